@@ -8,10 +8,6 @@ __version__ = "0.2.0"
 """Version of the package. The build reads it from this line."""
 
 if TYPE_CHECKING:
-    from cloudtrain.api.jobs import Job, load, plan, render, submit, vendor
-    from cloudtrain.api.lookup import find_run, list_runs
-    from cloudtrain.api.notebook import launch
-    from cloudtrain.api.run import Run
     from cloudtrain.errors import (
         CloudtrainError,
         JobFailed,
@@ -21,6 +17,10 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
+    from cloudtrain.submission.jobs import Job, load, plan, render, submit, vendor
+    from cloudtrain.submission.lookup import find_run, list_runs
+    from cloudtrain.submission.notebook import launch
+    from cloudtrain.submission.run import Run
     from cloudtrain.sweeps.planning import plan_sweep
     from cloudtrain.sweeps.start import start_sweep
     from cloudtrain.sweeps.sweep import Sweep, find_sweep
@@ -36,14 +36,14 @@ _ERRORS = (
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
-    "Run": "api.run",
-    "launch": "api.notebook",
+    **dict.fromkeys(("find_run", "list_runs"), "submission.lookup"),
+    "Run": "submission.run",
+    "launch": "submission.notebook",
     "plan_sweep": "sweeps.planning",
     "start_sweep": "sweeps.start",
     **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
 }
-"""Module of each public name that is not in `cloudtrain.api.jobs`."""
+"""Module of each public name that is not in `cloudtrain.submission.jobs`."""
 
 _OF_JOBS = ("activity", "log_metrics", "log_progress", "log_schedule", "timed")
 """Names of `cloudtrain_job`, the module for programs of jobs."""
@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'api.jobs')}"), name)
+    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'submission.jobs')}"), name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from cloudtrain.bounded_files import read_regular_text
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 REGION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,40}")
 """Form of a region name, which becomes a file name."""

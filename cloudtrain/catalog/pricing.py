@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.catalog import Instance, instances
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.issues import Issue
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.price_tables import ListedPrice

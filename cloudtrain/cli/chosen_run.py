@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.api.lookup import find_run
-from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.runs.index import DAMAGED, summaries
@@ -16,6 +14,8 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.submissions import Submission, submissions
 from cloudtrain.runs.sweep_ids import SWEEPS, sweep_named
 from cloudtrain.settings import load_settings
+from cloudtrain.submission.lookup import find_run
+from cloudtrain.submission.run import Run
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

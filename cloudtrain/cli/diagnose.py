@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.api.run import Run
-from cloudtrain.bounded_files import open_regular_file
 from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, count, print_json, print_prose
@@ -31,7 +29,9 @@ from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
 from cloudtrain.settings import DEFAULT_PROVIDER
+from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
+from cloudtrain_launcher.packages.bounded_files import open_regular_file
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

@@ -62,7 +62,7 @@ def doctor_command(
     them only read: nothing is started, changed or paid for. What you are not allowed to look at is
     not wrong. Without a job.yaml it asks for the smallest job that there is.
     """
-    from cloudtrain.api import checkup as api
+    from cloudtrain.submission import checkup_targets as api
 
     found: list[Check] = []
     shown: list[dict[str, Any]] = []

@@ -21,11 +21,11 @@ from cloudtrain.issues import did_you_mean
 from cloudtrain.units import parse_duration
 
 if TYPE_CHECKING:
-    from cloudtrain.api.jobs import Job
-    from cloudtrain.drills.drill import Drill
-    from cloudtrain.drills.scenario import Scenario
-    from cloudtrain.drills.scorecard import Scorecard
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.submission.drills.drill import Drill
+    from cloudtrain.submission.drills.scenario import Scenario
+    from cloudtrain.submission.drills.scorecard import Scorecard
+    from cloudtrain.submission.jobs import Job
 
 PLAIN = "plain"
 
@@ -83,9 +83,9 @@ def drill_command(
     with the same parameters, how many steps were lost, and what to change. Exit code 0: it recovers
     from all of it, or fails by name.
     """
-    from cloudtrain.drills.drill import Drill, DrillOptions
-    from cloudtrain.drills.workplace import workplace
     from cloudtrain.providers.local.lifeline import runs_end_with_this_process
+    from cloudtrain.submission.drills.drill import Drill, DrillOptions
+    from cloudtrain.submission.drills.workplace import workplace
     from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 
     scenarios = _scenarios(only)
@@ -120,7 +120,7 @@ def drill_command(
 
 def _scenarios(only: str | None) -> Sequence[Scenario]:
     """The drills that are meant, in our order. UsageError for a name that is none."""
-    from cloudtrain.drills.scenario import NAMES, SCENARIOS
+    from cloudtrain.submission.drills.scenario import NAMES, SCENARIOS
 
     if only is None:
         return SCENARIOS
@@ -157,9 +157,9 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
     """The plan of the undisturbed run, in the data folder of the drills of this job."""
     import sys
 
-    from cloudtrain.api import jobs as api
-    from cloudtrain.drills.workplace import drill_folder
     from cloudtrain.settings import load_settings
+    from cloudtrain.submission import jobs as api
+    from cloudtrain.submission.drills.workplace import drill_folder
 
     if sys.platform != "linux":
         raise UsageError(
@@ -184,7 +184,7 @@ def _show_plan(plan: Plan, scenarios: Sequence[Scenario]) -> None:
 def _report(card: Scorecard, *, keep: bool, as_json: bool) -> None:
     """Keep the scorecard, remove the runs of which nothing is to be learnt, and show it."""
     from cloudtrain.cli.drill_view import scorecard_lines
-    from cloudtrain.drills.workplace import remove_runs, write_scorecard
+    from cloudtrain.submission.drills.workplace import remove_runs, write_scorecard
 
     folder = Path(card.folder)
     write_scorecard(folder, json.dumps(card.to_json(), indent=2) + "\n")

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from cloudtrain.cli.output import command, count, table
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.terminal import one_line
-from cloudtrain.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
-from cloudtrain.drills.scorecard import DrillResult, Scorecard
-from cloudtrain.drills.verdict import Verdict
 from cloudtrain.planning.plan import Plan
+from cloudtrain.submission.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
+from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard
+from cloudtrain.submission.drills.verdict import Verdict
 from cloudtrain.units import format_duration
 
 _HEADER = ("drill", "verdict", "steps lost", "took")

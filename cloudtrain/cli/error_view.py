@@ -13,10 +13,10 @@ import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.cli.terminal import label, one_line, printable
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.issues import Issue
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
 _MAX_BYTES = 1_000_000

@@ -10,14 +10,19 @@ from collections.abc import Callable
 
 import click
 
-from cloudtrain.api.run import Run
-from cloudtrain.api.updates import Update
 from cloudtrain.cli import github
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.progress import activity_text, progress_line
 from cloudtrain.cli.terminal import one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
-from cloudtrain.runs.events import (
+from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
+from cloudtrain.runs.forecast_words import shown
+from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.terms import Terms, terms_of
+from cloudtrain.submission.run import Run
+from cloudtrain.submission.updates import Update
+from cloudtrain_launcher.events import (
     RESTART_ELSEWHERE,
     Activity,
     Error,
@@ -27,11 +32,6 @@ from cloudtrain.runs.events import (
     Resumed,
     StopRequested,
 )
-from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
-from cloudtrain.runs.forecast_words import shown
-from cloudtrain.runs.logs import LogLine
-from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import Terms, terms_of
 
 PROGRESS_SECONDS = 30.0
 """Without a terminal, a line of progress is shown this long after the last line with numbers, by

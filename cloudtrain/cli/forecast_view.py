@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from cloudtrain.api.first_steps import FirstSteps, There
-    from cloudtrain.api.jobs import Job
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.submission.first_steps import FirstSteps, There
+    from cloudtrain.submission.jobs import Job
 
 DEFAULT_SECONDS = 30
 MAX_SECONDS = 3600
@@ -39,9 +39,9 @@ def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
     """Run the first steps here, with a line of progress on a terminal. Ctrl-C ends them, and exits
     with 130.
     """
-    from cloudtrain.api.first_steps import try_first_steps
     from cloudtrain.cli.follow import ProgressDisplay
     from cloudtrain.cli.output import print_message
+    from cloudtrain.submission.first_steps import try_first_steps
     from cloudtrain.units import format_duration
 
     print_message(

@@ -18,8 +18,8 @@ from cloudtrain.cli.terminal import write
 from cloudtrain.errors import CloudtrainError, SpecError
 
 if TYPE_CHECKING:  # a command that has only an error to show loads no more than that
-    from cloudtrain.api.run import Run
     from cloudtrain.runs.state import RunState
+    from cloudtrain.submission.run import Run
 
 _PLACE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+)(?::(?P<col>\d+))?: (?P<text>.*)", re.DOTALL)
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.api.machines import ORDERS, Filters, machine_offers
-from cloudtrain.api.price_refresh import refresh_prices
 from cloudtrain.cli.machine_view import offers_table
 from cloudtrain.cli.options import complete_providers, data_dir, json_option
 from cloudtrain.cli.output import count, print_json, print_message, print_output
 from cloudtrain.errors import UsageError
 from cloudtrain.settings import Settings, load_settings
+from cloudtrain.submission.machines import ORDERS, Filters, machine_offers
+from cloudtrain.submission.price_refresh import refresh_prices
 from cloudtrain.units import parse_money, parse_size
 
 if TYPE_CHECKING:
-    from cloudtrain.api.machines import MachineOffer
-    from cloudtrain.api.price_refresh import Refreshed
+    from cloudtrain.submission.machines import MachineOffer
+    from cloudtrain.submission.price_refresh import Refreshed
 
 SPOT_NOTE = (
     "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less,"

@@ -16,7 +16,7 @@ from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.images.recipe import Recipe
+    from cloudtrain.planning.recipe import Recipe
 
 _RESERVED_OPTIONS = (
     "--build-arg",
@@ -76,7 +76,7 @@ def build_command(
     """Build our own image, for GPUs (cuda) or for CPUs (cpu), or that of a DOCKERFILE; prints its
     name.
     """
-    from cloudtrain.images.recipe import LOCAL
+    from cloudtrain.planning.recipe import LOCAL
     from cloudtrain.submission.build import build
 
     what, options = _split(what, options)
@@ -129,8 +129,8 @@ def push_command(
     To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login`
     has.
     """
-    from cloudtrain.images.reference import without_tag
-    from cloudtrain.images.selection import CLOUD_PLATFORM
+    from cloudtrain.planning.reference import without_tag
+    from cloudtrain.planning.selection import CLOUD_PLATFORM
     from cloudtrain.submission.images import ensure_pushed
 
     what, options = _split(what, options)
@@ -222,7 +222,7 @@ def _split(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
-    from cloudtrain.images.recipe import KINDS, our_recipe, recipe_of
+    from cloudtrain.planning.recipe import KINDS, our_recipe, recipe_of
     from cloudtrain.settings import load_settings
 
     wrong = [arg for arg in args if "=" not in arg]

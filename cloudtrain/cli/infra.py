@@ -17,7 +17,7 @@ from cloudtrain.cli.terminal import write
 from cloudtrain.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.infrastructure import Infrastructure, SettingValue
+    from cloudtrain.providers.infrastructure import Infrastructure, SettingValue
 
 _provider = click.option("--provider", required=True, metavar="NAME", help="aws or azure.")
 
@@ -54,8 +54,8 @@ Examples:
 )
 def template_command(provider: str, format_: str | None) -> None:
     """Print the template of what an account needs: role, storage, registry, network, budget."""
-    from cloudtrain.infrastructure import DEFAULT_NAME
     from cloudtrain.issues import did_you_mean
+    from cloudtrain.providers.infrastructure import DEFAULT_NAME
 
     infrastructure = _infrastructure(provider, DEFAULT_NAME, None)
     formats = infrastructure.formats
@@ -113,7 +113,7 @@ def _infrastructure(provider: str, name: str, region: str | None) -> Infrastruct
 
 def _write(settings: Mapping[str, SettingValue], *, yes: bool) -> None:
     """Show what changes in ./cloudtrain.toml, ask, and write it. Raise RefusedError on a no."""
-    from cloudtrain.infrastructure.settings_file import settings_edit
+    from cloudtrain.providers.infrastructure.settings_file import settings_edit
     from cloudtrain.settings import FILE_NAME
 
     edit = settings_edit(Path.cwd() / FILE_NAME, settings)

@@ -81,11 +81,11 @@ def check_command(
     For a cloud, warnings tell what a reviewer of security would say of the job: its network,
     encryption and identity.
     """
-    from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
     from cloudtrain.cli.memory_view import memory_lines
     from cloudtrain.cli.plan_view import place
     from cloudtrain.errors import CloudtrainError
+    from cloudtrain.submission import jobs as api
     from cloudtrain.submission.preflight import (
         offline_issues,
         preflight,
@@ -190,8 +190,8 @@ def plan_command(
     Without an account it shows machines and price all the same, with placeholders for what is not
     set.
     """
-    from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import difference, overview
+    from cloudtrain.submission import jobs as api
     from cloudtrain.submission.preflight import offline_issues, raise_errors
 
     bar = progress_bar("reading source")
@@ -242,10 +242,10 @@ def submit_command(
 
     What stands behind -- are arguments of the program. Ctrl-C stops following, not the job.
     """
-    from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import overview
     from cloudtrain.cli.start import start
     from cloudtrain.issues import warning
+    from cloudtrain.submission import jobs as api
     from cloudtrain.submission.preflight import preflight, raise_errors
 
     loaded = load_job(job, options)

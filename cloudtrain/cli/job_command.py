@@ -16,7 +16,7 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from cloudtrain.api.jobs import Job
+    from cloudtrain.submission.jobs import Job
 
 _ARGUMENTS = "cloudtrain.program_arguments"
 
@@ -99,8 +99,8 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
     """The job that a command line means, `--set` last. SpecError lists its mistakes, at their lines
     and flags.
     """
-    from cloudtrain.api import jobs as api
     from cloudtrain.spec.sources import FILE, FlagText, is_program
+    from cloudtrain.submission import jobs as api
 
     if is_program(source) and os.path.exists(beside := source.parent / FILE):  # noqa: PTH110
         print_message(

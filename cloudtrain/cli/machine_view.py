@@ -9,9 +9,9 @@ from cloudtrain.catalog.pricing import OWN_TABLE, Price
 from cloudtrain.cli.output import table
 
 if TYPE_CHECKING:
-    from cloudtrain.api.machines import MachineOffer
     from cloudtrain.catalog.choice import Offer
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.submission.machines import MachineOffer
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 """The networks between nodes that a table knows, as people call them."""

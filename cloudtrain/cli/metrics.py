@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from cloudtrain.api.compare import Compared, compare
-from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument, runs_argument
 from cloudtrain.cli.output import (
@@ -28,6 +26,8 @@ from cloudtrain.cli.terminal import one_line, write_csv
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.series import MetricPoint, Series, series_of
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.compare import Compared, compare
+from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 
 MAX_CELL = 40

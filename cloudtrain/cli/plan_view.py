@@ -11,25 +11,25 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cloudtrain.api import jobs as api
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import OWN_TABLE, CostEstimate
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
-from cloudtrain.contracts.launch import dependencies_document
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.cloud.paths import file_name
+from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.inputs import Input
 from cloudtrain.spec.plain_secrets import hide_secrets
+from cloudtrain.submission import jobs as api
 from cloudtrain.submission.comparable import without_varying
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.units import format_duration, format_size
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 WHEELS_TO_COME = ", from wheels that a submit downloads first"
 MAX_PACKAGES = 6
@@ -332,7 +332,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         other_id = _id_of(other)
         new = {"request": request.document}
     else:
-        from cloudtrain.api.lookup import find_run
+        from cloudtrain.submission.lookup import find_run
 
         run = find_run(against, data_dir=data_dir)
         old = {"request": run.folder.document("request.json")}

@@ -9,7 +9,6 @@ from typing import NoReturn
 
 import click
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli import github
 from cloudtrain.cli.output import (
     abbreviate_home,
@@ -23,10 +22,11 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.hints import hint_for, hint_for_message
 from cloudtrain.diagnosis.run_slowness import told_at_the_end
-from cloudtrain.runs.events import Cause, Profile
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
+from cloudtrain_launcher.events import Cause, Profile
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.options import data_dir
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.sweep_files import FORCE, output_file, write_plot
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import replace_text, storing
+from cloudtrain.submission.run import Run
 
 
 @click.command("report", epilog="Example:\n\n  cloudtrain report last -o run.html")
@@ -48,7 +48,7 @@ def report_command(
             )
         write_plot(found, output, force)
         return
-    from cloudtrain.run_page.page import page
+    from cloudtrain.pages.run_page import page
 
     runs = [found, *([chosen_run(other, folder)] if other is not None else [])]
     if len({each.id for each in runs}) < len(runs):

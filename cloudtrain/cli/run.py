@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cloudtrain.api.fetched import MAX_LISTED, fetched_files
-from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.log_lines import print_log_line
@@ -35,6 +33,8 @@ from cloudtrain.cli.report import EXIT_CODES, report_and_exit
 from cloudtrain.cli.terminal import one_line, progress_bar
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.fetched import MAX_LISTED, fetched_files
+from cloudtrain.submission.run import Run
 from cloudtrain.units import parse_duration
 
 if TYPE_CHECKING:

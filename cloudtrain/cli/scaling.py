@@ -14,19 +14,6 @@ from typing import Any, NoReturn
 
 import click
 
-from cloudtrain.api import jobs as api
-from cloudtrain.api.run import Run
-from cloudtrain.api.scaling import (
-    MakePlan,
-    another,
-    check_reports,
-    cores_shared,
-    joined,
-    measurement_of,
-    scaled_plans,
-    threads_each,
-    turns,
-)
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output
@@ -43,8 +30,21 @@ from cloudtrain.planning.plan import Plan, spec_values
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
+from cloudtrain.submission import jobs as api
 from cloudtrain.submission.context import archive_of, pack_source, with_wheels
 from cloudtrain.submission.preflight import offline_issues, start_notes
+from cloudtrain.submission.run import Run
+from cloudtrain.submission.scaling import (
+    MakePlan,
+    another,
+    check_reports,
+    cores_shared,
+    joined,
+    measurement_of,
+    scaled_plans,
+    threads_each,
+    turns,
+)
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_number
 
@@ -337,7 +337,7 @@ def _run(plan: Plan, archive: Path) -> tuple[Run, RunState]:
 
 def _stop(plan: Plan) -> None:
     """Stop the run that was interrupted, as far as it had come."""
-    from cloudtrain.api.lookup import find_run
+    from cloudtrain.submission.lookup import find_run
 
     try:
         find_run(plan.run_id, data_dir=plan.context.data_dir).stop()
@@ -364,7 +364,7 @@ def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) ->
 def _write(
     output: Path, curve: ScalingCurve, base: Plan, asked: Asked, rows: Sequence[tuple[str, Any]]
 ) -> None:
-    from cloudtrain.run_page.scaling import page
+    from cloudtrain.pages.scaling import page
 
     with storing(output, "write it elsewhere with -o"):
         replace_text(output, page(base.spec.name, _kind(asked, base), curve, rows))

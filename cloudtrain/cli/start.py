@@ -29,12 +29,12 @@ def start(
 
     `after`: the run that this one repeats. `yes`: what it may cost has been agreed to.
     """
-    from cloudtrain.api.run import Run
     from cloudtrain.cli.follow import follow
     from cloudtrain.cli.plan_view import cost, headline, rehearsed
     from cloudtrain.cli.report import report_and_exit
     from cloudtrain.submission.context import with_wheels
     from cloudtrain.submission.preflight import start_notes
+    from cloudtrain.submission.run import Run
     from cloudtrain.submission.submit import submit
 
     print_message(f"{plan.run_id}  {one_line(headline(plan))}")

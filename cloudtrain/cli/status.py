@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.api.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
-from cloudtrain.api.run import Run
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import (
     data_dir,
@@ -44,7 +41,10 @@ from cloudtrain.runs.forecast_words import limit_warning, shown
 from cloudtrain.runs.state import ENDED, STATES, RunState
 from cloudtrain.runs.sweep_ids import sweep_ids, sweep_of_run
 from cloudtrain.settings import load_settings
+from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
+from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

@@ -22,7 +22,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.units import parse_duration, parse_money
 
 if TYPE_CHECKING:
-    from cloudtrain.api.jobs import Job
+    from cloudtrain.submission.jobs import Job
     from cloudtrain.sweeps.planning import SweepPlan
     from cloudtrain.sweeps.sweep import Sweep
 

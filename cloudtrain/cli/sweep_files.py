@@ -47,9 +47,9 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     """Write the page of a sweep, and print the file's name. UsageError where something is there
     already.
     """
+    from cloudtrain.pages.sweep_page import page
     from cloudtrain.sweeps.history import history
     from cloudtrain.sweeps.importance import importance
-    from cloudtrain.sweeps.plot.page import page
 
     file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
     events = [event for event, _ in sweep.folder.events_from()]

@@ -12,13 +12,13 @@ from cloudtrain.cli.output import bars, short_name, table
 from cloudtrain.cli.progress import progress_line
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import bar, log_text, one_line
-from cloudtrain.runs.events import Usage
 from cloudtrain.runs.forecast import forecast
 from cloudtrain.runs.forecast_words import in_all, limit_warning
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import Curve, RunState
 from cloudtrain.runs.terms import Terms
 from cloudtrain.units import format_duration, format_number
+from cloudtrain_launcher.events import Usage
 
 MAX_CURVES = 8
 MAX_CURVE_HEIGHT = 6

@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from cloudtrain.api.run import Run
-from cloudtrain.api.updates import Update
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import follow
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
@@ -22,6 +20,8 @@ from cloudtrain.cli.terminal import full_screen
 from cloudtrain.cli.top_view import Price, screen
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.terms import terms_of
+from cloudtrain.submission.run import Run
+from cloudtrain.submission.updates import Update
 
 DRAW_SECONDS = 0.5
 MAX_LOG_LINES = 200

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bounded_files import read_regular_file
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 MAX_RANKS = 65_536
 MAX_BYTES = 64 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
-from cloudtrain.runs.events import Cause
+from cloudtrain_launcher.events import Cause
 
 
 def hint_for(cause: Cause) -> str | None:

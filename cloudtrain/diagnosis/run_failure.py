@@ -9,12 +9,12 @@ from dataclasses import replace
 from cloudtrain.diagnosis.failure import Consequence, Diagnosis, diagnose_search
 from cloudtrain.diagnosis.log_text import Evidence, evidence_of
 from cloudtrain.diagnosis.search import Search
-from cloudtrain.runs.events import Cause, Ended
 from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import terms_of
+from cloudtrain_launcher.events import Cause, Ended
 
 
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:

@@ -11,8 +11,8 @@ from cloudtrain.declaration import Declaration, declaration_of
 if TYPE_CHECKING:  # not needed to watch a run
     from cloudtrain.catalog.choice import MachineChoice
     from cloudtrain.catalog.pricing import CostEstimate
-    from cloudtrain.images.selection import PlannedImage
     from cloudtrain.issues import Issue
+    from cloudtrain.planning.selection import PlannedImage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,18 +19,18 @@ from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.contracts.launch import JobDocument
-    from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.infrastructure import Infrastructure
+    from cloudtrain.planning.launch import JobDocument
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import ProviderConfig, Target
+    from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
-    from cloudtrain.runs.events import Event, Submitted, Submitting
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
+    from cloudtrain_launcher.events import Event, Submitted, Submitting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,20 +18,20 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, Outcome, UsageError
 from cloudtrain.providers import Note, Progress, Provider, Request
-from cloudtrain.providers.cloud.idempotent_create import reconcile
-from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import (
+from cloudtrain.providers.shared.idempotent_create import reconcile
+from cloudtrain.providers.shared.log_attempt import LogAttempt
+from cloudtrain.providers.shared.outcome import (
     FinalState,
     all_nodes_reported,
     ended_event,
     incomplete_shutdown,
 )
-from cloudtrain.runs import events
-from cloudtrain.runs.events import Event
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.source.extract import extract
+from cloudtrain_launcher import events
+from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.planning.plan import Plan

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from cloudtrain.providers import DiscoveredRun, Progress, Request
 
 if TYPE_CHECKING:
-    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Record
     from cloudtrain.runs.state import RunState

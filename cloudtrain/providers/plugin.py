@@ -8,21 +8,21 @@ from __future__ import annotations
 from pydantic import Field
 
 from cloudtrain.checkup import Check, Question
-from cloudtrain.contracts.launch import JobDocument, Launch
-from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
-from cloudtrain.contracts.shell import shell_script
 from cloudtrain.declaration import Declaration, Setting
 from cloudtrain.errors import CloudError, Outcome, RunExists, StorageError, UsageError
-from cloudtrain.images.reference import ResolvedImage
-from cloudtrain.images.selection import PlannedImage, select_image
 from cloudtrain.issues import Issue, warning
+from cloudtrain.planning.launch import JobDocument, Launch
+from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.reference import ResolvedImage
+from cloudtrain.planning.selection import PlannedImage, select_image
+from cloudtrain.planning.shell import shell_script
 from cloudtrain.planning.target import ProviderConfig, Target
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
 from cloudtrain.providers.batch import BatchProvider, JobStatus, program_output
-from cloudtrain.providers.cloud.idempotent_create import reconcile
-from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import FinalState, ended_event
+from cloudtrain.providers.shared.idempotent_create import reconcile
+from cloudtrain.providers.shared.log_attempt import LogAttempt
+from cloudtrain.providers.shared.outcome import FinalState, ended_event
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.record import RunRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from cloudtrain.runs.events import Cause
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Cause
 
 
 def first_cause(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError, StorageError
-from cloudtrain.runs.locks import locked
+from cloudtrain_launcher.file_locks import locked
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600

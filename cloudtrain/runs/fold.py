@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cloudtrain.runs import events
-from cloudtrain.runs.events import Event
 from cloudtrain.runs.state import Curve, RunState
+from cloudtrain_launcher import events
+from cloudtrain_launcher.events import Event
 
 MAX_WARNINGS = 20
 

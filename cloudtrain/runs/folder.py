@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cloudtrain.bounded_files import open_regular_file, read_regular_file
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.events import Event, parse
 from cloudtrain.runs.files import (
     append_lines,
     end_of_lines,
@@ -18,8 +16,10 @@ from cloudtrain.runs.files import (
     read_lines_backward,
     strict_json,
 )
-from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import is_locked
+from cloudtrain_launcher.events import Event, parse
+from cloudtrain_launcher.file_locks import is_locked
+from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_file
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 SUBMIT_LOCK = "submit.lock"
 

@@ -10,14 +10,14 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.locks import locked
 from cloudtrain.runs.state import ENDED, RunState
 from cloudtrain.runs.store import MAX_INDEX_BYTES, RunStore
+from cloudtrain_launcher.file_locks import locked
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 _FIELDS = (
     "run",

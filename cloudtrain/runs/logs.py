@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.bounded_files import open_regular_file
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.events import RESERVED_EVENTS, Event, parse
 from cloudtrain.runs.files import end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.metric_lines import metric_line
+from cloudtrain_launcher.events import CLIENT, EVENT_TYPES, Event, parse
+from cloudtrain_launcher.packages.bounded_files import open_regular_file
+
+RESERVED_EVENTS = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
+"""Types of events that only the client may write; one that a job prints is not believed."""
 
 EVENT_MARK = b"::cloudtrain:: "
 

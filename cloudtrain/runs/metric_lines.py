@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.runs.events import Event, Metrics, Progress
 from cloudtrain.units import format_number
+from cloudtrain_launcher.events import Event, Metrics, Progress
 
 
 def metric_line(event: Event) -> bytes | None:

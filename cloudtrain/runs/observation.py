@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloudtrain.runs.events import Event
+    from cloudtrain_launcher.events import Event
 
 Positions = Mapping[str, Mapping[str, Any]]
 """Position in each log of a job, by the log's name in its cloud."""

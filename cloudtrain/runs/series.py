@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.runs.events import Event, Metrics
 from cloudtrain.runs.state import SeenEvents
+from cloudtrain_launcher.events import Event, Metrics
 
 _LOWER_IS_BETTER = re.compile(
     r"(^|[_/."

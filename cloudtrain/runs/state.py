@@ -7,7 +7,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.runs.events import (
+from cloudtrain.runs.laps import Laps
+from cloudtrain.runs.step_times import StepTimesHistory
+from cloudtrain.runs.utilization import Utilization
+from cloudtrain_launcher.events import (
     Activity,
     Billing,
     Cause,
@@ -26,9 +29,6 @@ from cloudtrain.runs.events import (
     Schedule,
     Usage,
 )
-from cloudtrain.runs.laps import Laps
-from cloudtrain.runs.step_times import StepTimesHistory
-from cloudtrain.runs.utilization import Utilization
 
 ENDED = ("succeeded", "failed", "stopped")
 """The states that a run never leaves, unless it counts as not started and its job is found after

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain.runs.events import StepTimes
+from cloudtrain_launcher.events import StepTimes
 
 PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
 """What a rank does; each moment is in exactly one of them."""

@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.runs.files import DATA_DIR_HINT, make_private_folder, restrict_permissions
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
-from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import FileLock, acquire
 from cloudtrain.runs.new_folder import new_folder
 from cloudtrain.runs.record import RunRecord
+from cloudtrain_launcher.file_locks import FileLock, acquire
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
-    from cloudtrain.runs.events import Event
+    from cloudtrain_launcher.events import Event
 
 MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cloudtrain.runs.events import Usage
+from cloudtrain_launcher.events import Usage
 
 
 @dataclass(slots=True)

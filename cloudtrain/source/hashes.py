@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.runs.files import make_private_folder, private_opener
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 # A file that changed this shortly before it was read may change again and keep its timestamps: file
 # systems tick every few milliseconds, some of them every two seconds.

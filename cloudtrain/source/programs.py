@@ -8,8 +8,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.bounded_files import FileTooLarge, read_regular_file
 from cloudtrain_launcher.notebook_code import plain_code
+from cloudtrain_launcher.packages.bounded_files import FileTooLarge, read_regular_file
 
 MAX_CODE_BYTES = 4 << 20
 MAX_NOTEBOOK_BYTES = 64 << 20

@@ -14,12 +14,12 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.bounded_files import read_regular_file
 from cloudtrain.issues import Issue
 from cloudtrain.source.git import git_files, repository_top
 from cloudtrain.source.likely_secrets import is_likely_secret
 from cloudtrain.source.links import folders_of
 from cloudtrain.source.tree import PAYLOAD_FOLDER
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 if TYPE_CHECKING:
     from cloudtrain.source.ignore import IgnoreFile

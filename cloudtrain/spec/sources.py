@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.bounded_files import FileTooLarge, read_regular_file
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.spec.fields import FieldErrors, read_arguments
 from cloudtrain.spec.yaml_document import Document, parse_document
+from cloudtrain_launcher.packages.bounded_files import FileTooLarge, read_regular_file
 
 FILE = "job.yaml"
 MAX_BYTES = 1_000_000

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cloudtrain import __version__
 from cloudtrain.errors import CloudError, SourceError
-from cloudtrain.images.recipe import KINDS, LOCAL, Recipe, payload_archive, recipe_of
+from cloudtrain.planning.recipe import KINDS, LOCAL, Recipe, payload_archive, recipe_of
 from cloudtrain.providers.docker.connect import docker_engine
 
 _CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")

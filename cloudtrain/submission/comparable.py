@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from cloudtrain.providers.cloud.tags import TAG_PREFIX
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 
 _PLANNED = f"{TAG_PREFIX}planned"
 

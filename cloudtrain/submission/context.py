@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
-from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import SourceError, StorageError, UsageError
+from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress, get_provider

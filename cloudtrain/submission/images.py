@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError
-from cloudtrain.images.recipe import Recipe
-from cloudtrain.images.reference import ResolvedImage, parse_address, without_tag
-from cloudtrain.images.selection import select_image
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.recipe import Recipe
+from cloudtrain.planning.reference import ResolvedImage, parse_address, without_tag
+from cloudtrain.planning.selection import select_image
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from cloudtrain.contracts.launch import entrypoint_of
-from cloudtrain.images.contents import ImageContents
 from cloudtrain.issues import Issue, did_you_mean, warning
+from cloudtrain.planning.contents import ImageContents
+from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.imports import (

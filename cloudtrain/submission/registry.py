@@ -7,12 +7,12 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
-from cloudtrain.images.reference import ACR, ECR, parse_address
+from cloudtrain.planning.reference import ACR, ECR, parse_address
 from cloudtrain.providers import Note
 from cloudtrain.providers.docker.connect import docker_engine
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.cloud.registry import RegistryImage, RegistryLogin
+    from cloudtrain.providers.shared.registry import RegistryImage, RegistryLogin
 
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
@@ -106,7 +106,7 @@ def _aws(region: str) -> Any:
 
 
 def _ecr_login(region: str, account: str) -> RegistryLogin:
-    from cloudtrain.providers.cloud.registry import RegistryLogin
+    from cloudtrain.providers.shared.registry import RegistryLogin
 
     answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
     user, _, password = (
@@ -128,7 +128,7 @@ def _acr_login(host: str) -> RegistryLogin:
 def _inspect_in_ecr(
     account: str, region: str, repository: str, reference: str
 ) -> RegistryImage | None:
-    from cloudtrain.providers.cloud import registry
+    from cloudtrain.providers.shared import registry
 
     cloud = _aws(region)
     place = {"registryId": account, "repositoryName": repository}

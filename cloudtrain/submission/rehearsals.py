@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import StorageError
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
 from cloudtrain.providers import Request, get_provider
-from cloudtrain.providers.cloud.tags import TAG_PREFIX
-from cloudtrain.runs.events import Ended
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import JOB, REQUEST
 from cloudtrain.submission.comparable import without_tags, without_varying
+from cloudtrain_launcher.events import Ended
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 FILE = "rehearsals.jsonl"
 """In the data folder: a line for each rehearsal, written at its start."""

@@ -16,16 +16,16 @@ from cloudtrain.errors import CloudtrainError, Outcome, RefusedError, StorageErr
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress, Request, get_provider
-from cloudtrain.runs.events import Ended, Image, Submitted, Submitting
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.locks import FileLock
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.rehearsals import record_rehearsal
+from cloudtrain_launcher.events import Ended, Image, Submitted, Submitting
+from cloudtrain_launcher.file_locks import FileLock
 
 
 def submit(

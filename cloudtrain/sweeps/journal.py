@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cloudtrain.bounded_files import open_regular_file, read_regular_file
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.files import append_lines, as_text, read_lines, storing, strict_json
-from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import acquire, is_locked
 from cloudtrain.runs.new_folder import new_folder
 from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
+from cloudtrain_launcher.file_locks import acquire, is_locked
+from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_file
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 SWEEP = "sweep.json"
 JOURNAL = "journal.jsonl"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.api.log_stream import LogStream
-from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.runs.logs import LogLine
+from cloudtrain.submission.log_stream import LogStream
+from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.sweeps.state import ENDED, SweepState
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.runs.events import Ended, Submitted
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
@@ -25,9 +24,10 @@ from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested, SweepEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState
+from cloudtrain_launcher.events import Ended, Submitted
 
 if TYPE_CHECKING:
-    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers import Progress
     from cloudtrain.sweeps.planning import SweepPlan
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtrain.api.jobs import Job, plan
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
@@ -17,6 +16,7 @@ from cloudtrain.runs.sweep_ids import SWEEPS
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sweep import EarlyStopping, Sweep, default_rungs
+from cloudtrain.submission.jobs import Job, plan
 from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
 from cloudtrain.sweeps.rules import billed, last_report
 from cloudtrain.sweeps.rungs import most_runs, rungs_of

@@ -11,7 +11,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.catalog.pricing import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
@@ -27,6 +26,7 @@ from cloudtrain.spec.varied_settings import arguments_of, issues_of_values, path
 from cloudtrain.submission.trainer_arguments import trainer_issues
 from cloudtrain.sweeps.ray.rules import ray_issues
 from cloudtrain.units import format_duration
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")
 

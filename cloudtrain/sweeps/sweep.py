@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.api.run import Run
 from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
@@ -20,6 +19,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
+from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.events import SweepEvent

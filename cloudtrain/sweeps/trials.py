@@ -11,25 +11,25 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Literal
 
-from cloudtrain.api.monitor import RunMonitor
-from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.rules.loaders import LOADERS
 from cloudtrain.diagnosis.rules.memory import MEMORY
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
-from cloudtrain.runs.events import Metrics, RungReached
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.context import archive_of
+from cloudtrain.submission.monitor import RunMonitor
+from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.trial_plans import TrialPlans
+from cloudtrain_launcher.events import Metrics, RungReached
 from cloudtrain_launcher.metric_reports import MetricReports
 
 RUNGS_FILE = "rungs.json"

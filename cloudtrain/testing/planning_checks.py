@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from cloudtrain.api.jobs import plan as make_plan
-from cloudtrain.api.jobs import render
-from cloudtrain.contracts.launch import JobDocument
 from cloudtrain.declaration import Declaration, declaration_of
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import JobDocument
 from cloudtrain.providers import Provider, Request
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.model import json_schema
 from cloudtrain.spec.section import Section
+from cloudtrain.submission.jobs import plan as make_plan
+from cloudtrain.submission.jobs import render
 from cloudtrain.submission.preflight import offline_issues
 from cloudtrain.testing.bench import SECRET, Bench, Checks, must
 from cloudtrain.testing.effects import Effects, recorded

@@ -8,8 +8,8 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from cloudtrain.runs import events
-from cloudtrain.runs.events import Event, Record
+from cloudtrain_launcher import events
+from cloudtrain_launcher.events import Event, Record
 from reference_page import page, table
 
 WRITERS = {

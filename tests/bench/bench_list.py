@@ -15,11 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cloudtrain.api import jobs as api
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.index import summary
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission import jobs as api
 from tests.bench.pairs import Comparison, compare, options, report
 from tests.bench.processes import BIN, Cost, cost, workplace
 from tests.support.samples import write_events

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.runs.events import StopRequested
 from cloudtrain.runs.store import RunStore
+from cloudtrain_launcher.events import StopRequested
 from tests.e2e.bad_input_table import ROWS, Row
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call

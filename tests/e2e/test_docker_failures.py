@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.command_line import CommandLine
 from tests.support.engine import left_of, running
 from tests.support.limits import HANG_SECONDS

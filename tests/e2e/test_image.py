@@ -17,7 +17,7 @@ import pytest
 from docker.errors import APIError, NotFound
 
 import cloudtrain
-from cloudtrain.images.recipe import recipe_of
+from cloudtrain.planning.recipe import recipe_of
 from cloudtrain.submission.build import prune
 from cloudtrain.submission.images import ensure_pushed
 from cloudtrain.submission.registry import inspect_image

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.torchrun

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, RunExists, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweeps
@@ -24,6 +23,7 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
+from cloudtrain.submission.run import Run
 from cloudtrain.sweeps import background
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.events import Launching, RunEnded

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweeps
@@ -23,6 +22,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
+from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.events import Launching, RunEnded
 from cloudtrain.sweeps.grid import grid_values
@@ -33,8 +33,8 @@ from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
-from tests.house.tools import ROOT
 from tests.providers.azure.jobs import forget
+from tests.repo.tools import ROOT
 from tests.support.executables import python_program
 from tests.support.native_sweeps import (
     GRID,

@@ -183,7 +183,7 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
     done = run(
         """
         import mine
-        from cloudtrain.api import notebook
+        from cloudtrain.submission import notebook
         local_spawn = notebook._module("local_spawn")
         def own():
             pass

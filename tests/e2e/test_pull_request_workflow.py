@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.limits import HANG_SECONDS
 
 TRAIN = yaml.safe_load((ROOT / ".github/workflows/train.yml").read_text())

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import list_runs
+from cloudtrain.submission.lookup import list_runs
 from cloudtrain.sweeps.events import Reported, RunEnded, Suggested
 from cloudtrain.sweeps.journal import DRIVER_LOCK, JOURNAL
 from cloudtrain.sweeps.planning import plan_sweep

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.declaration import declarations
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import Provider, get_provider
-from cloudtrain.runs.events import Metrics, RungReached
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import Metrics, RungReached
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.containers import Container

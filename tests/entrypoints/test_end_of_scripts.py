@@ -19,7 +19,7 @@ import pytest
 
 from cloudtrain_launcher import destroyed_groups, shutdown
 from tests.entrypoints.ranks import run_rank
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.limits import HANG_SECONDS
 
 LOOK = """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
-from cloudtrain.providers.cloud.registry import RegistryImage, RegistryLogin
+from cloudtrain.providers.shared.registry import RegistryImage, RegistryLogin
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.images import DOCKER, INDEXES, OCI, Manifest
 from tests.fakes.registry import Registry

@@ -15,9 +15,9 @@ import pytest
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.containers import Container
-from tests.house.tools import ROOT
 from tests.live import __main__ as live
 from tests.providers.aws.accounts import HealthyAccount
+from tests.repo.tools import ROOT
 from tests.support.limits import HANG_SECONDS
 
 

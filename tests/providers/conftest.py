@@ -28,8 +28,8 @@ def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fault this process tries again at once, where its own code waits: at a create, and
     between looks.
     """
-    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr("cloudtrain.api.monitor.MAX_BACKOFF", 1)
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.submission.monitor.MAX_BACKOFF", 1)
 
 
 @pytest.fixture(scope="module", params=PROVIDERS)

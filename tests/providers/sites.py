@@ -16,8 +16,8 @@ import botocore.loaders
 import pytest
 
 import cloudtrain
-from cloudtrain.api.run import Run
-from cloudtrain.providers.cloud.idempotent_create import Attempt
+from cloudtrain.providers.shared.idempotent_create import Attempt
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
@@ -41,8 +41,8 @@ from tests.support.command_line import CommandLine
 PROVIDERS = ("aws", "azure")
 ALWAYS = 200
 """More often than a client asks."""
-CREATE_TIMEOUT = "cloudtrain.providers.cloud.idempotent_create.CREATE_TIMEOUT_SECONDS"
-NEW_JOB = "cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS"
+CREATE_TIMEOUT = "cloudtrain.providers.shared.idempotent_create.CREATE_TIMEOUT_SECONDS"
+NEW_JOB = "cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS"
 
 create_loader = cache(botocore.loaders.create_loader)
 """Loader of service models, shared by all clients of boto3."""
@@ -293,7 +293,7 @@ def open_site(provider: str) -> Iterator[Site]:
             "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",
         ):
             patch.setattr(pause, lambda *_: 0.001)
-        patch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0.001)
+        patch.setattr("cloudtrain.providers.shared.idempotent_create.BACKOFF_SECONDS", 0.001)
         patch.setattr("botocore.loaders.create_loader", create_loader)
 
         if provider == "aws":

@@ -16,7 +16,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.providers.azure.credentials import registry_login
-from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, RegistryLogin
+from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.errors import CloudError, RunNotFound
+from cloudtrain.submission.lookup import find_run, import_remote_runs
 from tests.fakes.faults import FaultKind
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, Site

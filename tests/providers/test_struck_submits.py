@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import NOT_ASKED, find_run, import_remote_runs, list_runs
 from cloudtrain.errors import NOTHING_STARTED, CloudError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
+from cloudtrain.submission.lookup import NOT_ASKED, find_run, import_remote_runs, list_runs
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
 from tests.providers.faults import run_id_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.submission.lookup import find_run
 from tests.fakes.faults import FaultKind
 from tests.providers.faults import (
     PERMANENT,

@@ -25,7 +25,7 @@ MAX_MESSAGE_BYTES = 200_000
 """Of a request; below Linux's default limit for one packet of a Unix socket."""
 IMPORTED = (
     *(
-        "cloudtrain.api.lookup",
+        "cloudtrain.submission.lookup",
         "cloudtrain.submission.submit",
         "cloudtrain.providers.local.provider",
     ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cloudtrain.runs import events
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher import events
 
 
 def as_json(event: events.Event | Mapping[str, Any]) -> dict[str, Any]:

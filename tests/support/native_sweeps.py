@@ -13,9 +13,7 @@ import pytest
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState
-from cloudtrain.runs.events import Submitted
 from cloudtrain.runs.history import History
-from cloudtrain.runs.locks import FileLock
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import parse_document
@@ -25,6 +23,8 @@ from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
+from cloudtrain_launcher.events import Submitted
+from cloudtrain_launcher.file_locks import FileLock
 from tests.support.waiting import eventually
 
 SCRIPT = """

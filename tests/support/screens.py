@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.api.updates import Update
-from cloudtrain.runs.events import from_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.logs import EVENT_MARK, log_line, split_events
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.updates import Update
+from cloudtrain_launcher.events import from_json
 
 START = 1_795_213_200.0
 """The Unix timestamp at which every recorded session begins."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.bundle import bundled
-from cloudtrain.infrastructure import DEFAULT_NAME
 from cloudtrain.providers.aws.infra import settings_of
+from cloudtrain.providers.infrastructure import DEFAULT_NAME
 from pages import ROOT
 from tests.fakes.aws.template import MAX_BYTES
 from tests.support.aws_template import EVERYTHING, SUBJECT, resolved, template

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
-from cloudtrain.images.selection import PlannedImage
+from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED, environment_of, image_of
@@ -31,8 +31,8 @@ from cloudtrain.providers.azure.request import document_of
 from cloudtrain.providers.azure.resources import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.results import artifact_uris, datastore_path
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.runs.events import Billing
 from cloudtrain.settings import Settings
+from cloudtrain_launcher.events import Billing
 from tests.golden.cases import CASES, plan_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
+from cloudtrain.planning.azureml import MASTER_PORT, CommandJob, command_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, input_uri, job_of

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from cloudtrain.bundle import bundled
-from cloudtrain.infrastructure import DEFAULT_NAME
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES
+from cloudtrain.providers.infrastructure import DEFAULT_NAME
 from pages import ROOT
 from tests.fakes.azure.expressions import FUNCTIONS, calls, is_expression, parse
 from tests.fakes.azure.permissions import KNOWN

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import UsageError
-from cloudtrain.runs.events import Cause
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.batch_sizes import RESOLUTION, most_trials, next_size
 from cloudtrain.spec.load import spec_from_values
@@ -24,6 +23,7 @@ from cloudtrain.sweeps.shorthand import batch_size_values
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import is_too_large
+from cloudtrain_launcher.events import Cause
 from tests.support.function_trials import FunctionTrials
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bounded_files import (
+from cloudtrain_launcher.packages.bounded_files import (
     FileTooLarge,
     open_regular_file,
     read_regular_file,

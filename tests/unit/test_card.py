@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.card import card, live_card
-from cloudtrain.api.run import Run
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.card import card, live_card
+from cloudtrain.submission.run import Run
 from tests.support.events import fold_json
 from tests.support.samples import BORN, born, write_events
 from tests.unit.test_terminal import EVIL

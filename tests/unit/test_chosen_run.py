@@ -18,7 +18,7 @@ from cloudtrain.cli.variables import unknown_variables
 from cloudtrain.runs.store import RunStore
 from cloudtrain.sweeps.events import SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.in_process import call
 from tests.support.samples import write_events
 from tests.support.sweep_lives import definition_of

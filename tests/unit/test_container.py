@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.contracts.sagemaker import TrainingJob, training_job
-from cloudtrain.providers.emulation import container as emulator
-from cloudtrain.providers.emulation import namespace as enter
+from cloudtrain.planning.sagemaker import TrainingJob, training_job
+from cloudtrain.providers.rehearsal import container as emulator
+from cloudtrain.providers.rehearsal import namespace as enter
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import write
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.contracts.sagemaker import NodeContainer
-from cloudtrain.providers.emulation import container as emulator
+from cloudtrain.planning.sagemaker import NodeContainer
+from cloudtrain.providers.rehearsal import container as emulator
 from tests.support.samples import write
 from tests.unit.test_container import ENTER, PYTHON, a_job, names
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.contracts.launch import dependencies_document
 from cloudtrain.errors import SourceError, SpecError
+from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import FieldErrors

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
 from tests.support.samples import BORN, write_events
 from tests.unit.test_diagnose_command import home, shown
 

@@ -9,11 +9,11 @@ from typing import Any
 import click
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.cli.report import report
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
 from tests.support.samples import BORN, write_events
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from cloudtrain.diagnosis.hints import hint_for_message
 from cloudtrain.errors import CloudError, SpecError
-from cloudtrain.images.recipe import our_recipe
-from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.recipe import our_recipe
+from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
@@ -42,9 +42,9 @@ from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import sdk_environment as environment_of_sdk
 from cloudtrain.providers.docker.image import image_of
 from cloudtrain.providers.docker.output import ContainerOutput
-from cloudtrain.providers.emulation.plan import EmulatedPlan
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.checks import location_checks
+from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 

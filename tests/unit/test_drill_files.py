@@ -8,8 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from cloudtrain.drills.saved_files import SavedFiles, newest_file
-from cloudtrain.drills.small_disk import fill
+from cloudtrain.submission.drills.saved_files import SavedFiles, newest_file
+from cloudtrain.submission.drills.small_disk import fill
 
 
 def save(path: Path, size: int = 10, age: float = 0.0) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.drills.advice import (
+from cloudtrain.runs.fold import fold
+from cloudtrain.submission.drills.advice import (
     LEAVES_NOTHING,
     SAVES_NOTHING,
     JobFacts,
@@ -18,13 +19,12 @@ from cloudtrain.drills.advice import (
     advice_on_all,
     remarks,
 )
-from cloudtrain.drills.compared import Trained, trained
-from cloudtrain.drills.drill import takes_longer
-from cloudtrain.drills.history import history_of, steps_done_again
-from cloudtrain.drills.scenario import NAMES, SCENARIOS, Fault, grace_rule
-from cloudtrain.drills.verdict import DrillRun, Finding, Verdict, judge
-from cloudtrain.runs.events import RESTART_ELSEWHERE, Event
-from cloudtrain.runs.fold import fold
+from cloudtrain.submission.drills.compared import Trained, trained
+from cloudtrain.submission.drills.drill import takes_longer
+from cloudtrain.submission.drills.history import history_of, steps_done_again
+from cloudtrain.submission.drills.scenario import NAMES, SCENARIOS, Fault, grace_rule
+from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
+from cloudtrain_launcher.events import RESTART_ELSEWHERE, Event
 from tests.support.events import event
 
 CAUSE = {

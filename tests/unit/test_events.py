@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from cloudtrain.cli.output import learning_curves, print_json
-from cloudtrain.providers.cloud.outcome import FinalState, ended_event
 from cloudtrain.providers.local.node import Node
 from cloudtrain.providers.local.supervisor import Supervisor
-from cloudtrain.runs.events import Cause
+from cloudtrain.providers.shared.outcome import FinalState, ended_event
 from cloudtrain.runs.failure import explain, first_cause
 from cloudtrain.runs.logs import EVENT_MARK, split_events
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Cause
 from tests.entrypoints.test_streams import fuzzed
 from tests.support.events import events_of, fold_json
 from tests.support.samples import BORN

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.bundle import bundled
-from cloudtrain.drills.workplace import workplace
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.providers.local.supervisor_status import take_lock
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import log_reader_lock
-from cloudtrain.runs.locks import FileLock, acquire, is_locked, locked
+from cloudtrain.submission.drills.workplace import workplace
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_launcher import file_locks
+from cloudtrain_launcher.file_locks import FileLock, acquire, is_locked, locked
 from tests.support.limits import HANG_SECONDS
 from tests.support.lockless import ERRORS, lockless_python, refuse_locks
 from tests.support.waiting import eventually

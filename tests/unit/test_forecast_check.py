@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain.api import first_steps
-from cloudtrain.api import jobs as api
-from cloudtrain.api.first_steps import FirstSteps, There
 from cloudtrain.cli import cli
 from cloudtrain.cli.forecast_view import forecast_lines
 from cloudtrain.runs.forecast import Forecast, Span
+from cloudtrain.submission import first_steps
+from cloudtrain.submission import jobs as api
+from cloudtrain.submission.first_steps import FirstSteps, There
 
 FOUND = Forecast(
     total=Span(90.0, 100.0, 120.0), left=Span(60.0, 70.0, 90.0), usd=None,

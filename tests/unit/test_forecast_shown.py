@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain.api import monitor
-from cloudtrain.api.run import Run
 from cloudtrain.cli import cli
 from cloudtrain.cli.follow import View
-from cloudtrain.run_page.page import page
+from cloudtrain.pages.run_page import page
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.terms import Terms, terms_of
+from cloudtrain.submission import monitor
+from cloudtrain.submission.run import Run
 from tests.support.events import events_of
 from tests.support.samples import BORN, write_events
 from tests.support.screens import Screen

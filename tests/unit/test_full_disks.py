@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api import monitor
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, StorageError
-from cloudtrain.providers.cloud.idempotent_create import Attempt, create
 from cloudtrain.providers.local.provider import LocalProvider
-from cloudtrain.runs.events import Ended, Event, Phase, StopRequested, Submitting
+from cloudtrain.providers.shared.idempotent_create import Attempt, create
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission import monitor
+from cloudtrain_launcher.events import Ended, Event, Phase, StopRequested, Submitting
 from tests.support.in_process import call
 from tests.support.samples import write_events
 
@@ -165,7 +165,7 @@ def test_following_that_fails_says_that_the_job_goes_on(
 def test_a_disk_that_fills_up_between_two_requests_leaves_the_outcome_unknown(
     sent_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.BACKOFF_SECONDS", 0)
     records = 0
 
     def record(observation: Observation) -> None:

@@ -22,8 +22,8 @@ from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.container_spec import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
-from cloudtrain.providers.emulation.plan import EmulatedPlan
-from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from tests.golden.cases import plan_of
 
 UUIDS = [uuid.UUID(int=2**100 + number) for number in range(4)]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SourceError
-from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
+from cloudtrain.planning.recipe import Recipe, our_recipe, recipe_of
 from cloudtrain.providers.docker.errors import refused_push
 from cloudtrain.submission.build import _public_url, arguments, build
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.in_process import call
 
 DOCKER = """#!/bin/sh

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.images.dockerignore import (
+from cloudtrain.planning.dockerignore import (
     ANY,
     DEEP,
     STAR,

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login
+from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
 
 DIGEST = f"sha256:{'ab' * 32}"
 OTHER = f"sha256:{'cd' * 32}"

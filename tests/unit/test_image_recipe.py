@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import SourceError
-from cloudtrain.images.recipe import Recipe, from_json, our_recipe, payload_archive, recipe_of
+from cloudtrain.planning.recipe import Recipe, from_json, our_recipe, payload_archive, recipe_of
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_our_own_image_is_another_with_another_trainer(
     before = our_recipe("cpu")
     (tmp_path / "train.py").write_text("print()\n")
     monkeypatch.setattr(
-        "cloudtrain.images.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"}
+        "cloudtrain.planning.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"}
     )
     assert our_recipe("cpu").digest != before.digest
     assert payload_archive() == payload_archive()

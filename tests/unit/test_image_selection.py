@@ -14,10 +14,10 @@ import pytest
 from cloudtrain.catalog import read_table
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import SpecError
-from cloudtrain.images.recipe import our_recipe, recipe_of
-from cloudtrain.images.reference import ACR, ECR, Address, is_loopback, parse_address, without_tag
-from cloudtrain.images.selection import PlannedImage
 from cloudtrain.issues import Issue
+from cloudtrain.planning.recipe import our_recipe, recipe_of
+from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address, without_tag
+from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of as aws_image
 from cloudtrain.providers.aws.image import repository_of
@@ -25,8 +25,8 @@ from cloudtrain.providers.aws.target import target as aws_target
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED
 from cloudtrain.providers.azure.image import image_of as azure_image
-from cloudtrain.providers.cloud.notes import image_notes
 from cloudtrain.providers.docker.image import image_of as docker_image
+from cloudtrain.providers.shared.notes import image_notes
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec
 from cloudtrain.submission.context import resolve_targets

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain.providers
-from cloudtrain.infrastructure import Deployment, Infrastructure
+from cloudtrain.providers.infrastructure import Deployment, Infrastructure
 from tests.support.in_process import call
 
 

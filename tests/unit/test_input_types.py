@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.plan_view import overview
-from cloudtrain.contracts.launch import JobDocument, job_document
+from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.providers import get_provider
 from cloudtrain.submission.preflight import offline_issues
 from cloudtrain_launcher import contract

@@ -49,7 +49,7 @@ def test_init_writes_what_submit_means_by_the_same_words(
         seen.append(job.spec)
         return plan(cloudtrain.load({}), "local")
 
-    monkeypatch.setattr("cloudtrain.api.jobs.plan", planned)
+    monkeypatch.setattr("cloudtrain.submission.jobs.plan", planned)
     assert call("plan", "train.py", *words).code == 0
     assert call("init", "train.py", *words).code == 0
     written, _ = load_spec(project / "job.yaml")

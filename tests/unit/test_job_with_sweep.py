@@ -17,7 +17,7 @@ from cloudtrain.sweeps.planning import plan_sweep
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.trial_plans import TrialPlans
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.in_process import call
 
 JOB = """\

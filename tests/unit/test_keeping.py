@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.emulation import storage_sync as keeping
+from cloudtrain.providers.rehearsal import storage_sync as keeping
 from tests.support.samples import write
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import (
     RUN_DIR_VARIABLE,
@@ -29,14 +28,15 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
     write_identity,
 )
-from cloudtrain.runs.events import Creating, StopRequested, Submitting
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import FileLock, acquire
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain_launcher.events import Creating, StopRequested, Submitting
+from cloudtrain_launcher.file_locks import FileLock, acquire
+from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import born

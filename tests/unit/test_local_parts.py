@@ -20,7 +20,7 @@ from cloudtrain.providers.local.supervisor_status import (
     take_lock,
 )
 from cloudtrain_launcher import host
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.in_process import call
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.run import Run
-from cloudtrain.runs.events import Ended
 from cloudtrain.runs.files import BLOCK_BYTES, end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader, format_timestamp
 from cloudtrain.runs.state import SeenEvents
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import Ended
 from tests.support.samples import born, write_events
 
 LINES = 20_000

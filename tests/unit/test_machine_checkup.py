@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.checkup import exit_code
 from cloudtrain.checkup import Check, Question
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
@@ -23,6 +22,7 @@ from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checkup, machine
 from cloudtrain.providers.local.known_trouble import found_trouble
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
+from cloudtrain.submission.checkup_targets import exit_code
 
 GOOD = PythonFacts(
     path="/usr/bin/python3", version="3.11.7", torch="2.13.0+cu130", cuda="13.0", torch_gpus=8

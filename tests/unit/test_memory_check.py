@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api import jobs as api
 from cloudtrain.cli.memory_view import memory_lines
 from cloudtrain.planning.plan import Plan
+from cloudtrain.submission import jobs as api
 from cloudtrain.submission import memory
 from cloudtrain.submission.memory import GIB, _free_here, estimate_memory
 from tests.support.in_process import call

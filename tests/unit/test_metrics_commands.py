@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.compare import compare
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.compare import compare
+from cloudtrain.submission.run import Run
 from tests.support.samples import BORN, write_events
 
 NAN = float("nan")

@@ -12,9 +12,9 @@ import pytest
 
 from cloudtrain.cli.sweep import _as_json
 from cloudtrain.cli.sweep_view import overview
-from cloudtrain.contracts.launch import job_document
-from cloudtrain.contracts.tuned import parameters_of, plain_name, sweep_of, text_of
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import job_document
+from cloudtrain.planning.tuned import parameters_of, plain_name, sweep_of, text_of
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import override_of

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api import price_refresh
-from cloudtrain.api.price_refresh import refresh_prices
 from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.aws import price_list as aws_list
 from cloudtrain.providers.azure import price_list as azure_list
-from cloudtrain.providers.cloud import price_pages
+from cloudtrain.providers.shared import price_pages
 from cloudtrain.settings import Settings, load_settings
+from cloudtrain.submission import price_refresh
+from cloudtrain.submission.price_refresh import refresh_prices
 from tests.fakes.price_lists import AWS_FOLDER, AZURE_PATH, PriceLists, meter, sagemaker
 
 TODAY = "2026-11-23"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.contracts.tuned import sweep_of
+from cloudtrain.planning.tuned import sweep_of
 from cloudtrain.sweeps.planning import planned as planned_sweep
 from cloudtrain.sweeps.ray import rules as ray_rules
 from cloudtrain.sweeps.ray.rules import as_checked_here

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import pytest
 
-from cloudtrain.api import jobs as api
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.planning.plan import Plan
-from cloudtrain.runs.events import Ended
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission import jobs as api
 from cloudtrain.submission.rehearsals import FILE, record_rehearsal
 from cloudtrain.submission.submit import documents_of
+from cloudtrain_launcher.events import Ended
 
 JOB: dict[str, Any] = {
     "name": "tiny",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.cloud.paths import as_folder, file_name, safe_join
-from cloudtrain.providers.cloud.tags import own_tags, same_submission, tags
+from cloudtrain.providers.shared.paths import as_folder, file_name, safe_join
+from cloudtrain.providers.shared.tags import own_tags, same_submission, tags
 from tests.golden.cases import CASES, plan_of
 
 FOLDER = Path("/data/run/model")

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain.api.run import Run
-from cloudtrain.charts.axes import BOTTOM, TOP
-from cloudtrain.charts.svg import words
 from cloudtrain.cli import cli
 from cloudtrain.errors import UsageError
-from cloudtrain.run_page.page import page
-from cloudtrain.run_page.story import story_of
-from cloudtrain.runs import events
-from cloudtrain.runs.events import Event
+from cloudtrain.pages.axes import BOTTOM, TOP
+from cloudtrain.pages.run_page import page
+from cloudtrain.pages.story import story_of
+from cloudtrain.pages.svg import words
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher import events
+from cloudtrain_launcher.events import Event
 from tests.support.browser import Browser
 from tests.support.page_checks import looks
 

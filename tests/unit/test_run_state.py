@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.runs.events import EVENT_TYPES
 from cloudtrain.runs.state import KEPT_POINTS, RunState
+from cloudtrain_launcher.events import EVENT_TYPES
 from tests.support.events import fold_json
 from tests.support.samples import BORN
 

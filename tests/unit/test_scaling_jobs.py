@@ -13,14 +13,14 @@ import click
 import pytest
 
 import cloudtrain
-from cloudtrain.api.run import Run
-from cloudtrain.api.scaling import check_reports, joined, measurement_of, scaled_plans, turns
 from cloudtrain.cli import scaling as command
 from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
 from cloudtrain.diagnosis.scaling import Measurement
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
+from cloudtrain.submission.scaling import check_reports, joined, measurement_of, scaled_plans, turns
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, BORN, write_events
 
@@ -30,7 +30,7 @@ JOB = {"name": "digits", "args": {"batch-size": 64}, "resources": {"processes": 
 @pytest.fixture
 def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
-        "cloudtrain.api.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False
+        "cloudtrain.submission.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False
     )
     return folder.parent / "data"
 

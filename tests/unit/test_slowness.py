@@ -9,9 +9,9 @@ import pytest
 
 from cloudtrain.diagnosis.slowness import NAMED_FROM, Slowness, why_slow
 from cloudtrain.diagnosis.slowness_words import Setup
-from cloudtrain.runs.events import StepTimes
 from cloudtrain.runs.step_times import StepTimesHistory
 from cloudtrain.runs.utilization import Mean, Utilization
+from cloudtrain_launcher.events import StepTimes
 
 
 @dataclass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from cloudtrain.runs.events import StepTimes, Usage
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.step_times import KEPT_INTERVALS, StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
+from cloudtrain_launcher.events import StepTimes, Usage
 
 
 def times(rank: int, step: int, steps: int = 10, **phases: float) -> StepTimes:

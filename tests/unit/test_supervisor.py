@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.providers.local import lifeline
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import end_orphans
-from cloudtrain.runs.events import Ended
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import Ended
+from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import BORN, born, write_events

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.contracts.launch import Launch
-from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.provider import LocalProvider
-from cloudtrain.runs.events import Cause, Ended
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK
+from cloudtrain_launcher.events import Cause, Ended
 from tests.support.events import as_json, events_of
 from tests.support.limits import HANG_SECONDS
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import Uniform
+from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested, SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.sweep import Sweep, SweepUpdate

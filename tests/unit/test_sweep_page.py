@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.history import history
 from cloudtrain.sweeps.importance import importance
-from cloudtrain.sweeps.plot.page import page
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.browser import Browser

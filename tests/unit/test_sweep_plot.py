@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cloudtrain.charts.axes import BOTTOM, TOP, Scale, labels_of, y_scale
+from cloudtrain.pages.axes import BOTTOM, TOP, Scale, labels_of, y_scale
+from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps import importance as importances
 from cloudtrain.sweeps.definition import Caps, Definition
@@ -22,7 +23,6 @@ from cloudtrain.sweeps.events import RunEnded, Suggested
 from cloudtrain.sweeps.history import history
 from cloudtrain.sweeps.importance import importance
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.plot.page import page
 from cloudtrain.sweeps.state import SweepState, state_of
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call
@@ -233,7 +233,7 @@ def test_a_time_between_an_end_and_more_trials_is_none_of_the_sweep(ended: Sweep
 
 def test_no_library_is_needed_to_draw_a_page() -> None:
     code = (
-        "import sys, cloudtrain.sweeps.plot.page; assert not {'optuna', 'numpy', 'sklearn'} &"
+        "import sys, cloudtrain.pages.sweep_page; assert not {'optuna', 'numpy', 'sklearn'} &"
         " {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.catalog.pricing import PRICE_UNKNOWN, CostEstimate, Price
 from cloudtrain.declaration import Declaration
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.cloud.sweep_budget import budget_issues
+from cloudtrain.providers.shared.sweep_budget import budget_issues
 from cloudtrain.sweeps import rules
 from cloudtrain.sweeps.planning import planned as sweep_plan
 from cloudtrain.sweeps.rules import sweep_issues

@@ -23,7 +23,7 @@ from cloudtrain.cli import main
 from cloudtrain.cli.output import colour_state, print_json, table
 from cloudtrain.cli.terminal import indented, log_text, one_line, printable
 from cloudtrain.runs.store import RunStore
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.samples import BORN, write_events
 
 NASTY = {

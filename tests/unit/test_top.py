@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.cli.top_view import MAX_CURVE_HEIGHT, Price, screen
 from cloudtrain.cli.watch import _price
@@ -18,6 +17,7 @@ from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.terms import Terms
+from cloudtrain.submission.run import Run
 from tests.support.samples import BORN, born, write_events
 from tests.support.screens import START, Clock, Step, check, updates
 from tests.support.sessions import SCRIPT, TRAINER

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtrain.contracts.tuned import room_for
+from cloudtrain.planning.tuned import room_for
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
-from cloudtrain.providers.cloud.sweep_budget import worst_usd
+from cloudtrain.providers.shared.sweep_budget import worst_usd
 from cloudtrain_launcher.tuned import with_values
 from tests.golden.cases import TUNING, plan_of
 from tests.support.native_sweeps import changed

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local import warm
 from cloudtrain.providers.local.supervisor_status import end_orphans
 from cloudtrain.providers.local.warm import WarmProcess, open_for, warm_process
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
-from tests.house.tools import ROOT
+from tests.repo.tools import ROOT
 from tests.support.samples import BORN, write_events
 from tests.support.waiting import eventually
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.progress import rate_text
 from cloudtrain.cli.report import report
-from cloudtrain.runs.events import RESTART_ELSEWHERE, Ended, Profile, Progress
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import RESTART_ELSEWHERE, Ended, Profile, Progress
 from tests.support.events import fold_json
 from tests.support.samples import BORN, born
 from tests.support.screens import START, Clock, Screen, Step, check, updates

@@ -15,7 +15,7 @@ from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import repository_of
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.cloud.account import (
+from cloudtrain.providers.shared.account import (
     CliDefault,
     RequiredSetting,
     SettingsReader,

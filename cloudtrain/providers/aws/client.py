@@ -25,7 +25,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws import answers
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, translated
-from cloudtrain.providers.cloud.idempotent_create import Attempt
+from cloudtrain.providers.shared.idempotent_create import Attempt
 
 STALE_SECONDS = 86_400
 """A multipart upload that started longer ago is abandoned."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.pricing import RegionalPrices
-from cloudtrain.contracts.sagemaker import GRACE_SECONDS
+from cloudtrain.planning.sagemaker import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.phases import (
@@ -23,9 +23,9 @@ from cloudtrain.providers.aws.phases import (
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference
-from cloudtrain.providers.cloud.outcome import with_billing
-from cloudtrain.providers.cloud.tags import TAG_PREFIX, own_tags
-from cloudtrain.runs.events import Ended, Event, Submitted, Submitting
+from cloudtrain.providers.shared.outcome import with_billing
+from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
+from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cloudtrain.issues import Keys, dotted
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.cloud.tags import tags
+from cloudtrain.providers.shared.tags import tags
 
 
 def spec_path(plan: Plan, path: Keys) -> Keys:

@@ -10,16 +10,16 @@ from dataclasses import replace
 
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
-from cloudtrain.images.contents import ImageContents, usual_contents
-from cloudtrain.images.reference import ECR
-from cloudtrain.images.selection import (
+from cloudtrain.issues import Issue, did_you_mean
+from cloudtrain.planning.contents import ImageContents, usual_contents
+from cloudtrain.planning.reference import ECR
+from cloudtrain.planning.selection import (
     CLOUD_PLATFORM,
     PlannedImage,
     planned_build,
     recipe_for,
     select_image,
 )
-from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import Settings
 

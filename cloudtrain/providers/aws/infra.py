@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.infrastructure import Deployment, Infrastructure, SettingValue
+from cloudtrain.providers.infrastructure import Deployment, Infrastructure, SettingValue
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

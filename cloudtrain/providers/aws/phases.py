@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cloudtrain.contracts.sagemaker import instance_of
-from cloudtrain.providers.cloud.outcome import FinalState, with_billing
-from cloudtrain.runs.events import Billing, Kept, Phase
+from cloudtrain.planning.sagemaker import instance_of
+from cloudtrain.providers.shared.outcome import FinalState, with_billing
+from cloudtrain_launcher.events import Billing, Kept, Phase
 
 PHASES = {
     "Starting": "starting",

@@ -21,7 +21,7 @@ from cloudtrain.catalog.price_tables import (
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.cloud.price_pages import PricePages
+    from cloudtrain.providers.shared.price_pages import PricePages
 
 BASE = "https://pricing.us-east-1.amazonaws.com"
 FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
@@ -141,7 +141,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _pages(what: str) -> PricePages:
-    from cloudtrain.providers.cloud.price_pages import (
+    from cloudtrain.providers.shared.price_pages import (
         PricePages,
     )  # no table on the disk needs an HTTP client
 

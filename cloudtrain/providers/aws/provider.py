@@ -14,11 +14,11 @@ from cloudtrain.providers.aws.declaration import DECLARATION
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target
+    from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
@@ -82,7 +82,7 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.request import body_of, job_of
 
         if plan.is_rehearsal and plan.spec.sweep is not None:
-            from cloudtrain.contracts.tuned import is_rehearsed_trial
+            from cloudtrain.planning.tuned import is_rehearsed_trial
             from cloudtrain.providers.aws.tuning_request import trial_body, tuning_document
 
             if is_rehearsed_trial(plan):
@@ -194,7 +194,7 @@ class SageMakerProvider(Provider):
         """Jobs with our tags in the region of the settings."""
         from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
-        from cloudtrain.providers.cloud.machine_choice import regional_prices
+        from cloudtrain.providers.shared.machine_choice import regional_prices
 
         region = region_of(settings)
         prices = regional_prices("aws", region, settings)
@@ -203,7 +203,7 @@ class SageMakerProvider(Provider):
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an ended run that another machine started."""
         from cloudtrain.providers.aws.logs import new_lines
-        from cloudtrain.providers.cloud.log_attempt import backfill
+        from cloudtrain.providers.shared.log_attempt import backfill
 
         cloud = client_of_run(run)
         return backfill(

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.contracts.launch import PUBLISHED, JobDocument, job_document
-from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
+from cloudtrain.planning.launch import PUBLISHED, JobDocument, job_document
 from cloudtrain.planning.plan import Plan, json_digest
+from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.cloud.paths import ARCHIVE, PREFIX, as_folder, input_file
-from cloudtrain.providers.cloud.tags import TAG_PREFIX, tags
+from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.providers.shared.tags import TAG_PREFIX, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
-    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.aws.section import AwsSection
     from cloudtrain.spec.inputs import Input
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import CloudError
+from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.request import uri_parts
-from cloudtrain.providers.cloud.paths import as_folder, safe_join
+from cloudtrain.providers.shared.paths import as_folder, safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.extract import extract
 

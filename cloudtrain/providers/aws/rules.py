@@ -11,16 +11,16 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.contracts.launch import dependencies_document
-from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS
-from cloudtrain.images.reference import ECR
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.reference import ECR
+from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS
 from cloudtrain.providers.aws.account import format_issues, misspelt_region
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.cloud.tags import TAG_PREFIX
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400

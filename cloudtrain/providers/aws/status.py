@@ -24,18 +24,18 @@ from cloudtrain.providers.aws.phases import (
 )
 from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.aws.submit import describe, reconcile, require_same_account
-from cloudtrain.providers.cloud.idempotent_create import is_new
-from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import (
+from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.log_attempt import LogAttempt
+from cloudtrain.providers.shared.outcome import (
     FinalState,
     all_nodes_reported,
     ended_event,
     incomplete_shutdown,
 )
-from cloudtrain.runs.events import Ended, Event, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Ended, Event, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

@@ -10,11 +10,11 @@ from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.aws.phases import final_state, timestamp, warm_pool_events
 from cloudtrain.providers.aws.status import usd_per_hour
 from cloudtrain.providers.aws.submit import describe, reconcile
-from cloudtrain.providers.cloud.idempotent_create import is_new
-from cloudtrain.runs.events import Kept, StopRequested
+from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Kept, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

@@ -12,17 +12,17 @@ from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.config import request_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
-from cloudtrain.providers.cloud import idempotent_create
-from cloudtrain.providers.cloud.idempotent_create import Attempt
-from cloudtrain.providers.cloud.paths import ARCHIVE
-from cloudtrain.providers.cloud.tags import own_tags, same_submission
-from cloudtrain.runs.events import Event
+from cloudtrain.providers.shared import idempotent_create
+from cloudtrain.providers.shared.idempotent_create import Attempt
+from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.providers.shared.tags import own_tags, same_submission
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Record
+from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
-    from cloudtrain.contracts.launch import JobDocument
+    from cloudtrain.planning.launch import JobDocument
     from cloudtrain.providers.aws.client import AwsClient
 
 UNREADABLE_TAGS_CODES = (

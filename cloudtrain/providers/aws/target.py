@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
-from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
-from cloudtrain.images.selection import PlannedImage
+from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
+from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import account, misspelt_region
 from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.rules import unused_fields
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.cloud.machine_choice import machine_choice, regional_prices
+from cloudtrain.providers.shared.machine_choice import machine_choice, regional_prices
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
 

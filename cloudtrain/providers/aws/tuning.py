@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.aws.connection import client_of_run
-from cloudtrain.providers.cloud import idempotent_create
-from cloudtrain.runs.events import Ended, Event, StopRequested
+from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.runs.observation import Observation
+from cloudtrain_launcher.events import Ended, Event, StopRequested
 
 if TYPE_CHECKING:
-    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.providers.native_sweep import NativeSweepState
     from cloudtrain.runs.folder import RunFolder

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.tuned import room_for, sweep_of, text_of, trial_texts
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import room_for, sweep_of, text_of, trial_texts
 from cloudtrain.providers.aws.request import body_of, event_pattern, job_of
-from cloudtrain.providers.cloud.tags import TAG_PREFIX
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
 if TYPE_CHECKING:  # looking after a sweep needs none of these
-    from cloudtrain.contracts.launch import JobDocument
-    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.planning.launch import JobDocument
+    from cloudtrain.planning.reference import ResolvedImage
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
 """On the tuning job, and by SageMaker on each of its training jobs: the id of the sweep."""

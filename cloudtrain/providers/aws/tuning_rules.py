@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.contracts.tuned import argument_of, sweep_of
 from cloudtrain.issues import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import section_of
 from cloudtrain.providers.aws.service_model import TUNING_INPUT, models, request_violations
 from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
-from cloudtrain.providers.cloud.sweep_budget import budget_issues
-from cloudtrain.providers.cloud.sweep_gaps import gap_issues
+from cloudtrain.providers.shared.sweep_budget import budget_issues
+from cloudtrain.providers.shared.sweep_gaps import gap_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
 from cloudtrain.units import exact_duration
 

@@ -8,15 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtrain.contracts.sagemaker import GRACE_SECONDS, instance_of
-from cloudtrain.contracts.tuned import parameters_of
+from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
+from cloudtrain.planning.tuned import parameters_of
 from cloudtrain.providers import DiscoveredRun
 from cloudtrain.providers.aws.config import AwsConfig, config_of
 from cloudtrain.providers.aws.phases import readable_reason, timestamp
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.runs.events import Submitted, Submitting
 from cloudtrain.runs.record import RunRecord
+from cloudtrain_launcher.events import Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder

@@ -14,7 +14,7 @@ from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.aws.service_model import models, request_violations
-from cloudtrain.providers.cloud.notes import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.units import exact_duration
 
 INSTALL = 'pip install "cloudtrain[aws]"'

@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.cloud.account import (
+from cloudtrain.providers.shared.account import (
     CliDefault,
     RequiredSetting,
     SettingsReader,
@@ -24,6 +23,7 @@ from cloudtrain.providers.cloud.account import (
     ini_value,
 )
 from cloudtrain.settings import Settings
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 WORKSPACE = ("subscription", "resource_group", "workspace")
 

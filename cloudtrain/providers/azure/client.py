@@ -31,7 +31,7 @@ from cloudtrain.providers.azure.storage import (
     RenewedSas,
     read_log,
 )
-from cloudtrain.providers.cloud.idempotent_create import Attempt
+from cloudtrain.providers.shared.idempotent_create import Attempt
 
 with (
     warnings.catch_warnings(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.providers.cloud.config import CloudConfig
+from cloudtrain.providers.shared.config import CloudConfig
 
 if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder

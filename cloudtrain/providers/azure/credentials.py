@@ -16,9 +16,9 @@ from azure.core.rest import HttpRequest
 from azure.identity import DefaultAzureCredential
 
 from cloudtrain.errors import DENIED, CloudError
-from cloudtrain.images.reference import is_loopback
+from cloudtrain.planning.reference import is_loopback
 from cloudtrain.providers.azure.errors import is_foreign, translated
-from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryLogin
+from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
 
 REFRESH_SECONDS = 300
 """A token is renewed this long before it expires."""

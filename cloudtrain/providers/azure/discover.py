@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.pricing import RegionalPrices, known_prices
-from cloudtrain.contracts.azureml import GRACE_SECONDS
 from cloudtrain.errors import CloudError
+from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.phases import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
-from cloudtrain.providers.cloud.outcome import with_billing
-from cloudtrain.providers.cloud.tags import TAG_PREFIX, own_tags
-from cloudtrain.runs.events import Ended, Event, Submitted, Submitting
+from cloudtrain.providers.shared.outcome import with_billing
+from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
 from cloudtrain.runs.state import ENDED
+from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

@@ -8,15 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.images.contents import usual_contents
-from cloudtrain.images.selection import (
+from cloudtrain.issues import Issue
+from cloudtrain.planning.contents import usual_contents
+from cloudtrain.planning.selection import (
     CLOUD_PLATFORM,
     PlannedImage,
     planned_build,
     recipe_for,
     select_image,
 )
-from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import Settings
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.infrastructure import Deployment, Infrastructure
 from cloudtrain.providers.azure.account import cli_default_account
 from cloudtrain.providers.azure.declaration import DECLARATION
+from cloudtrain.providers.infrastructure import Deployment, Infrastructure
 from cloudtrain.settings import Settings
 
 _VERSION = "2021-04-01"

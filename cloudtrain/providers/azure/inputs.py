@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, Outcome, SourceError
 from cloudtrain.providers import Progress
-from cloudtrain.providers.cloud.paths import PREFIX
+from cloudtrain.providers.shared.paths import PREFIX
 from cloudtrain.source.hashes import stamp
 from cloudtrain.source.inputs import InputFile, digest_input, list_input
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from cloudtrain.providers.cloud.outcome import FinalState
-from cloudtrain.runs.events import Billing, Phase
+from cloudtrain.providers.shared.outcome import FinalState
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Billing, Phase
 
 PHASES = {
     "NotStarted": "not started",

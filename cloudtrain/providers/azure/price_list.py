@@ -25,7 +25,7 @@ from cloudtrain.catalog.price_tables import (
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.cloud.price_pages import PricePages
+    from cloudtrain.providers.shared.price_pages import PricePages
 
 BASE = "https://prices.azure.com"
 PATH = "/api/retail/prices"
@@ -169,7 +169,7 @@ def _tier(item: Mapping[str, Any], today: str) -> str:
 
 
 def _pages(what: str) -> PricePages:
-    from cloudtrain.providers.cloud.price_pages import (
+    from cloudtrain.providers.shared.price_pages import (
         PricePages,
     )  # no table on the disk needs an HTTP client
 

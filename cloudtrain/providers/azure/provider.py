@@ -14,11 +14,11 @@ from cloudtrain.providers.azure.declaration import DECLARATION
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target
+    from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
@@ -80,7 +80,7 @@ class AzureMLProvider(Provider):
         from cloudtrain.providers.azure.request import document_of, job_of
 
         if plan.is_rehearsal and plan.spec.sweep is not None:
-            from cloudtrain.contracts.tuned import is_rehearsed_trial
+            from cloudtrain.planning.tuned import is_rehearsed_trial
             from cloudtrain.providers.azure.sweep_request import rehearsed_trial, shared_job
 
             if is_rehearsed_trial(plan):
@@ -91,7 +91,7 @@ class AzureMLProvider(Provider):
 
     def repository(self, settings: Settings) -> str:
         """The repository `azure.repository`, in any registry that the workspace may pull from."""
-        from cloudtrain.providers.cloud.account import configured_repository
+        from cloudtrain.providers.shared.account import configured_repository
 
         return configured_repository(settings, self.name)
 
@@ -184,7 +184,7 @@ class AzureMLProvider(Provider):
         """Jobs with our tags in the workspace of the settings."""
         from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import discovered_runs
-        from cloudtrain.providers.cloud.machine_choice import regional_prices
+        from cloudtrain.providers.shared.machine_choice import regional_prices
 
         subscription, resource_group, name = workspace_of(settings)
         scope = AzureConfig(

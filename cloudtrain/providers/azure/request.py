@@ -9,15 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.contracts.launch import JobDocument, job_document
+from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
-from cloudtrain.providers.cloud.paths import ARCHIVE, PREFIX, as_folder, input_file
-from cloudtrain.providers.cloud.tags import tags
+from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.providers.shared.tags import tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
-    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.section import AzureSection
     from cloudtrain.spec.inputs import Input
 

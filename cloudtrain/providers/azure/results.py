@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.azureml import (
+from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.planning.azureml import (
     ARTIFACT_STORE,
     PUBLISHED_FOLDER,
     STOP_FILE,
     STORED_FOLDERS,
     artifact_folder,
 )
-from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Note, Progress
-from cloudtrain.providers.cloud.paths import safe_join
+from cloudtrain.providers.shared.paths import safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 

@@ -17,7 +17,7 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, job_of
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.cloud.tags import TAG_PREFIX
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 21 * 86_400
@@ -26,7 +26,7 @@ TAGS = 50
 TAG_NAME_CHARACTERS = 100
 TAG_CHARACTERS = 1000
 OWN_TAGS = 11
-"""The most that `cloudtrain.providers.cloud.tags.tags` adds."""
+"""The most that `cloudtrain.providers.shared.tags.tags` adds."""
 JOB_BYTES = 100_000
 """The largest job document, which is sent in a variable; Linux limits one to 128 KiB."""
 

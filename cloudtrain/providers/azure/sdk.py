@@ -21,7 +21,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.azure.errors import is_foreign, translated
-from cloudtrain.providers.cloud.idempotent_create import Attempt
+from cloudtrain.providers.shared.idempotent_create import Attempt
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "retry_backoff_factor": 0.5, "retry_backoff_max": 20}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""

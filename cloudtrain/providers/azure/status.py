@@ -22,18 +22,18 @@ from cloudtrain.providers.azure.phases import (
 )
 from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
-from cloudtrain.providers.cloud.idempotent_create import is_new
-from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
-from cloudtrain.providers.cloud.outcome import (
+from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.log_attempt import LogAttempt, backfill
+from cloudtrain.providers.shared.outcome import (
     FinalState,
     all_nodes_reported,
     ended_event,
     incomplete_shutdown,
 )
-from cloudtrain.runs.events import Ended, Event, Phase, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Ended, Event, Phase, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

@@ -11,19 +11,19 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cloudtrain.contracts.azureml import STOP_FILE
 from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.providers.azure.config import request_of
 from cloudtrain.providers.azure.phases import final_state, status_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
-from cloudtrain.providers.cloud.outcome import all_nodes_reported
-from cloudtrain.runs.events import StopRequested, StopUntold
+from cloudtrain.providers.shared.outcome import all_nodes_reported
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import StopRequested, StopUntold
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

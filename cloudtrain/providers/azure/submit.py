@@ -17,13 +17,13 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, request_of
 from cloudtrain.providers.azure.inputs import with_uploaded_inputs
 from cloudtrain.providers.azure.quota import refuse_machines
-from cloudtrain.providers.cloud import idempotent_create
-from cloudtrain.providers.cloud.paths import ARCHIVE
-from cloudtrain.providers.cloud.tags import own_tags, same_submission
-from cloudtrain.runs.events import Event
+from cloudtrain.providers.shared import idempotent_create
+from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.providers.shared.tags import own_tags, same_submission
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Record
+from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

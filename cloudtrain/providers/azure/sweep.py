@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.azureml import STOP_FILE
-from cloudtrain.contracts.tuned import named_texts
 from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.planning.azureml import STOP_FILE
+from cloudtrain.planning.tuned import named_texts
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.azure.connection import client_of_run
-from cloudtrain.providers.cloud.idempotent_create import is_new
-from cloudtrain.runs.events import Ended, StopRequested
+from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.runs.observation import Observation
+from cloudtrain_launcher.events import Ended, StopRequested
 
 if TYPE_CHECKING:
-    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.providers.azure.resources import TrialInfo
     from cloudtrain.providers.native_sweep import NativeSweepState

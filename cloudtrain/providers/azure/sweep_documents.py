@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cloudtrain.contracts.tuned import plain_name
-from cloudtrain.providers.cloud.paths import as_folder
-from cloudtrain.providers.cloud.tags import TAG_PREFIX
+from cloudtrain.planning.tuned import plain_name
+from cloudtrain.providers.shared.paths import as_folder
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
 """On the sweep job: its id, by which it is told from a run."""

@@ -11,7 +11,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.tuned import (
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import (
     plain_name,
     room_for,
     sweep_of,
@@ -19,7 +20,6 @@ from cloudtrain.contracts.tuned import (
     trial_texts,
     variable_of,
 )
-from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.request import command_of, document_of, job_of
 from cloudtrain.providers.azure.sweep_documents import (
     OF_SWEEP,
@@ -32,8 +32,8 @@ from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
 if TYPE_CHECKING:  # looking after a sweep needs none of these
-    from cloudtrain.contracts.launch import JobDocument
-    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.planning.launch import JobDocument
+    from cloudtrain.planning.reference import ResolvedImage
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 

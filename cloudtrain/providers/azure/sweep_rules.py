@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cloudtrain.contracts.tuned import argument_of, plain_name, sweep_of
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import argument_of, plain_name, sweep_of
 from cloudtrain.providers.azure.request import as_variable, section_of
 from cloudtrain.providers.azure.rules import JOB_BYTES
 from cloudtrain.providers.azure.sweep_request import shared_job
-from cloudtrain.providers.cloud.sweep_budget import budget_issues
-from cloudtrain.providers.cloud.sweep_gaps import gap_issues
+from cloudtrain.providers.shared.sweep_budget import budget_issues
+from cloudtrain.providers.shared.sweep_gaps import gap_issues
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.units import exact_duration
 

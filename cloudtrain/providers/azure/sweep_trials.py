@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtrain.contracts.tuned import parameters_of
+from cloudtrain.planning.tuned import parameters_of
 from cloudtrain.providers import DiscoveredRun
 from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
 from cloudtrain.providers.azure.phases import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.azure.sweep_documents import trial_document
-from cloudtrain.providers.cloud.tags import own_tags
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.runs.events import Submitted, Submitting
+from cloudtrain.providers.shared.tags import own_tags
 from cloudtrain.runs.record import RunRecord
+from cloudtrain_launcher.events import Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.resources import TrialInfo

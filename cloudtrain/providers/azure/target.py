@@ -14,7 +14,7 @@ from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.cloud.machine_choice import machine_choice, regional_prices
+from cloudtrain.providers.shared.machine_choice import machine_choice, regional_prices
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec, Resources
 

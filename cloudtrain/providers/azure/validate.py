@@ -12,7 +12,7 @@ from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.request import document_of, input_name
 from cloudtrain.providers.azure.rules import broken_rules, notes
-from cloudtrain.providers.cloud.notes import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import MAX_NAMED, input_problem, list_input
 
 BUILD_FILES = 100

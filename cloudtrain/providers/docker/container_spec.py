@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.planning.launch import Launch
 
 RUN_LABEL = "cloudtrain.run"
 DATA_LABEL = "cloudtrain.data"

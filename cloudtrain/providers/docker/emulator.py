@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.contracts.launch import PACKAGES_DIR, PUBLISHED, Launch
+from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
@@ -26,10 +26,10 @@ from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
     ContainerSpec,
 )
-from cloudtrain.providers.emulation.base import Emulator
-from cloudtrain.providers.emulation.plan import EmulatedPlan
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.processes import run_module
+from cloudtrain.providers.rehearsal.base import Emulator
+from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 
 PACKAGES = "/cloudtrain-packages"
 """Where a container finds the packages that earlier runs with its image have installed."""

@@ -17,9 +17,8 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.errors import CloudError
-from cloudtrain.images.reference import ACR
+from cloudtrain.planning.reference import ACR
 from cloudtrain.providers import Progress
-from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.docker.container import (
     SDK_ERRORS,
     Container,
@@ -29,6 +28,7 @@ from cloudtrain.providers.docker.container import (
 from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import refused_push, translated
 from cloudtrain.providers.docker.host import require_listener, sdk_environment
+from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
 
 _LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
 """The engine keeps the output of a running container, so that a restart of the engine loses none of

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bounded_files import read_regular_file
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 

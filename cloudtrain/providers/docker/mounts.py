@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import StorageError
+from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers.aws.request import SOURCE
-from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.docker.container_spec import Bind, ContainerLaunch, host_names
-from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
-from cloudtrain.providers.emulation.base import thread_variables
-from cloudtrain.providers.emulation.plain import PlainEmulator
-from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
+from cloudtrain.providers.rehearsal import container as container_emulator
+from cloudtrain.providers.rehearsal.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
+from cloudtrain.providers.rehearsal.base import thread_variables
+from cloudtrain.providers.rehearsal.plain import PlainEmulator
+from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
+from cloudtrain.providers.shared.paths import ARCHIVE
 
 INTERFACE = "eth0"
 """Docker's name for a container's network interface."""

@@ -11,10 +11,10 @@ import time
 from cloudtrain.diagnosis.remedies import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec
-from cloudtrain.runs.events import Cause, Error, Event, NodeEnded, parse
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.units import format_size
+from cloudtrain_launcher.events import Cause, Error, Event, NodeEnded, parse
 
 MAX_LINE_BYTES = 64 * 1024
 """A longer unfinished line is forwarded as it is."""

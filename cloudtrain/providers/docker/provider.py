@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
+from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.config import DockerConfig
@@ -20,17 +20,17 @@ from cloudtrain.providers.docker.container_spec import (
     host_names,
 )
 from cloudtrain.providers.docker.declaration import DECLARATION
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.checkup import Check
-    from cloudtrain.contracts.launch import Launch
-    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
+    from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.emulation.base import Emulator
-    from cloudtrain.providers.emulation.plan import EmulatedPlan
+    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.providers.rehearsal.base import Emulator
+    from cloudtrain.providers.rehearsal.plan import EmulatedPlan
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from cloudtrain.contracts.plain import CLOUD_FIELDS
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.issues import Issue
+from cloudtrain.planning.plain import CLOUD_FIELDS
 from cloudtrain.providers import Note, Progress, Provider, Request
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.lifeline import lifeline
 from cloudtrain.providers.local.processes import reap_in_background, run_module
@@ -28,7 +27,7 @@ from cloudtrain.providers.local.supervisor_status import (
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.runs.events import Ended, Event, Phase, Submitted
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.files import (
     FOLDER_MODE,
     make_private_folder,
@@ -36,16 +35,17 @@ from cloudtrain.runs.files import (
     replace_text,
     storing,
 )
-from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import acquire, disk_time
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.source.results import copy_results
+from cloudtrain_launcher.events import Ended, Event, Phase, Submitted
+from cloudtrain_launcher.file_locks import acquire, disk_time
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
-    from cloudtrain.contracts.launch import Launch
+    from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.emulation.base import Emulator
-    from cloudtrain.providers.emulation.plan import EmulatedPlan
+    from cloudtrain.providers.rehearsal.base import Emulator
+    from cloudtrain.providers.rehearsal.plan import EmulatedPlan
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.runs.events import Ended, parse
+from cloudtrain_launcher.events import Ended, parse
 
 RESERVED_BYTES = 4096
 """One block of the usual file systems, which overwrite it in place."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 _tied: list[int] = []
 """The process whose runs end with it: it says so for itself, and not for its forks."""

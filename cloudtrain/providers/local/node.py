@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local import reserved
 from cloudtrain.providers.local.reserved import Program
-from cloudtrain.runs.events import Cause, Event, NodeEnded, NodeStarted
 from cloudtrain.runs.logs import format_timestamp, split_events
+from cloudtrain_launcher.events import Cause, Event, NodeEnded, NodeStarted
 
 READ_BYTES = 1 << 16
 """The most that is read of a launcher's output at once."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from cloudtrain.providers.local.node import Node
 from cloudtrain.providers.local.processes import STOPPED
-from cloudtrain.runs.events import Ended
 from cloudtrain.runs.failure import failed_process, first_cause
+from cloudtrain_launcher.events import Ended
 
 
 def run_outcome(

@@ -11,23 +11,23 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from cloudtrain.contracts.launch import Launch
-from cloudtrain.contracts.plain import Layout, launches, plain_job
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import Launch
+from cloudtrain.planning.plain import Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Request
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.providers.local.declaration import DECLARATION
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.checkup import Check
-    from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.providers.emulation.base import Emulator
-    from cloudtrain.providers.emulation.plan import EmulatedPlan
+    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.providers.rehearsal.base import Emulator
+    from cloudtrain.providers.rehearsal.plan import EmulatedPlan
     from cloudtrain.spec.model import JobSpec
 
 
@@ -94,14 +94,14 @@ class LocalProvider(LocalBackend):
 
         contract = plan.contract
         if contract == AWS.contract:
-            from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
+            from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
 
             return SageMakerEmulator(paths, request, plan)
         if contract == AZURE.contract:
-            from cloudtrain.providers.emulation.azureml import AzureMLEmulator
+            from cloudtrain.providers.rehearsal.azureml import AzureMLEmulator
 
             return AzureMLEmulator(paths, request, plan)
-        from cloudtrain.providers.emulation.plain import PlainEmulator
+        from cloudtrain.providers.rehearsal.plain import PlainEmulator
 
         return PlainEmulator(paths, request)
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.runs.events import Event
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.record import PLAN
+from cloudtrain_launcher.events import Event
 
 REMOVED_CHECKS = 3
 """The run's folder counts as removed if this many checks in a row do not find it."""

@@ -21,12 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.contracts.launch import Launch
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.planning.launch import Launch
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.emulation.base import Emulator
-from cloudtrain.providers.emulation.plan import emulated_plan
-from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.lifeline import read_lifeline
 from cloudtrain.providers.local.node import Node, start_node
@@ -41,14 +38,17 @@ from cloudtrain.providers.local.supervisor_status import (
     take_lock,
     write_identity,
 )
-from cloudtrain.runs.events import Ended, Event, RankEnded, Restarted, StopRequested
+from cloudtrain.providers.rehearsal.base import Emulator
+from cloudtrain.providers.rehearsal.plan import emulated_plan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.files import OTHERS_MASK, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.units import format_duration
+from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopRequested
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most of them then hang in a

@@ -15,10 +15,10 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
-from cloudtrain.bounded_files import read_regular_file
-from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import FileLock, acquire, disk_time, is_locked
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain_launcher.file_locks import FileLock, acquire, disk_time, is_locked
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
+from cloudtrain_launcher.process_identity import ProcessIdentity
 
 KILL_TIMEOUT_SECONDS = 5
 """How long killed processes may take to disappear."""

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local.reserved import MAX_PATH_BYTES, ROOM, ROOM_BYTES
 
 ANSWER_SECONDS = 120

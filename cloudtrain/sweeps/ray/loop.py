@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.sweeps.definition import Definition

@@ -21,13 +21,13 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from cloudtrain.bounded_files import read_regular_text
 from cloudtrain.errors import CloudError
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import Reported, RunEnded, parse
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.ray.worker import RayWorker
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 WORST = 1e300
 """In place of what is not a number, which compares as neither better nor worse."""

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.sagemaker import (
+from cloudtrain.planning.sagemaker import (
     FAILURE_CHARACTERS,
     FAILURE_FILE,
     NodeContainer,
     TrainingJob,
 )
-from cloudtrain.providers.emulation import container as container_emulator
 from cloudtrain.providers.local.processes import free_port
+from cloudtrain.providers.rehearsal import container as container_emulator
 from tests.fakes.containers import Container as Process
 
 WriteLine = Callable[[str, bytes], None]

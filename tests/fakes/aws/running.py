@@ -8,7 +8,7 @@ import time
 import traceback
 from pathlib import Path
 
-from cloudtrain.contracts.sagemaker import TrainingJob, training_job
+from cloudtrain.planning.sagemaker import TrainingJob, training_job
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.container_group import ContainerGroup, Node
 from tests.fakes.aws.jobs import Job

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.azureml import STORED_FOLDERS, CommandJob, Mount
-from cloudtrain.providers.emulation.container import addresses
+from cloudtrain.planning.azureml import STORED_FOLDERS, CommandJob, Mount
+from cloudtrain.providers.rehearsal.container import addresses
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.documents import BlobPath, blob_path_of, literals
 from tests.fakes.azure.jobs import LOG_CONTAINER, Job

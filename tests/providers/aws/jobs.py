@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import cloudtrain
-from cloudtrain.api.run import Run
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.support.command_line import CommandLine
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.aws.client import aws
@@ -22,6 +21,7 @@ from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.submit import describe, tags_of
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.registry import inspect_image, login_for
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.rights import LOG_GROUP, check_push
 from tests.providers.aws.jobs import JOB

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.checkup import exit_code
 from cloudtrain.checkup import Check
 from cloudtrain.cli import main
 from cloudtrain.providers import get_provider
@@ -21,6 +20,7 @@ from cloudtrain.providers.aws.account_checks import identity
 from cloudtrain.providers.aws.permissions import DOCTOR, SUBMITTER
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import platform_checks
+from cloudtrain.submission.checkup_targets import exit_code
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.permissions import needed
 from tests.fakes.messages import Call

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloudtrain.api.lookup import find_run
-from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
+from cloudtrain.submission.lookup import find_run
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.archives import (
     DAMAGED,

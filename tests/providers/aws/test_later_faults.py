@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.lookup import find_run
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.runs.events import Cursor
+from cloudtrain.submission.lookup import find_run
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.providers.aws.archives import entry, packed

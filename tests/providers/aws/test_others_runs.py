@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import find_run, import_remote_runs
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
+from cloudtrain.submission.lookup import find_run, import_remote_runs
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.jobs import JOB, submitted
 

@@ -10,11 +10,11 @@ from functools import partial
 import boto3.s3.transfer
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.aws.permissions import SUBMITTER
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud
 from tests.fakes.aws.permissions import needed
 from tests.fakes.aws.policies import Statement, statements, without
@@ -154,7 +154,7 @@ def test_stop_says_once_that_it_repeats(
     cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 3600)
-    monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.submission.run.RETRY_SECONDS", 0.01)
     monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
     cloud.account.caller_policy = policy
     notes: list[str] = []

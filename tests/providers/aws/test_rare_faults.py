@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
+from cloudtrain.submission.lookup import find_run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import command_line_of, exists, submitted

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.lookup import find_run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
+from cloudtrain.submission.lookup import find_run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.providers.aws.archives import entry, packed
@@ -26,7 +26,7 @@ NAMES = ["all of logs", "the list of streams", "the lines"]
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.submission.run.RETRY_SECONDS", 0.01)
 
 
 def trained(cloud: Cloud, run_id: str, status: str = "Completed") -> None:
@@ -87,7 +87,7 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cl
 def test_a_stop_is_sent_although_nothing_can_be_read(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, call: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted(f"stop-{kind}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else ALWAYS)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
@@ -98,7 +98,7 @@ def test_a_stop_is_sent_although_nothing_can_be_read(
 def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted("stop-by-command")
     cloud.account.denied_actions |= {"sagemaker:DescribeTrainingJob"}
     with pytest.raises(SystemExit) as left:

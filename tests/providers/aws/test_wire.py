@@ -18,8 +18,8 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.submission.preflight import preflight
+from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 
 JOB = {

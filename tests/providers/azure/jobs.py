@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudtrain
-from cloudtrain.api.run import Run
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.storage import Container

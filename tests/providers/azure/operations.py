@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.azure.account import workspace_of
@@ -18,6 +17,7 @@ from cloudtrain.providers.azure.client import workspace
 from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WORKSPACES, WRITE_BLOBS
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.permissions import PULL, PUSH, check_push
 from tests.fakes.azure.sweeps import SweepJob

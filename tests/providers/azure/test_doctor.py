@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.checkup import exit_code
 from cloudtrain.checkup import Check
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.azure.account_checks import workspace
-from cloudtrain.providers.cloud.registry import RegistryImage
+from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
+from cloudtrain.submission.checkup_targets import exit_code
 from tests.fakes.azure.account import (
     CLUSTER_IDENTITY,
     DEDICATED,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.fetched import fetched_files
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.submission.fetched import fetched_files
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import ALWAYS, reconnect, submitted

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.submit import reconcile
+from cloudtrain.submission.lookup import find_run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import (
     reconnect,
@@ -22,7 +22,7 @@ from tests.support.events import events_of
 def test_a_job_that_is_no_longer_visible_does_not_end_its_run(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.NEW_JOB_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted("lost-1")
     job = cloud.service.jobs.pop("lost-1")
     with pytest.raises(CloudError, match=r"knows no job lost-1") as failed:

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from cloudtrain.api.lookup import find_run
-from cloudtrain.api.run import Run
+from cloudtrain.submission.lookup import find_run
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import append_log, log_of, submitted
 from tests.support.events import events_of

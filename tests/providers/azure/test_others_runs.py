@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.cli import main
-from cloudtrain.runs.events import Phase
 from cloudtrain.runs.observation import Observation
+from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.units import format_duration
+from cloudtrain_launcher.events import Phase
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
 from tests.providers.azure.jobs import ALWAYS, submitted

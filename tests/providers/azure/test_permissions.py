@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.hints import hint_for_message
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WRITE_BLOBS
-from cloudtrain.providers.cloud.registry import RegistryImage
+from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.submission import checkup
+from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets.azure import KeyVault
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud

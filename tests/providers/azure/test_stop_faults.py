@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import ALWAYS, append_outcome, command_line_of, reconnect, submitted

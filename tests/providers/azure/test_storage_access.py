@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.roles import BLOBS, READER

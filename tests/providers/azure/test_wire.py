@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 from cloudtrain.providers.azure.client import Workspace
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.validate import rule_issues
-from cloudtrain.providers.cloud.idempotent_create import Attempt
+from cloudtrain.providers.shared.idempotent_create import Attempt
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
 from tests.fakes.azure.schema import OFFICIAL_FILES, official_schema, official_violations

@@ -18,7 +18,7 @@ import pytest
 
 from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.providers.docker.container_spec import ROOT_CAPABILITIES, ULIMITS, Bind
-from cloudtrain.runs.events import Cause
+from cloudtrain_launcher.events import Cause
 from tests.providers.docker.conftest import Begin, MakeSpec
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually

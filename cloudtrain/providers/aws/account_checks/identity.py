@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.account_checks import Account, Caller
-from cloudtrain.providers.cloud.clock import clock_check
+from cloudtrain.providers.shared.clock import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

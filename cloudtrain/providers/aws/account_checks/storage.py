@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
-from cloudtrain.images.reference import ECR, parse_address
+from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.providers.aws.account_checks import Account
 
 _MISSING = ("404", "NoSuchBucket", "NotFound")

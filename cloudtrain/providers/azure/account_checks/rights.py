@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cloudtrain.checkup import Check, Question
-from cloudtrain.images.reference import ACR
+from cloudtrain.planning.reference import ACR
 from cloudtrain.providers.azure.account_checks import ML_VERSION, Account
 from cloudtrain.providers.azure.account_checks.identity import job_identity, machine_identity
 from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES, WRITE_BLOBS

@@ -12,7 +12,7 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, RefusedError
 from cloudtrain.providers.azure.account_checks import ML_VERSION, Account, workspace_id
 from cloudtrain.providers.azure.quota import refuse_cluster, refuse_serverless
-from cloudtrain.providers.cloud.clock import clock_check
+from cloudtrain.providers.shared.clock import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.arm import ResourceManager

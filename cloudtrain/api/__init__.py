@@ -1,1 +1,0 @@
-"""The Python interface: jobs, runs, which run is meant, and ranks in a notebook."""

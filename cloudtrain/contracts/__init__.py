@@ -1,1 +1,0 @@
-"""Contracts: the environment of a job's containers on each platform. Pure modules."""

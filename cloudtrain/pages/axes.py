@@ -1,0 +1,195 @@
+"""Where values stand in a chart: scales with round ticks, and the frame of axes around a drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cloudtrain.pages.svg import Point, line, shortened, text
+from cloudtrain.units import format_number
+
+WIDTH = 440.0
+HEIGHT = 284.0
+LEFT = 66.0
+RIGHT = 428.0
+TOP = 40.0
+BOTTOM = 240.0
+MAX_POINTS = 300
+"""So many points of one curve are drawn: a screen shows no more."""
+FLATTENED = 10
+"""Values that lie far off are left outside where the others would have less than this part of the
+chart with them.
+"""
+MAX_NAME = 48
+"""So many characters of an axis's name have room above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels). What lies outside is
+    drawn at the edge.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Where a value is drawn."""
+        low, high, value = (self._linear(each) for each in (self.low, self.high, value))
+        # Halves: 1e308 and -1e308 lie too far apart.
+        part = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        return self.start + (self.end - self.start) * min(max(part, 0.0), 1.0)
+
+    def ticks(self) -> Sequence[float]:
+        """Three to eight round numbers; of a logarithmic scale powers of ten, where there are two
+        or more.
+        """
+        if self.log:
+            first = math.ceil(math.log10(self.low) - 1e-9)
+            last = math.floor(math.log10(self.high) + 1e-9)
+            if last > first:
+                every = max(1, (last - first) // 5)
+                return [10.0**power for power in range(first, last + 1, every)]
+            return [self.low, self.high]
+        span = self.high - self.low
+        if not 1e-300 < span < 1e300:
+            return [self.low] if self.low == self.high else [self.low, self.high]
+        unit = 10.0 ** math.floor(math.log10(span / 5))
+        step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 6)
+        first = math.ceil(self.low / step - 1e-9)
+        return [
+            number * step
+            for number in range(first, first + 12)
+            if number * step <= self.high + step * 1e-9
+        ]
+
+    def _linear(self, value: float) -> float:
+        return math.log(max(value, 1e-300)) if self.log else value
+
+
+def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
+    """Upwards, for these values and a little room; a few that lie far off, as after a divergence,
+    are left outside.
+
+    Of each curve by itself: none lies outside altogether. `ends`: values to which it reaches in any
+    case, and from which it begins where there are no lower ones.
+    """
+    known = [
+        found for values in curves if (found := [value for value in values if math.isfinite(value)])
+    ]
+    reached = [*ends, *(end for found in known or [[]] for end in usual_range(found))]
+    low = min(reached)
+    high = max(reached)
+    room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
+    return Scale(low if low in ends else low - room, high + room, BOTTOM, TOP)
+
+
+def x_scale(low: float, high: float) -> Scale:
+    """To the right."""
+    return Scale(low, high if high > low else low + 1, LEFT + 8, RIGHT - 8)
+
+
+def usual_range(values: Iterable[float]) -> tuple[float, float]:
+    """The least and the greatest value; where the others would be flat beside them, without those
+    that lie five times the middle half's width away from it.
+    """
+    ordered = sorted(value for value in values if math.isfinite(value))
+    if not ordered:
+        return 0.0, 1.0
+    quarter = ordered[len(ordered) // 4]
+    three = ordered[(3 * len(ordered)) // 4]
+    reach = 5 * (three - quarter) or math.inf
+    low = max(ordered[0], quarter - reach)
+    high = min(ordered[-1], three + reach)
+    if ordered[-1] / FLATTENED - ordered[0] / FLATTENED > high - low:
+        return low, high
+    return ordered[0], ordered[-1]
+
+
+def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
+    """A curve in pieces where something between them is not a finite number, thinned to what a
+    screen shows.
+
+    Of points that would lie in one place the lowest and the highest are kept, so that no peak is
+    lost.
+    """
+    every = 1 if len(points) <= MAX_POINTS else math.ceil(2 * len(points) / MAX_POINTS)
+    found: list[list[Point]] = [[]]
+    for begin in range(0, len(points), every):
+        finite = [point for point in points[begin : begin + every] if math.isfinite(point[1])]
+        if not finite:
+            found.append([])
+        elif len(finite) == 1:
+            found[-1] += finite
+        else:
+            ends = {
+                finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)
+            }
+            found[-1] += [finite[number] for number in sorted(ends)]
+    return [piece for piece in found if piece]
+
+
+def inside(piece: Sequence[Point], y: Scale) -> Sequence[Sequence[Point]]:
+    """A piece of a curve, cut off where it leaves the axis and begun anew where it returns."""
+    found: list[list[Point]] = [[piece[0]] if y.low <= piece[0][1] <= y.high else []]
+    for one, other in pairwise(piece):
+        if max(one[1], other[1]) < y.low or min(one[1], other[1]) > y.high:
+            continue
+        begin = _held(one, other, y)
+        end = _held(other, one, y)
+        if begin != one:
+            found.append([begin])
+        found[-1].append(end)
+        if end != other:
+            found.append([])
+    return [each for each in found if each]
+
+
+def _held(point: Point, towards: Point, y: Scale) -> Point:
+    """A point on the axis; for one that is beyond it, where the line towards another reaches it."""
+    (at, value), edge = point, min(max(point[1], y.low), y.high)
+    if edge == value:
+        return point
+    part = (edge / 2 - value / 2) / (
+        towards[1] / 2 - value / 2
+    )  # halves: 1e308 and -1e308 lie too far apart
+    return at + (towards[0] - at) * part, edge
+
+
+def frame(
+    x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None
+) -> str:
+    """Axes with ticks and names, and lines across at the ticks of y."""
+    parts = [line([(LEFT, y.at(tick)), (RIGHT, y.at(tick))], "grid") for tick in y.ticks()]
+    labels = labels_of(y.ticks())
+    parts += [
+        text(label, LEFT - 6, y.at(tick) + 4, anchor="end", room=LEFT - 8)
+        for tick, label in zip(y.ticks(), labels, strict=True)
+    ]
+    across = x.ticks() if x_ticks is None else x_ticks
+    for tick, label in zip(across, labels_of(across), strict=True):
+        parts += [
+            line([(x.at(tick), BOTTOM), (x.at(tick), BOTTOM + 4)], "axis"),
+            text(label, x.at(tick), BOTTOM + 17, anchor="middle"),
+        ]
+    parts += [
+        line([(LEFT, BOTTOM), (RIGHT, BOTTOM)], "axis"),
+        text(x_name, (LEFT + RIGHT) / 2, HEIGHT - 8, anchor="middle", class_="name"),
+        text(shortened(y_name, MAX_NAME), 4, 14, class_="name"),
+    ]
+    return "\n".join(parts)
+
+
+def labels_of(ticks: Sequence[float]) -> Sequence[str]:
+    """Ticks as texts, with so many digits that no two of them look alike."""
+    found = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
+    digits = 7
+    while len(set(found)) < len({*ticks}) and digits <= 17:
+        found = [f"{tick:.{digits}g}" for tick in ticks]
+        digits = digits + 5
+    return found

@@ -1,0 +1,81 @@
+"""Files of its folder that a Dockerfile may copy; in doubt all of them. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from cloudtrain.planning.dockerignore import Pattern, pattern_of
+
+_FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
+_HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")
+_EVERYTHING = {"", ".", "/", "./"}
+
+
+class Unclear(Exception):
+    """A Dockerfile that only the builder can resolve."""
+
+
+def copied_patterns(text: str) -> list[Pattern] | None:
+    """Return the sources of COPY, ADD and mounts; None if they are everything, or unclear."""
+    try:
+        return [
+            pattern_of(source)
+            for instruction, rest in _instructions(text)
+            for source in _named(instruction, rest)
+        ]
+    except (Unclear, re.error):
+        return None
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str]]:
+    directive = re.search(r"^#\s*(syntax|escape)\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    if directive and not re.match(r"(docker\.io/)?docker/dockerfile(:|$)", directive[2]):
+        raise Unclear  # another language, or other line ends
+    if _HEREDOC.search(text):
+        raise Unclear
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in re.sub(r"\\[ \t]*\n", " ", lines).splitlines():
+        instruction, _, rest = line.strip().partition(" ")
+        yield instruction.upper(), rest.strip()
+
+
+def _named(instruction: str, rest: str) -> Iterator[str]:
+    if instruction == "FROM" and "onbuild" in rest.lower():  # such a base copies what it likes
+        raise Unclear
+    if instruction == "RUN":
+        yield from _mounted(rest)
+    if instruction not in ("COPY", "ADD"):
+        return
+    flags = ""
+    while found := _FLAGS.match(rest):
+        flags = flags + found[0]
+        rest = rest[found.end() :]
+    if "--from=" in flags:  # another stage, or another image
+        return
+    try:
+        words = json.loads(rest) if rest.startswith("[") else rest.split()
+    except ValueError:
+        raise Unclear from None
+    for source in words[:-1]:
+        if "://" not in source and not source.startswith("git@"):
+            yield _certain(source)
+
+
+def _mounted(rest: str) -> Iterator[str]:
+    """Yield the folders that a RUN mounts: `--mount=type=bind,source=…`, and `bind` is the default."""
+    for flag in re.findall(r"--mount=(\S+)", rest):
+        options = dict(part.partition("=")[::2] for part in flag.split(","))
+        if options.get("type", "bind") == "bind" and "from" not in options:
+            yield _certain(options.get("source") or options.get("src") or "")
+
+
+def _certain(source: str) -> str:
+    if (
+        source in _EVERYTHING
+        or any(char in source for char in "$\"'\\")
+        or ".." in source.split("/")
+    ):
+        raise Unclear
+    return source

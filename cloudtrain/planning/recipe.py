@@ -1,0 +1,204 @@
+"""Recipe of an image: a Dockerfile, the files it may copy, and arguments. Its digest is its name."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.bundle import bundled, payload_files
+from cloudtrain.errors import SourceError
+from cloudtrain.planning.copied import copied_patterns
+from cloudtrain.planning.dockerignore import Rule, has_exceptions, is_ignored, matches_any, rules_of
+from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
+
+LOCAL = "cloudtrain"
+"""Local name of images that we build."""
+
+KINDS = ("cuda", "cpu")
+"""Our own image, for GPUs or for CPUs."""
+
+_CPU_BASE = "debian:12-slim"
+_TAG_DIGITS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Inputs of a build that this machine knows; a base's tag may move."""
+
+    dockerfile: str
+    kind: str = ""
+    """cuda or cpu of our own image; empty for any other image."""
+    args: tuple[str, ...] = ()
+    """`NAME=VALUE`, the build's arguments; of two for one name the later counts."""
+    platform: str = ""
+    """`linux/amd64`; empty for this machine's own."""
+    digest: str
+    """sha256 of the other fields and of every file and folder that the Dockerfile copies.
+
+    Of the permissions only the executable bits count: the others come from a umask. A folder `.git`
+    does not count: git changes it all the time.
+    """
+
+    @property
+    def context(self) -> str:
+        """The folder that the build sees: the Dockerfile's own."""
+        return str(Path(self.dockerfile).parent)
+
+    @property
+    def tag(self) -> str:
+        """One tag for one content: `cuda-1f0c9a62b3d4`."""
+        return "-".join(part for part in (self.kind, self.digest[:_TAG_DIGITS]) if part)
+
+    @property
+    def name(self) -> str:
+        """Local name of the image."""
+        return f"{LOCAL}:{self.tag}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+
+def from_json(document: Mapping[str, Any]) -> Recipe:
+    """Read the result of `to_json`."""
+    return Recipe(**{**document, "args": tuple(document["args"])})
+
+
+def our_recipe(kind: str, args: Sequence[str] = (), platform: str = "") -> Recipe:
+    """Return the recipe of our image, for GPUs (`cuda`) or for CPUs (`cpu`)."""
+    own = (f"TORCH={kind}", *((f"BASE_IMAGE={_CPU_BASE}",) if kind == "cpu" else ()))
+    return recipe_of(bundled("docker") / "Dockerfile", (*own, *args), platform, kind)
+
+
+def recipe_of(
+    dockerfile: Path,
+    args: Sequence[str] = (),
+    platform: str = "",
+    kind: str = "",
+    limit: int | None = None,
+) -> Recipe:
+    """Return the recipe of a Dockerfile.
+
+    Raise SourceError if its folder is unreadable, or larger than `limit` bytes.
+    """
+    given = dict(arg.partition("=")[::2] for arg in args)
+    digest = sha256(repr((dockerfile.name, sorted(given.items()), platform)).encode())
+    size = 0
+    if kind:
+        digest.update(payload_archive())
+    try:
+        rules = _rules(dockerfile)
+        for path, info in sorted(_files(dockerfile, rules).items()):
+            size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
+            if limit is not None and size > limit:
+                message = (
+                    f"{dockerfile.parent} holds more than {limit} bytes, all of which the build"
+                    " would get"
+                )
+                raise SourceError(
+                    message,
+                    hint="name what it needs in a .dockerignore, or give it a folder of its own",
+                )
+            name = path.relative_to(dockerfile.parent).as_posix()
+            digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
+            digest.update(_content(path, info))
+    except OSError as error:
+        raise SourceError(f"{error.filename or dockerfile}: {error.strerror or error}") from None
+    return Recipe(
+        dockerfile=str(dockerfile),
+        kind=kind,
+        args=tuple(args),
+        platform=platform,
+        digest=digest.hexdigest(),
+    )
+
+
+def payload_archive() -> bytes:
+    """Pack launcher and trainer for our image: `docker run IMAGE train` runs them.
+
+    The same files give the same bytes on any machine at any time.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, path in sorted(payload_files().items()):
+            member = tarfile.TarInfo(name)
+            content = path.read_bytes()
+            member.size = len(content)
+            member.mode = 0o644
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _rules(dockerfile: Path) -> list[Rule]:
+    """Read the ignore file of this Dockerfile, or else of its folder."""
+    for file in (
+        dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
+        dockerfile.with_name(".dockerignore"),
+    ):
+        if file.is_file():
+            return rules_of(read_regular_text(file, errors="surrogateescape"))
+    return []
+
+
+def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
+    """Return the Dockerfile, and the files, links and folders that the build may copy."""
+    found = {dockerfile: dockerfile.stat()}
+    named = copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
+    top = dockerfile.parent
+    searches_all = has_exceptions(rules)
+    for folder, folders, files in os.walk(top, onerror=_raise):
+        inside = Path(folder).relative_to(top)
+        folders[:] = [name for name in folders if name != ".git"]
+        names = [*files, *folders]
+        folders[:] = [
+            name
+            for name in folders
+            if searches_all or not is_ignored((inside / name).as_posix(), rules)
+        ]
+        for name in names:
+            path = Path(folder) / name
+            info = path.lstat()
+            wanted = (
+                stat.S_ISREG(info.st_mode)
+                or stat.S_ISLNK(info.st_mode)
+                or stat.S_ISDIR(info.st_mode)
+            )
+            wanted = wanted and (named is None or matches_any((inside / name).as_posix(), named))
+            if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
+                found[path] = info
+                # A file that is brought back takes the folders above it along.
+                found |= {
+                    each: each.lstat()
+                    for each in path.parents
+                    if top in each.parents and each not in found
+                }
+    return found
+
+
+def _mode(info: os.stat_result) -> int:
+    """Return the permission bits that change an image."""
+    if not stat.S_ISREG(info.st_mode):
+        return 0
+    return info.st_mode & (stat.S_IXUSR | stat.S_ISUID | stat.S_ISGID)
+
+
+def _content(path: Path, info: os.stat_result) -> bytes:
+    if stat.S_ISDIR(info.st_mode):
+        return b"/"
+    if stat.S_ISLNK(info.st_mode):
+        return b"->" + os.fsencode(os.readlink(path))  # noqa: PTH115
+    with open_regular_file(path) as file:
+        import hashlib
+
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _raise(error: OSError) -> None:
+    raise error

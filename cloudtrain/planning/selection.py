@@ -1,0 +1,95 @@
+"""Selection of a spec's image for one provider, and the recipe of an image that we build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.errors import SourceError
+from cloudtrain.issues import Issue, Keys
+from cloudtrain.planning.contents import ImageContents, our_contents
+from cloudtrain.planning.recipe import Recipe, our_recipe, recipe_of
+
+if TYPE_CHECKING:
+    from cloudtrain.settings import Settings
+
+CLOUD_PLATFORM = "linux/amd64"
+"""Platform of all machines of both clouds, except those with NVIDIA's processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedImage:
+    """Image of a job."""
+
+    address: str
+    """Address in a registry, local name, or another name for the provider; empty if unknown."""
+    recipe: Recipe | None = None
+    """Recipe of an image that we build. Its address ends in a tag: a push makes the digest known."""
+    contents: ImageContents | None = field(default=None, compare=False, repr=False)
+    """Packages of a provider's image, if known."""
+
+    @property
+    def known_contents(self) -> ImageContents | None:
+        """Packages of the image; None for an unknown image."""
+        if self.recipe is None:
+            return self.contents
+        return our_contents(self.recipe.kind) if self.recipe.kind else None
+
+
+class ImageSelection(NamedTuple):
+    """Selection of a spec for one provider."""
+
+    path: Keys
+    """The field that selects it."""
+    text: str
+    """`auto`, an address, or the path of a Dockerfile."""
+
+    @property
+    def is_build(self) -> bool:
+        """Whether the selection is a Dockerfile, not an address."""
+        return self.path[-1] == "build"
+
+
+def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelection:
+    """Return the selection of `image:`: a Dockerfile, the provider's entry, or `auto`."""
+    if not isinstance(image, Mapping):
+        return ImageSelection(("image",), image)
+    if "build" in image:
+        return ImageSelection(("image", "build"), image["build"])
+    return ImageSelection(("image", provider), image.get(provider, "auto"))
+
+
+def recipe_for(
+    selected: ImageSelection, settings: Settings, *, gpu: bool, platform: str = ""
+) -> tuple[Recipe | None, list[Issue]]:
+    """Return the recipe of our image (`auto`) or of the named Dockerfile, and its issues."""
+    at, text = selected
+    try:
+        if not selected.is_build:
+            return our_recipe(
+                "cuda" if gpu else "cpu", settings.get("image.args") or (), platform
+            ), []
+        dockerfile = Path(settings.folder, text).absolute()
+        if not dockerfile.is_file():
+            return None, [
+                Issue(
+                    at,
+                    f"there is no file {dockerfile}",
+                    "the path counts from the folder of job.yaml",
+                )
+            ]
+        args = (
+            settings.get("image.build_args") or ()
+        )  # what `image.args` name is ours: their BASE_IMAGE is another
+        return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
+    except SourceError as error:
+        return None, [Issue(at, error.message, error.hint)]
+
+
+def planned_build(recipe: Recipe | None, repository: str = "") -> PlannedImage:
+    """Return an image that we build, with its address and recipe."""
+    if recipe is None:
+        return PlannedImage("")
+    return PlannedImage(f"{repository}:{recipe.tag}" if repository else recipe.name, recipe)

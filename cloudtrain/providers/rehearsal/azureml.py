@@ -1,0 +1,166 @@
+"""Emulates Azure ML on this machine: a command job with one process per node, and local folders as
+mounts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.planning.azureml import STOP_FILE, STORED_FOLDERS, Mount, command_job
+from cloudtrain.planning.launch import Launch
+from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.request import RESUME, input_name
+from cloudtrain.providers.rehearsal import container as container_emulator
+from cloudtrain.providers.rehearsal.base import (
+    HOST_VARIABLES,
+    machine_variables,
+    published_variables,
+)
+from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.storage_sync import merge
+from cloudtrain.providers.shared.paths import ARCHIVE
+
+REHEARSAL_VARIABLES = {
+    "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
+    "CLOUDTRAIN_SERVICE_METRIC": "off",
+    "CLOUDTRAIN_TRIAL_FOLDER": "",
+}
+"""Variables of a rehearsal: this machine is not in Azure, so that its eviction is not announced,
+there is no service for sweeps to tell a metric, and each trial has folders of its own.
+"""
+
+
+class AzureMLEmulator:
+    """Executes a command job as Azure ML would: each node has its own copy of the code, and they
+    share the outputs.
+
+    Local folders replace datastores: the run's own folders for outputs, and the local folders of
+    inputs. Inputs without one are downloaded from their datastore.
+    """
+
+    nodes_on_host = True
+
+    def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: EmulatedPlan) -> None:
+        self.paths = paths
+        self.plan = plan
+        self.addresses = self.names(int(document["resources"]["instance_count"]))
+        self.job = command_job(document, master=self.addresses[0])
+        self.max_runtime_seconds: int | None = self.job.timeout_seconds
+        self.grace_seconds = plan.grace_seconds
+
+    def names(self, nodes: int) -> tuple[str, ...]:
+        """Addresses of the nodes."""
+        return container_emulator.addresses(nodes)
+
+    def inherits(self, variable: str) -> bool:
+        """HOST_VARIABLES, and the user's Azure credentials, which replace the job's identity."""
+        return variable in HOST_VARIABLES or variable.startswith(("AZURE_", "MSI_", "LC_"))
+
+    def prepare(self, archive: Path) -> Sequence[Launch]:
+        """Create the working folder of each node; the launches run the command in it."""
+        found = {name: str(place) for name, place in self.mount_paths().items()}
+        # The shell must not interpret the names of folders, so each path is passed as a variable.
+        variables = {
+            name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}"
+            for name in found
+        }
+        command = self.job.command_line(
+            {name: f"${variable}" for name, variable in variables.items()}
+        )
+        places = {variables[name]: path for name, path in found.items()}
+        machine = machine_variables(self.paths, self.plan)
+        published = published_variables(self.paths)
+        argv = ("/bin/sh", "-c", command)
+        secrets = self.plan.local_secrets()
+        launches = []
+        for process in self.job.processes:
+            folder = self.working_folder(process.node)
+            (folder / ARCHIVE).symlink_to(archive)
+            address = self.addresses[process.node]
+            own = {**REHEARSAL_VARIABLES, **published, "CLOUDTRAIN_NODE_ADDR": address}
+            env = {**machine, **process.env, **places, **own}
+            launches.append(
+                Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets)
+            )
+        return launches
+
+    def mount_paths(self) -> dict[str, Path]:
+        """Path of each input and output on this machine, by its name in the command: `inputs.x`."""
+        outputs = {
+            "model": self.paths.model,
+            "output": self.paths.output,
+            "checkpoints": self.paths.checkpoints,
+        }
+        paths = {f"outputs.{mount.name}": outputs[mount.name] for mount in self.job.outputs}
+        return paths | {f"inputs.{mount.name}": self._input(mount) for mount in self.job.inputs}
+
+    def working_folder(self, node: int) -> Path:
+        """Create a node's working folder; an existing one is emptied."""
+        folder = self.paths.run / "nodes" / str(node) / "wd"
+        shutil.rmtree(folder, ignore_errors=True)  # from an earlier start
+        folder.mkdir(parents=True)
+        return folder
+
+    def sync(self) -> None:
+        """Nothing: nodes write to the run's folder, as to a mounted datastore."""
+
+    def clean_up(self) -> None:
+        """Nothing: the supervisor ends all processes of the run."""
+
+    def collect(self) -> list[str]:
+        """Collect what Azure ML would store of the working folders, and remove the launchers' stop
+        files.
+        """
+        for file in self.paths.output.glob(f"{STOP_FILE}*"):
+            file.unlink()
+        notes: list[str] = []
+        for name in STORED_FOLDERS:
+            folders = [
+                self.paths.run / "nodes" / str(process.node) / "wd" / name
+                for process in self.job.processes
+            ]
+            there = [folder for folder in folders if folder.is_dir()]
+            for clash in merge(there, self.paths.output / name, str(folders[0]), notes.append):
+                notes.append(
+                    f"several nodes wrote {name}/{clash}, each something else: node 0's comes first"
+                )
+        return notes
+
+    def _input(self, mount: Mount) -> Path:
+        """Path of an input on this machine: the folder itself, not a copy."""
+        if mount.name == RESUME:
+            location = self.plan.resume_from
+        else:
+            name = next(name for name in self.plan.inputs if input_name(name) == mount.name)
+            location = self.plan.local_input(name) or mount.path
+        if "://" not in location and not location.startswith("azureml:"):
+            if not Path(location).exists():
+                raise StorageError(f"input {mount.name}: there is nothing at {location}")
+            return Path(location).resolve()
+        return self._downloaded(mount.name, location)
+
+    def _downloaded(self, name: str, uri: str) -> Path:
+        from cloudtrain.providers.azure.results import download_folder
+
+        if not uri.startswith("azureml://"):
+            hint = f"give a local folder for it: inputs: {{{name}: {{local: ./data, azure: …}}}}"
+            raise UsageError(f"input {name}: {uri} cannot be read from here", hint=hint)
+        try:
+            from cloudtrain.providers.azure.client import workspace
+        except ImportError as error:
+            raise UsageError(
+                f"input {name}: {uri} cannot be read without azure-ai-ml: {error}"
+            ) from None
+
+        config = self.plan.target_config(AzureConfig)
+        folder = self.paths.run / "inputs" / name
+        cloud = workspace(config.subscription, config.resource_group, config.workspace)
+        if not download_folder(cloud, uri, folder, None):
+            raise StorageError(f"input {name}: there is nothing at {uri}")
+        files = list(folder.iterdir())
+        return files[0] if len(files) == 1 and uri.endswith(files[0].name) else folder

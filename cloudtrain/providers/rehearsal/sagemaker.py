@@ -1,0 +1,148 @@
+"""Emulates SageMaker on this machine: one emulated container per node, each with its own /opt/ml."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.bundle import bundled
+from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.planning.launch import Launch
+from cloudtrain.planning.sagemaker import ROOT, NodeContainer, training_job
+from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
+from cloudtrain.providers.rehearsal import container as container_emulator
+from cloudtrain.providers.rehearsal.base import (
+    HOST_VARIABLES,
+    machine_variables,
+    published_variables,
+)
+from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.storage_sync import FileStates, merge, sync_folder
+from cloudtrain.providers.shared.paths import ARCHIVE
+
+
+def _with_program(container: NodeContainer) -> NodeContainer:
+    """The container with the program of our image where it names none: `train`, which this
+    machine's PATH lacks.
+    """
+    if container.argv[:1] != ("train",):
+        return container
+    return replace(container, argv=("python3", str(bundled("docker") / "train"), *container.argv))
+
+
+class SageMakerEmulator:
+    """Executes a CreateTrainingJob request as SageMaker would.
+
+    Local files replace S3: the source archive, the local folders of inputs, and the run's own
+    folders for checkpoints, model and output. Inputs without a local folder are downloaded from S3.
+    """
+
+    nodes_on_host = True
+    interface = "lo" if sys.platform == "linux" else "lo0"
+
+    def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: EmulatedPlan) -> None:
+        self.paths = paths
+        self.plan = plan
+        self.job = training_job(body, interface=self.interface)
+        self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
+        self.grace_seconds = self.job.grace_seconds
+        self.seen: dict[Path, FileStates] = {}
+        self.roots = [
+            paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers
+        ]
+
+    def inherits(self, variable: str) -> bool:
+        """HOST_VARIABLES, and the AWS credentials, which replace the job's role.
+
+        SageMaker's containers do not see the user's shell, so nothing else is passed on.
+        """
+        return variable in HOST_VARIABLES or variable.startswith(("AWS_", "LC_"))
+
+    def prepare(self, archive: Path) -> Sequence[Launch]:
+        """Create /opt/ml of each node with its files and channels; the launches enter it."""
+        paths = {SOURCE: self._source(archive), **self.channel_paths()}
+        addresses = container_emulator.addresses(len(self.roots))
+        private = container_emulator.has_namespaces()
+        hosts = self.paths.run / "hosts"
+        hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
+        machine = machine_variables(self.paths, self.plan)
+        launches = []
+        for container, root, address in zip(
+            self.job.containers, self.roots, addresses, strict=True
+        ):
+            container_emulator.create_folders(self.job, container, root, paths)
+            argv, env = container_emulator.command(
+                _with_program(container),
+                root,
+                hosts_file=hosts,
+                address=address,
+                master=addresses[0],
+                private=private,
+            )
+            env = {**machine, **env, **published_variables(self.paths)}
+            secrets = self.plan.local_secrets()
+            launches.append(
+                Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets)
+            )
+        return launches
+
+    def sync(self) -> None:
+        """Copy new checkpoints of every node into the run's checkpoint folder."""
+        for root in self.roots:
+            sync_folder(
+                root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {})
+            )
+
+    def clean_up(self) -> None:
+        """Nothing: the supervisor ends all processes of the run."""
+
+    def collect(self) -> list[str]:
+        """Merge the model folders of all nodes into one, and their output folders too."""
+        self.sync()
+        notes: list[str] = []
+        for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
+            for name in merge(
+                [root / folder for root in self.roots], into, f"{ROOT}/{folder}", notes.append
+            ):
+                notes.append(
+                    f"several nodes wrote {folder}/{name}, each something else: node 0's comes"
+                    " first"
+                )
+        return notes
+
+    def channel_paths(self) -> dict[str, Path]:
+        """Path of the content of each channel on this machine, except the source's."""
+        paths = {JOB: self.paths.job_file}
+        for channel in self.job.channels:
+            if channel.name not in (SOURCE, JOB):
+                resume = self.plan.resume_from
+                location = resume if channel.name == RESUME else self.plan.local_input(channel.name)
+                paths[channel.name] = self._downloaded(channel.name, location or channel.uri)
+        return paths
+
+    def _source(self, archive: Path) -> Path:
+        source = self.paths.run / "inputs" / SOURCE
+        source.mkdir(parents=True, exist_ok=True)
+        if not (source / ARCHIVE).exists():
+            (source / ARCHIVE).symlink_to(archive)
+        return source
+
+    def _downloaded(self, name: str, uri: str) -> Path:
+        if not uri.startswith("s3://"):
+            return Path(uri).resolve()
+        from cloudtrain.providers.aws.results import download_folder
+
+        try:
+            from cloudtrain.providers.aws.client import aws
+        except ImportError as error:
+            raise UsageError(f"input {name}: {uri} cannot be read without boto3: {error}") from None
+
+        folder = self.paths.run / "inputs" / name
+        if not download_folder(aws(self.plan.target_config(AwsConfig).region), uri, folder, None):
+            raise StorageError(f"input {name}: there is nothing at {uri}")
+        return folder

@@ -1,0 +1,178 @@
+"""Create one job or none, although answers may be lost, and find out later what happened."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Container
+from typing import Any
+
+from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outcome, RunExists
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.state import RunState
+from cloudtrain_launcher.events import Creating, Ended, Event, Submitted
+
+CREATE_TIMEOUT_SECONDS = 60
+"""If a request was sent and no job exists after this long, none will be created."""
+
+NEW_JOB_SECONDS = 300
+"""How long a service may not know, or not show, a job that it has just created.
+
+AWS's own SDK waits this long for a new training job.
+"""
+
+BACKOFF_SECONDS = 1.0
+"""Maximum pause before the second attempt; it doubles with each further one."""
+
+REQUEST_TIMEOUT = 408
+"""A gateway that gave up waiting sends this status, too: the request may have been executed."""
+
+FindJob = Callable[[], dict[str, Any] | None]
+"""Return the reference of our job, None if no job has its name. Raise RunExists for another's."""
+
+
+class Attempt:
+    """One attempt to create a job: how many requests were sent, and the answer to the last one."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.requests = 0
+        """Number of requests on the wire; an SDK may repeat one."""
+        self.is_refused = False
+        """Whether the service itself answered the last request with an error of the caller."""
+
+    def sending(self) -> None:
+        """Record that the job may exist from now on. Call right before each request."""
+        self._record(Observation(events=[Creating(time=time.time())]))
+        self.requests += 1
+        self.is_refused = False
+
+    def not_sent(self) -> None:
+        """Take back the last `sending`: no connection was made."""
+        self.requests -= 1
+
+    def answered(self, status: int, code: str) -> None:
+        """Note an answer. `code`: the service's error code; empty if the body has none."""
+        is_error_of_caller = 400 <= status < 500 and status != REQUEST_TIMEOUT
+        self.is_refused = is_error_of_caller and bool(code)
+
+    @property
+    def outcome(self) -> Outcome:
+        """REFUSED if no request was sent, or exactly one that was refused; else UNKNOWN."""
+        was_refused_once = self.requests == 1 and self.is_refused
+        return Outcome.REFUSED if self.requests <= 0 or was_refused_once else Outcome.UNKNOWN
+
+
+def create(
+    name: str,
+    send: Callable[[Attempt], dict[str, Any]],
+    find: FindJob,
+    *,
+    record: Record,
+    attempts: int,
+    name_taken_codes: Container[str],
+) -> dict[str, Any]:
+    """Send the request up to `attempts` times, with backoff, and return the reference of the job.
+
+    After a failure that leaves the outcome unknown, `find` looks whether the job exists. `send`
+    tells its `Attempt` about each request and answer. `name_taken_codes`: error codes that say
+    that the name is taken, perhaps by an earlier attempt whose answer was lost.
+
+    Raise CloudError with `Outcome.UNKNOWN` if it stays unknown whether the job exists.
+    """
+    is_unknown = False
+    for number in range(attempts):
+        if number:
+            time.sleep(random.random() * BACKOFF_SECONDS * 2 ** (number - 1))
+        attempt = Attempt(record)
+        try:
+            return send(attempt)
+        except Exception as error:
+            is_ours = attempt.requests <= 0 and not isinstance(error, CloudError)
+            if is_ours and not is_unknown:  # such as a full disk
+                raise
+            failure = _failure_of(attempt, error, name)
+        is_unknown |= failure.outcome is Outcome.UNKNOWN or failure.code in name_taken_codes
+        if not is_unknown and not failure.transient:
+            raise failure
+        if is_unknown:
+            reference = _find_after_failure(name, find, failure)
+            if reference is not None:
+                return reference
+            if not failure.transient:
+                break
+    raise _outcome_unknown(name, failure) if is_unknown else failure
+
+
+def reconcile(run: RunFolder, now: float, find: FindJob, service: str) -> list[Event]:
+    """Return the events that say what became of a submission without a known job.
+
+    A submission was interrupted, or it ended as not started although its request was sent. Return
+    no events while it may still be in progress. `service`: the cloud's name in messages.
+    """
+    if run.is_being_submitted():
+        return []
+    creating = run.last_event(Creating)
+    has_ended = run.last_event(Ended) is not None
+    if creating is None:  # the request was never sent
+        if has_ended:
+            return []
+        reason = f"submit was interrupted before the job was created; {NOTHING_STARTED}"
+        return [_not_started(now, reason)]
+    try:
+        reference = find()
+    except RunExists:
+        if has_ended:
+            return []
+        reason = f"another job of the name {run.run_id} exists; {NOTHING_STARTED}"
+        return [_not_started(now, reason)]
+    if reference is not None:
+        return [Submitted(time=now, ref=reference)]
+    if has_ended or now - creating.time < CREATE_TIMEOUT_SECONDS:
+        return []
+    reason = f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}"
+    return [_not_started(now, reason)]
+
+
+def is_new(state: RunState, now: float) -> bool:
+    """Whether a service may not show the job of a run yet, or not to everybody."""
+    return abs(now - state.requested) < NEW_JOB_SECONDS
+
+
+def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
+    """Return the error of an attempt, with its outcome. Whatever the SDK could not read is one."""
+    if isinstance(error, CloudError):
+        failure = error
+    else:
+        why = (
+            error.what if isinstance(error, CloudtrainError) else f"{type(error).__name__}: {error}"
+        )
+        what = f"the answer to the request that creates {name} is unreadable: {why}"
+        if attempt.requests <= 0:
+            what = f"the request that creates {name} cannot be repeated: {why}"
+        failure = CloudError(what)
+        failure.__cause__ = error
+    failure.outcome = attempt.outcome
+    if failure.outcome is Outcome.UNKNOWN and not attempt.is_refused:
+        failure.transient = True
+    return failure
+
+
+def _find_after_failure(name: str, find: FindJob, failure: CloudError) -> dict[str, Any] | None:
+    try:
+        return find()
+    except RunExists:
+        raise
+    except Exception as error:  # whatever it is, it does not say that there is no job
+        raise _outcome_unknown(name, failure) from error
+
+
+def _outcome_unknown(name: str, failure: CloudError) -> CloudError:
+    hint = f"cloudtrain status {name} asks again; the same name never starts a second job"
+    message = f"{failure.what}; whether the job {name} exists is not known yet"
+    return CloudError(message, hint=hint, code=failure.code, outcome=Outcome.UNKNOWN)
+
+
+def _not_started(now: float, reason: str) -> Ended:
+    return Ended(time=now, state="failed", reason=reason)

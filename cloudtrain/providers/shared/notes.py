@@ -1,0 +1,130 @@
+"""Notes in a plan: how a rehearsal differs from the real job, idle GPUs, images that do not suit a
+machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cloudtrain.catalog.machines import find_instance
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.selection import PlannedImage
+from cloudtrain.providers.shared.config import CloudConfig
+from cloudtrain.settings import variable_of
+
+_BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
+"""GPUs of a compute capability below 7.5, which CUDA 13 has no code for (NVIDIA, CUDA 13.0 release
+notes).
+"""
+
+_OLD_TYPES = re.compile(
+    r"ml\.p[23]\..*|ml\.p3dn\..*|Standard_(NC\d+r?s?(_v[23])?|ND\d+r?s(_v2)?|NV\d+s?(_v2)?)", re.I
+)
+"""Instance types with such GPUs that the catalog does not list."""
+
+
+def image_notes(plan: Plan) -> list[str]:
+    """What an image that we build lacks for the planned instance types; empty for an image that the
+    spec names.
+    """
+    recipe = plan.target.image.recipe if plan.target.image else None
+    types = plan.target.instances
+    if recipe is None or recipe.kind != "cuda":
+        return []
+    args = dict(arg.partition("=")[::2] for arg in recipe.args)
+    return [*_efa_notes(plan, types, args), *_compute_capability_notes(plan, types, args)]
+
+
+def _efa_notes(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
+    rows = [find_instance(plan.target.provider, name) for name in types]
+    adapters = [row.instance_type for row in rows if row and row.network == "efa"]
+    if plan.spec.resources.nodes < 2 or not adapters or args.get("WITH_EFA") == "1":
+        return []
+    return [
+        f"{adapters[0]} has EFA, and our image is planned without it: nodes would speak TCP, which"
+        ' is far slower; image.args = ["WITH_EFA=1", "EFA_SHA256=…"] (docker/README.md), or image:'
+        " dlc:pytorch-…"
+    ]
+
+
+def _compute_capability_notes(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
+    if args.get("TORCH", "cuda") != "cuda":
+        return []
+    for name in types:
+        row = find_instance(plan.target.provider, name)
+        if (row.gpu in _BEFORE_TURING) if row else _OLD_TYPES.fullmatch(name):
+            gpu = f" ({row.gpu})" if row else ""
+            return [
+                f"{name}{gpu} is older than what our image's torch has code for (CUDA 13: compute"
+                " capability 7.5 and later): name an image with CUDA 12 or older, or build your"
+                " own: image: {build: docker/Dockerfile}"
+            ]
+    return []
+
+
+def idle_note(plan: Plan) -> list[str]:
+    """A note if more GPUs per node are paid for than processes are started."""
+    idle = plan.gpus - plan.processes
+    per_node = f"{idle} of {plan.gpus} GPUs per node"
+    return [f"{per_node} stay idle unless a process drives several"] if idle > 0 else []
+
+
+def rehearsal_notes(plan: Plan) -> list[str]:
+    """How a rehearsal, or a plan with placeholders, differs from the real job, and what the cloud
+    would refuse.
+    """
+    if not plan.is_rehearsal:
+        return _preview_notes(plan)
+    config = plan.target.config_as(CloudConfig)
+    spec = plan.spec
+    name = plan.target.provider
+    host_image = plan.host.image_address
+    same = host_image == plan.target.image_address or _same_recipe(
+        plan.host.image, plan.target.image
+    )
+    notes = [] if same else [f"rehearsed {_environment(host_image)}, not in the image"]
+    if config.placeholders:
+        missing = ", ".join(config.placeholders)
+        notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
+    notes += [f"with --provider {name} it will be refused: {message}" for message in config.unpaid]
+    host_providers = {plan.host.provider, *plan.host.declaration.fallback_providers}
+    local = [name for name, item in spec.inputs.items() if host_providers & set(item.uri)]
+    if local:
+        how = "mounted read-only" if host_image else "what the job writes there stays"
+        notes.append(f"inputs {', '.join(local)} are the local folders themselves: {how}")
+    if spec.checkpoints.uri:
+        notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
+    return notes
+
+
+def _preview_notes(plan: Plan) -> list[str]:
+    """What a plan without all settings of the account goes without, and what stands in the way of
+    the real one.
+    """
+    missing = plan.target.placeholders
+    name = plan.target.provider
+    if not missing:
+        return []
+    variable = variable_of(missing[0])
+    notes = [
+        f"{', '.join(missing)} not set: shown with placeholders, which nothing is sent with; a"
+        f" submit asks for them (cloudtrain.toml, or {variable}{', …' if missing[1:] else ''})"
+    ]
+    return notes + [
+        f"with --provider {name} it will be refused: {message}"
+        for message in plan.target.config_as(CloudConfig).unpaid
+    ]
+
+
+def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
+    """Whether two images are built from the same files and arguments, for any architecture."""
+    recipes = [image.recipe for image in (first, second) if image and image.recipe]
+    return (
+        len(recipes) == 2
+        and len({(each.dockerfile, each.kind, each.args) for each in recipes}) == 1
+    )
+
+
+def _environment(host_image: str) -> str:
+    return f"in {host_image}" if host_image else "with this machine's Python and torch"

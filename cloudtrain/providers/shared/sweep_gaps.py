@@ -1,0 +1,34 @@
+"""Parts of a `sweep` section that no cloud's own service has a place for: each is refused at its
+line. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.issues import Issue
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import sweep_of
+
+PORTABLE = "engine: portable does this from your machine, with the same section"
+
+
+def gap_issues(plan: Plan, service: str, *, has_target: bool = True) -> Iterator[Issue]:
+    """Refuse what a service would ignore.
+
+    `service`: its name in a sentence. `has_target`: whether it can stop at a value of the
+    objective.
+    """
+    sweep = sweep_of(plan)
+    if sweep.try_first:
+        yield Issue(("sweep", "try_first"), f"{service} chooses all values itself", PORTABLE)
+    if sweep.learn_from:
+        yield Issue(
+            ("sweep", "learn_from"), f"{service} learns from its own trials alone", PORTABLE
+        )
+    if sweep.objective.target is not None and not has_target:
+        yield Issue(
+            ("sweep", "objective", "target"),
+            f"{service} stops at no value of its objective",
+            PORTABLE,
+        )

@@ -1,0 +1,164 @@
+"""What to change in a job, by what its drills have shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.submission.drills.scenario import Fault
+from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, was_killed
+from cloudtrain.units import format_duration
+
+SAVES_NOTHING = (
+    "the program saves no checkpoint, so that each time it began anew: torch.save(state, …) into"
+    " $CLOUDTRAIN_CHECKPOINT_DIR now and then, and load what is there at the start"
+    " (docs/guides/spot.md)"
+)
+
+
+KEEP_ONE_MORE = (
+    "keep the checkpoint before the newest, and go on from it where the newest cannot be loaded"
+)
+LEAVES_NOTHING = (
+    "nothing tells whether it went on from its checkpoint or began anew: report its steps "
+    "(cloudtrain_job.log_progress), or write what it has learnt into $CLOUDTRAIN_MODEL_DIR"
+)
+BEGINS_ANEW = (
+    "it saves checkpoints and did not go on from them, but began anew: load what is in"
+    " $CLOUDTRAIN_CHECKPOINT_DIR at the start (docs/guides/spot.md)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFacts:
+    """What the advice depends on, as job.yaml has it."""
+
+    restarts: int
+    retries: int
+    hang_seconds: int
+    drilled_hang_seconds: int
+    """What limits.hang was in the drill."""
+    is_trainer: bool
+    """Whether it is the shared trainer that runs."""
+    saves: bool
+    """Whether the undisturbed run has saved a checkpoint."""
+    grace: str
+    """How long a stop may take, and whose rule that is."""
+    never_loads: bool = False
+    """Whether it began anew though its newest checkpoint was whole."""
+    is_reproducible: bool | None = None
+    """Whether two undisturbed runs have ended with the same parameters; None: not tried."""
+
+
+def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts) -> list[str]:
+    """What to change, the most useful first; nothing for a job that is ready. `faulty`: the run
+    that got the fault.
+    """
+    if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_INJECTED):
+        return []
+    return [*_of_parameters(finding, job), *_of_fault(fault, finding, faulty, job)]
+
+
+def advice_on_all(findings: Sequence[Finding], job: JobFacts) -> list[str]:
+    """What to change, whatever the drill."""
+    found = [] if job.saves else [SAVES_NOTHING]
+    if job.saves and any(
+        finding.verdict is Verdict.NOT_COMPARED and finding.steps_lost is None
+        for finding in findings
+    ):
+        found.append(LEAVES_NOTHING)
+    return found
+
+
+def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
+    if finding.verdict is not Verdict.OTHER:
+        return
+    what = ", ".join(finding.differing[:3]) + (", …" if len(finding.differing) > 3 else "")
+    if job.is_reproducible is False:
+        yield (
+            f"two undisturbed runs differ, too ({what}): seed the program, so that a difference"
+            " means something"
+        )
+    elif job.is_reproducible:
+        yield (
+            f"two undisturbed runs are equal, this one differs ({what}): it does not restore all"
+            " that the next step depends on. Besides model and optimizer that is the scheduler,"
+            " the random generators, and the place in the data (a seed for each epoch,"
+            " sampler.set_epoch)"
+        )
+
+
+def _of_fault(
+    fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts
+) -> Iterator[str]:
+    if finding.began_anew and job.saves:
+        yield (
+            KEEP_ONE_MORE if fault is Fault.CHECKPOINT_TORN and not job.never_loads else BEGINS_ANEW
+        )
+    if fault is Fault.RANK_KILLED and job.restarts == 0:
+        yield (
+            "limits.restarts is 0: with 1 the ranks start again within seconds, on the machines"
+            " that are there"
+        )
+    if fault is Fault.NODE_LOST and job.retries == 0 and finding.verdict is not Verdict.NAMED:
+        yield (
+            "limits.retries is 0: with 1 SageMaker starts the job again by itself; elsewhere"
+            " `cloudtrain rerun` does"
+        )
+    if fault is Fault.SIGTERM and faulty is not None:
+        yield from _of_stop(finding, faulty, job)
+    if (
+        fault is Fault.CHECKPOINT_TORN
+        and finding.verdict in (Verdict.NAMED, Verdict.UNNAMED)
+        and not job.is_trainer
+    ):
+        yield KEEP_ONE_MORE
+    if fault is Fault.LOADER_STALLED and finding.verdict is Verdict.UNNOTICED:
+        yield (
+            "limits.hang is 0: nothing ends a job that waits; limits: {hang: 10 min} does"
+            if job.hang_seconds == 0
+            else (
+                "it has waited without a word for longer than limits.hang"
+                f" ({job.drilled_hang_seconds} s in the drill)"
+            )
+        )
+
+
+def _of_stop(finding: Finding, faulty: DrillRun, job: JobFacts) -> Iterator[str]:
+    if was_killed(faulty.state):
+        yield (
+            f"it did not end within the grace period ({job.grace}): end on SIGTERM, or save more"
+            " often"
+        )
+    elif finding.saved_at_stop is False and not job.is_trainer and job.saves:
+        yield (
+            "it does not save when it is told to stop, so that all since its last checkpoint is"
+            " lost: save on SIGTERM (docs/guides/spot.md)"
+        )
+
+
+def remarks(
+    job: JobFacts, every_seconds: int, shortened: bool, steps_apart: float = 0.0
+) -> list[str]:
+    """What was different in the drills from the job as it will run.
+
+    `steps_apart`: how many steps lie between two checkpoints of the undisturbed run, about; 0: that
+    is not known.
+    """
+    found = []
+    if steps_apart and not shortened:
+        found.append(
+            "faults came soon after a checkpoint, when least is lost; just before the next one it"
+            f" is about {steps_apart:.0f} steps"
+        )
+    if job.drilled_hang_seconds != job.hang_seconds:
+        found.append(
+            f"limits.hang was {job.drilled_hang_seconds} s in the drill of a stalled loader; the"
+            f" job has {format_duration(job.hang_seconds)}, and waits so long"
+        )
+    if shortened:
+        found.append(
+            "the job was made to save more often than checkpoints.every says: there as much as "
+            f"{format_duration(every_seconds)} of training may be lost"
+        )
+    return found

@@ -1,0 +1,407 @@
+"""The driver: runs the undisturbed job once, then each drill as real runs on this machine, and
+judges them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from cloudtrain.diagnosis.hints import hint_for
+from cloudtrain.errors import JobFailed, UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.forecast import forecast
+from cloudtrain.runs.forecast_words import in_all
+from cloudtrain.runs.state import RunState
+from cloudtrain.submission.drills.advice import JobFacts, advice, advice_on_all, remarks
+from cloudtrain.submission.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
+from cloudtrain.submission.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
+from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard
+from cloudtrain.submission.drills.small_disk import SmallDiskRun
+from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
+from cloudtrain.submission.drills.watching import Draw, Watched
+from cloudtrain.submission.run import Run
+from cloudtrain.submission.submit import submit
+from cloudtrain.units import format_duration
+from cloudtrain_launcher.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
+
+MIN_SAVES = 3
+"""With fewer checkpoints before its end, a job is made to save more often in its drills."""
+DRILLED_SAVES = 8
+"""About so many it saves then."""
+
+INJECT_AT = 0.6
+"""A job that saves no checkpoint gets its fault when so much of it is done."""
+
+FORECAST_SECONDS = 30.0
+"""After so many seconds of training the undisturbed run is given up if it will take longer than it
+may.
+"""
+
+EXTRA_SECONDS = 60.0
+TIMES_REFERENCE = 4.0
+"""A run is given up when it takes longer than the undisturbed one so many times, and this many
+seconds.
+"""
+
+SMALL_DISK_BYTES = 16 << 20
+MAX_SMALL_DISK_BYTES = 1 << 30
+"""What a small disk has besides room for some checkpoints, and the most that is taken of this
+machine's memory.
+"""
+
+REMEDIED = (Fault.DISK_FULL, Fault.CHECKPOINT_TORN)
+"""For these the remedy of the job's own report helps; for others it would look for who has sent our
+signal.
+"""
+
+_AT_ITS_END = "the job was at its end; a longer one is needed, such as --set args.epochs=20"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrillOptions:
+    """What is to be drilled, and who is told."""
+
+    scenarios: Sequence[Scenario]
+    timeout_seconds: float
+    """The most that the undisturbed run may take."""
+    tell: Tell
+    draw: Draw
+
+
+class Drill:
+    """All drills of one job. `plan`: the job, on this machine, in the data folder of the drills."""
+
+    def __init__(self, plan: Plan, options: DrillOptions) -> None:
+        self.plan = plan
+        self.options = options
+        self.reference: Watched | None = None
+        self.reference_seconds = self.training_seconds = 0.0
+        self.finished: DrillRun | None = None
+        """The undisturbed run."""
+        self.results: list[DrillResult] = []
+        self.overrides: tuple[str, ...] = ()
+        """By which the job saves more often in its drills."""
+        self.is_reproducible: bool | None = None
+
+    def run(self) -> Scorecard:
+        """Run everything; what is running is ended when this is interrupted, and `scorecard` has
+        what is known then.
+
+        JobFailed when the undisturbed job does not succeed, UsageError when it takes too long.
+        """
+        self._run_reference()
+        for scenario in self.options.scenarios:
+            started = time.monotonic()
+            result = replace(self._drill(scenario), seconds=time.monotonic() - started)
+            self.results.append(result)
+            self.options.tell(f"{scenario.name}: {result.finding.verdict.value}")
+        if any(result.finding.verdict is Verdict.OTHER for result in self.results):
+            self._run_control()
+        return self.scorecard()
+
+    def scorecard(self, *, interrupted: bool = False) -> Scorecard:
+        """What is known so far. RuntimeError before the undisturbed run has succeeded."""
+        _, finished = self._undisturbed()
+        facts = self._facts()
+        done = [each.scenario for each in self.results]
+        advised = [
+            replace(
+                each,
+                advice=advice(
+                    each.scenario.fault, each.finding, next(iter(each.runs), None), facts
+                ),
+            )
+            for each in self.results
+        ]
+        shortened = bool(self.overrides) and any(result.runs for result in self.results)
+        stalled = any(
+            result.scenario.fault is Fault.LOADER_STALLED and result.runs for result in self.results
+        )
+        told = facts if stalled else replace(facts, drilled_hang_seconds=facts.hang_seconds)
+        return Scorecard(
+            job=self.plan.spec.name,
+            folder=self.plan.context.data_dir,
+            reference=finished,
+            reference_seconds=self.reference_seconds,
+            results=advised,
+            advice=advice_on_all([each.finding for each in self.results], facts),
+            remarks=remarks(told, self.plan.spec.checkpoints.every, shortened, self._steps_apart()),
+            interrupted=interrupted,
+            left=(
+                [each.name for each in self.options.scenarios if each not in done]
+                if interrupted
+                else ()
+            ),
+        )
+
+    def _steps_apart(self) -> float:
+        """How many steps lie between two checkpoints of the job, about; 0: not known, or no run had
+        a fault then.
+        """
+        watched, finished = self._undisturbed()
+        if not any(result.finding.steps_lost is not None for result in self.results):
+            return 0.0
+        counted = (finished.history.last_step or 0.0) / watched.saves if watched.saves else 0.0
+        return finished.history.steps_apart or counted
+
+    def _undisturbed(self) -> tuple[Watched, DrillRun]:
+        """The undisturbed run. RuntimeError before it has succeeded."""
+        if self.reference is None or self.finished is None:
+            raise RuntimeError("the undisturbed job has not run yet")
+        return self.reference, self.finished
+
+    def _run_reference(self) -> None:
+        started = time.monotonic()
+        watched = self.reference = Watched(Run(submit(self.plan)))
+        with self._ended_at_last(watched):
+            most = self.options.timeout_seconds
+            if watched.until(
+                lambda run: takes_longer(run.state, most, time.time()), most, self.options.draw
+            ):
+                found = forecast(watched.state, now=time.time())
+                raise _too_long(
+                    f"takes {in_all(found)}, longer than" if found else "takes longer than",
+                    self.options,
+                )
+        if watched.overdue:
+            raise _too_long("has not ended within", self.options)
+        self.reference_seconds = time.monotonic() - started
+        self.training_seconds = _training_seconds(watched)
+        if watched.state.state != "succeeded":
+            why = explain(watched.state)
+            raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
+        self.finished = watched.finished()
+        self.options.tell(f"undisturbed: succeeded in {format_duration(self.reference_seconds)}")
+        if watched.saves_in_time < MIN_SAVES:
+            self.overrides = self._save_more_often(watched)
+
+    def _save_more_often(self, watched: Watched) -> tuple[str, ...]:
+        steps = watched.state.position.steps or watched.step
+        if self.plan.spec.entrypoint is None and steps:
+            return (f"args.checkpoint-every-steps={max(1, math.ceil(steps / DRILLED_SAVES))}",)
+        if self.plan.spec.entrypoint is None or watched.saves:
+            return (f"checkpoints.every={max(1, int(self.training_seconds / DRILLED_SAVES))} s",)
+        return ()
+
+    def _drill(self, scenario: Scenario) -> DrillResult:
+        if scenario.needs_checkpoint and not self._undisturbed()[0].saves:
+            return _skipped(scenario, "the job saves no checkpoint")
+        try:
+            return self._inject(scenario)
+        except NotPossible as reason:
+            return _skipped(scenario, str(reason))
+        except TooLate as reason:
+            finding = Finding(verdict=Verdict.NOT_INJECTED)
+            return DrillResult(
+                scenario=scenario,
+                finding=finding,
+                injected=f"nothing: {str(reason) or _AT_ITS_END}",
+            )
+
+    def _inject(self, scenario: Scenario) -> DrillResult:
+        watched, disk = self._start(scenario)
+        with self._ended_at_last(watched, disk):
+            if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
+                raise TooLate(_why_not_injected(watched))
+            injected_time = time.time()
+            injected = inject(scenario.fault, watched, disk)
+            text = injected.text + (f" at step {watched.step:g}" if watched.step else "")
+            watched.until(None, self._limit(), self.options.draw, closely=False)
+            if watched.overdue:
+                watched.abort()
+            if disk is not None:
+                disk.keep()
+        if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
+            text += f", then {tear_newest(watched.run, watched)}"
+        result = self._judge(scenario, watched, injected, text)
+        if scenario.fault is Fault.SIGTERM:
+            result = replace(
+                result,
+                finding=replace(
+                    result.finding, saved_at_stop=watched.saved() != injected.saved_before
+                ),
+            )
+        # What is torn is only noticed by the next run.
+        seconds = (
+            None if scenario.fault is Fault.CHECKPOINT_TORN else _noticed(watched, injected_time)
+        )
+        return replace(result, noticed_seconds=seconds)
+
+    def _judge(
+        self, scenario: Scenario, watched: Watched, injected: Injected, text: str
+    ) -> DrillResult:
+        """The result, after another run where the one with the fault has not come to its end."""
+        runs = [watched.finished()]
+        if runs[0].state.state == "succeeded" and injected.ends_run:
+            finding = Finding(verdict=Verdict.NOT_INJECTED)
+            return DrillResult(
+                scenario=scenario, finding=finding, injected=f"{text}, too late", runs=runs
+            )
+        if runs[0].state.state != "succeeded" and not runs[0].overdue:
+            again = Watched(watched.run.rerun())
+            with self._ended_at_last(again):
+                again.until(None, self._limit(), self.options.draw, closely=False)
+            runs.append(again.finished())
+        finding = judge(self._undisturbed()[1], runs)
+        failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
+        remedy = hint_for(failed) or "" if failed is not None and scenario.fault in REMEDIED else ""
+        return DrillResult(
+            scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs
+        )
+
+    def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
+        """A fresh run of the job for a drill, on a small disk if it needs one and there can be one."""
+        undisturbed, _ = self._undisturbed()
+        reference = undisturbed.run
+        overrides = list(self.overrides)
+        by_events = undisturbed.reported_saves > 0
+        if scenario.fault is Fault.LOADER_STALLED:
+            overrides.append(
+                f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}"
+            )
+        if scenario.fault is Fault.DISK_FULL and not self.plan.is_rehearsal:
+            saved = sum(
+                path.stat().st_size
+                for path in RunPaths(reference.folder.path).checkpoints.rglob("*")
+            )
+            if (size := SMALL_DISK_BYTES + 4 * saved) <= MAX_SMALL_DISK_BYTES:
+                try:
+                    disk = SmallDiskRun(reference.folder, overrides, size)
+                except OSError as error:  # no namespaces here: the size of files is limited instead
+                    self.options.tell(
+                        f"{scenario.name}: no disk of its own is possible here: {error}"
+                    )
+                else:
+                    return (
+                        Watched(disk.run, by_events=by_events, checkpoints=disk.checkpoints),
+                        disk,
+                    )
+        return Watched(reference.rerun(overrides, fresh=True), by_events=by_events), None
+
+    def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
+        """Whether a run is to get its fault now: after its checkpoints or, where it saves none,
+        when most is done.
+        """
+        last_step = self._undisturbed()[1].history.last_step
+        ranks = self.plan.spec.resources.nodes * self.plan.processes
+
+        def is_time(watched: Watched) -> bool:
+            if len(watched.ranks()) < ranks:
+                return False
+            if watched.saves >= scenario.checkpoints:
+                return True
+            if last_step is not None:
+                return watched.step >= INJECT_AT * last_step
+            return watched.training_seconds >= INJECT_AT * self.training_seconds
+
+        return is_time
+
+    def _run_control(self) -> None:
+        """Run the undisturbed job once more: does it end with the same parameters at all?"""
+        reference, finished = self._undisturbed()
+        self.options.tell("the undisturbed job once more, since parameters differ")
+        watched = Watched(reference.run.rerun(self.overrides, fresh=True))
+        with self._ended_at_last(watched):
+            watched.until(None, self._limit(), self.options.draw, closely=False)
+        control = watched.finished()
+        if control.state.state == "succeeded":
+            self.is_reproducible = not control.trained.differences(finished.trained)
+
+    @contextmanager
+    def _ended_at_last(self, watched: Watched, disk: SmallDiskRun | None = None) -> Iterator[None]:
+        """Whatever happens, the run has ended afterwards."""
+        try:
+            yield
+        finally:
+            if not watched.state.has_ended:
+                watched.abort()
+            if disk is not None:
+                disk.close()
+
+    def _drilled_hang(self) -> int:
+        """limits.hang, as the drill of a stalled loader has it."""
+        return min(self.plan.spec.limits.hang, DRILLED_HANG_SECONDS)
+
+    def _limit(self) -> float:
+        """Seconds that any run of a drill may take."""
+        waits = 2 * DRILLED_HANG_SECONDS + self.plan.target.grace_seconds
+        return TIMES_REFERENCE * self.reference_seconds + EXTRA_SECONDS + waits
+
+    def _facts(self) -> JobFacts:
+        limits = self.plan.spec.limits
+        return JobFacts(
+            restarts=limits.restarts,
+            retries=limits.retries,
+            hang_seconds=limits.hang,
+            drilled_hang_seconds=self._drilled_hang(),
+            is_trainer=self.plan.spec.entrypoint is None,
+            saves=self.reference is not None and self.reference.saves > 0,
+            grace=grace_of(self.plan),
+            never_loads=any(
+                result.finding.began_anew and result.scenario.fault is not Fault.CHECKPOINT_TORN
+                for result in self.results
+            ),
+            is_reproducible=self.is_reproducible,
+        )
+
+
+def takes_longer(state: RunState, seconds: float, now: float) -> bool:
+    """Whether it is known after its first steps that a run takes longer than so many seconds."""
+    if not state.laps.first or state.laps.time - state.laps.first < FORECAST_SECONDS:
+        return False
+    found = forecast(state, now=now)
+    return found is not None and found.total.low > seconds
+
+
+def _too_long(what: str, options: DrillOptions) -> UsageError:
+    hint = (
+        "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or"
+        " --timeout 1h"
+    )
+    limit = format_duration(options.timeout_seconds)
+    return UsageError(f"the undisturbed job {what} {limit}, and was stopped", hint=hint)
+
+
+def _why_not_injected(watched: Watched) -> str:
+    if watched.overdue:
+        return "it took several times as long as undisturbed until then, and was ended"
+    return (
+        f"it failed before, by itself: {explain(watched.state)}"
+        if watched.state.state == "failed"
+        else ""
+    )
+
+
+def _training_seconds(watched: Watched) -> float:
+    """How long the program ran: until the first rank was at its end."""
+    begun = min(
+        (event.time for event in watched.events if isinstance(event, RankStarted)), default=0.0
+    )
+    ended = min(
+        (event.time for event in watched.events if isinstance(event, RankEnded)), default=begun
+    )
+    return max(0.0, ended - begun)
+
+
+def _noticed(watched: Watched, injected_time: float) -> float | None:
+    """how long after the fault an event told of trouble; None if none did."""
+    times = [
+        event.time
+        for event in watched.events
+        if isinstance(event, (Error, RankFailed, Restarted, Ended))
+    ]
+    return min(
+        (round(when - injected_time, 1) for when in times if when > injected_time), default=None
+    )
+
+
+def _skipped(scenario: Scenario, why: str) -> DrillResult:
+    return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.SKIPPED), injected=why)

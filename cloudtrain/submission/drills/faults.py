@@ -1,0 +1,141 @@
+"""Does to a running job what a drill is about, by real signals and real files; each says what was
+done.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.submission.drills import processes
+from cloudtrain.submission.drills.saved_files import newest_file
+from cloudtrain.submission.drills.scenario import Fault
+from cloudtrain.submission.drills.small_disk import SmallDiskRun
+from cloudtrain.submission.drills.watching import Saved, Watched
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import Checkpoint
+
+FILE_LIMIT_BYTES = 64
+"""Of any file, where there can be no small disk (RLIMIT_FSIZE, setrlimit(2))."""
+
+
+@dataclass(kw_only=True)
+class Injected:
+    """What was done to a run."""
+
+    text: str
+    ends_run: bool = False
+    """Whether the run is expected to end by it, as after a stop."""
+    stalled: list[int] = field(default_factory=list)
+    """Processes that were stopped, and stay so."""
+    saved_before: Saved | None = None
+    """What it had saved until then."""
+
+
+class NotPossible(Exception):
+    """This cannot be done to the job here; the text says why."""
+
+
+class TooLate(Exception):
+    """The job is at its end already."""
+
+
+def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injected:
+    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to inject it into;
+    OSError.
+    """
+    stalled: list[int] = []
+    ranks = watched.ranks()
+    watched.freeze()
+    try:
+        if not ranks or watched.ranks() != ranks:
+            raise TooLate
+        before = watched.saved()
+        injected = _INJECTIONS[fault](watched, disk)
+        injected.saved_before = before
+        stalled = injected.stalled
+    finally:
+        watched.thaw(but=stalled)
+    return injected
+
+
+def _kill_rank(watched: Watched, _: SmallDiskRun | None) -> Injected:
+    rank, process = max(watched.ranks().items())
+    os.kill(process, signal.SIGKILL)
+    return Injected(text=f"SIGKILL of rank {rank}")
+
+
+def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Injected:
+    node, launcher = max(processes.launchers(watched.events).items())
+    found = processes.with_descendants(launcher)
+    processes.kill_at_once(found)
+    return Injected(text=f"SIGKILL of all {len(found)} processes of node {node}", ends_run=True)
+
+
+def _stop(watched: Watched, _: SmallDiskRun | None) -> Injected:
+    watched.run.request_stop(watched.state)
+    processes.await_pending(signal.SIGTERM, watched.ranks().values())
+    return Injected(text="SIGTERM to all ranks", ends_run=True)
+
+
+def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Injected:
+    if disk is not None:
+        disk.fill()
+        return Injected(text="a small disk (tmpfs) of its own for the checkpoints was filled")
+    if not hasattr(resource, "prlimit"):
+        raise NotPossible("the size of files cannot be limited on this system")
+    for launcher in processes.launchers(watched.events).values():
+        for process in processes.with_descendants(launcher):
+            _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, hard))
+    return Injected(
+        text=(
+            f"no file of the job may grow beyond {FILE_LIMIT_BYTES} bytes (RLIMIT_FSIZE: EFBIG, not"
+            " ENOSPC)"
+        )
+    )
+
+
+def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
+    rank, process = max(watched.ranks().items())
+    workers = processes.loader_workers(process)
+    processes.send(signal.SIGSTOP, workers)
+    if workers:
+        which = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
+        return Injected(text=f"SIGSTOP of {which} of the loader of rank {rank}", stalled=workers)
+    return Injected(
+        text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process]
+    )
+
+
+_INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {
+    Fault.RANK_KILLED: _kill_rank,
+    Fault.NODE_LOST: _lose_node,
+    Fault.SIGTERM: _stop,
+    Fault.DISK_FULL: _fill_disk,
+    Fault.CHECKPOINT_TORN: _stop,
+    Fault.LOADER_STALLED: _stall_loader,
+}
+
+
+def tear_newest(run: Run, watched: Watched) -> str:
+    """Cut the largest file of the newest checkpoint in half; says which. NotPossible if there is
+    none.
+    """
+    names = tuple(
+        Path(event.path).name
+        for event in watched.events
+        if isinstance(event, Checkpoint) and event.path
+    )
+    folder = RunPaths(run.folder.path).checkpoints
+    file = newest_file(folder, names)
+    if file is None:
+        raise NotPossible("it has saved no file that could be torn")
+    size = file.stat().st_size
+    os.truncate(file, size // 2)
+    return f"{file.relative_to(folder)} cut from {size} to {size // 2} bytes"

@@ -1,0 +1,230 @@
+"""Finding and listing runs: those of this machine, and those that other machines have started in a
+cloud.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import (
+    CloudError,
+    CloudtrainError,
+    RunExists,
+    RunNotFound,
+    StorageError,
+    UsageError,
+)
+from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.history import History
+from cloudtrain.runs.index import DAMAGED, summaries
+from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.store import RunStore
+from cloudtrain.settings import load_settings
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import Phase
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
+
+NOT_ASKED = "not asked"
+"""Beginning of the reason in the summary of a run whose provider does not answer."""
+
+LATE_START_SECONDS = 86_400
+"""How long a list keeps asking for a job that was requested and counts as not started."""
+
+_SYNCED_UNTIL_FILE = "asked.json"
+
+
+def find_run(
+    name: str = "last", *, data_dir: str | None = None, provider: str | None = None
+) -> Run:
+    """The run of that id, the only one whose id begins so, or the `last` one that was submitted.
+
+    A beginning and `last` find runs that this machine has started; a run of another machine needs
+    its whole id. An id that this machine does not know is looked up at `provider` (by default that
+    of the settings).
+
+    RunNotFound when there is none, or a beginning fits several; CloudError when the provider cannot
+    be asked.
+    """
+    store = _store(data_dir)
+    try:
+        return Run(store.open(name))
+    except RunNotFound as unknown:
+        try:
+            imported = import_remote_runs(provider, run_id=name, data_dir=data_dir)
+        except CloudError as error:
+            raise CloudError(
+                f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code
+            ) from error
+        if not imported:
+            raise
+        return Run(store.open(name))
+
+
+def import_remote_runs(
+    provider: str | None,
+    *,
+    run_id: str | None = None,
+    data_dir: str | None = None,
+    everything: bool = False,
+) -> list[str]:
+    """Copy what a provider knows of its jobs, or of the one with that id, to run folders; returns
+    the ids that are new.
+
+    A job that another machine has started gets a run folder; of one that is known already, its
+    present state is written down. `everything`: ask for all jobs, also those that have not changed
+    since the last time.
+
+    CloudError when the provider cannot be asked, UsageError for one without a cloud's list of jobs.
+    """
+    settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
+    store = _store(data_dir)
+    if run_id == "last" or run_id in store.ids():
+        return []
+    name = settings["provider"]
+    known_lines = [] if run_id else [line for line in summaries(store) if line["provider"] == name]
+    # A run that ended as not started is left out: the provider may know its job.
+    states = {
+        line["run"]: line["state"]
+        for line in known_lines
+        if line["submitted"] or line["state"] not in ENDED
+    }
+    known_runs = KnownRuns(
+        states=states, synced_until={} if run_id or everything else _read_synced_until(store)
+    )
+    new = []
+    for job in get_provider(name).discover_runs(settings, run_id, known_runs):
+        if (store.runs_dir / job.run_id).is_dir():
+            _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
+        else:
+            new += _create_run_folder(store, job)
+    if not run_id:
+        _write_synced_until(store, known_runs.synced_until)
+    return new
+
+
+def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
+    try:
+        folder = store.create(job.run_id, job.documents(), job.submitting)
+    except RunExists:  # made by another process just now
+        return []
+    History(folder).record(Observation(events=[job.submitted, *job.updates]))
+    created = job.submitting.time
+    os.utime(folder.path / "plan.json", (created, created))  # `list` and `last` sort by it
+    return [job.run_id]
+
+
+def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
+    """Write down what a list says of a known run; one of this machine is asked for itself, which
+    tells more.
+    """
+    run = Run(folder)
+    state = run.cached_status()
+    if not state.may_have_started and (state.has_ended or not job.updates):
+        return
+    if not state.adopted:
+        with suppress(CloudError):  # then it stays as last seen
+            run.status()
+        return
+    updates = [
+        event
+        for event in job.updates
+        if not (isinstance(event, Phase) and event.phase == state.phase)
+    ]
+    run.take([Observation(events=updates)])
+
+
+def _read_synced_until(store: RunStore) -> dict[str, float]:
+    """Up to which time the changes in each account are known: account -> Unix timestamp. Empty
+    without the file.
+    """
+    try:
+        synced_until = json.loads(read_regular_file(store.data_dir / _SYNCED_UNTIL_FILE))
+        return {str(place): float(when) for place, when in synced_until.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
+    draft = store.data_dir / f".{_SYNCED_UNTIL_FILE}.{os.urandom(4).hex()}"
+    with suppress(OSError):  # then all jobs are asked for the next time
+        draft.write_text(json.dumps({**_read_synced_until(store), **until}), encoding="utf-8")
+        draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
+
+
+def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:
+    """Summaries of all runs that have not ended, newest first."""
+    return [run for run in list_runs(data_dir=data_dir) if run["state"] not in (*ENDED, DAMAGED)]
+
+
+def list_runs(
+    *, data_dir: str | None = None, provider: str | None = None, ask_clouds: bool = True
+) -> list[dict[str, Any]]:
+    """Return a summary of every run, newest first; its state is `damaged` if it cannot be read.
+
+    Each run that has not ended is asked about once, and so is one of the last day that counts as
+    not started although its request was sent. A cloud that does not answer is asked once; `reason`
+    says so then. `provider`: only runs of this one. `ask_clouds`: False lists those in a cloud as
+    last seen. Each summary has the keys of `cloudtrain list --json`; times are Unix timestamps.
+    """
+    store = _store(data_dir)
+    to_clean_up = store.runs_to_clean_up()
+    unreachable: dict[str, str] = {}
+    listed = []
+    for summary in summaries(store):
+        if provider not in (None, summary["provider"]):
+            continue
+        run = Run(RunFolder(store.runs_dir / summary["run"]))
+        if run.id in to_clean_up and summary["state"] in ENDED:
+            with suppress(CloudtrainError):
+                run.status()
+        if _is_unsettled(run, summary):
+            summary = _asked(run, summary, unreachable, ask_clouds)
+        listed.append(summary)
+    return listed
+
+
+def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
+    """Whether its provider may know more of a run than its summary says."""
+    if summary["state"] == DAMAGED or summary["submitted"]:
+        return summary["state"] not in (*ENDED, DAMAGED)
+    try:
+        state = run.cached_status()
+    except StorageError:  # just removed or damaged
+        return False
+    is_recent = time.time() - state.requested < LATE_START_SECONDS
+    return not state.has_ended or (state.may_have_started and is_recent)
+
+
+def _asked(
+    run: Run, summary: dict[str, Any], unreachable: dict[str, str], ask_clouds: bool
+) -> dict[str, Any]:
+    """Return the summary after a look at the run's provider; `unreachable` gets its error."""
+    where = summary["provider"]
+    try:
+        if where and not ask_clouds and declaration_of(where).is_remote:
+            return summary
+        if where not in unreachable:
+            state = run.status()
+            return {key: state.to_json()[key] for key in summary}
+    except CloudError as error:
+        unreachable[where] = error.message
+    except UsageError as error:
+        return {**summary, "reason": f"{NOT_ASKED}: {error.message}"}
+    except StorageError as error:
+        return {**summary, "state": DAMAGED, "reason": error.message}
+    if summary["state"] in ENDED:
+        return summary
+    return {**summary, "reason": f"{NOT_ASKED}: {unreachable[where]}"}
+
+
+def _store(data_dir: str | None) -> RunStore:
+    return RunStore(Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute())

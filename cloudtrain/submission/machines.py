@@ -1,0 +1,242 @@
+"""The machines that clouds rent, with what they cost where, by the tables on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, home_region, instances
+from cloudtrain.catalog.machines import find_instance, names_of
+from cloudtrain.catalog.price_tables import listed_regions
+from cloudtrain.catalog.pricing import Price, RegionalPrices, user_prices
+from cloudtrain.errors import SpecError, UsageError
+from cloudtrain.issues import did_you_mean
+from cloudtrain.providers.shared.machine_choice import price_in_another_region, regional_prices
+from cloudtrain.settings import Settings
+
+ALL = "all"
+"""As a region: every one of which a price is known."""
+ORDERS = ("price", "gpu-price", "memory", "name")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineOffer:
+    """One instance type and what it costs in one region."""
+
+    machine: Instance
+    region: str
+    """Where the price is of; where the machine would be, if no price is known."""
+    price: Price | None
+    """On demand; None: unknown, which is not the same as free."""
+    spot_usd_per_hour: float | None = None
+
+    @property
+    def usd_per_gpu(self) -> float | None:
+        """US dollars per hour of one of its GPUs."""
+        return self.price.usd / self.machine.gpus if self.price and self.machine.gpus else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; what is not known is null."""
+        row = self.machine
+        price = self.price
+        return {
+            "provider": row.provider,
+            "instance_type": row.instance_type,
+            "gpu": row.gpu,
+            "gpus": row.gpus,
+            "gpu_memory_gib": row.gpu_memory_gib,
+            "vcpus": row.vcpus,
+            "memory_gib": row.memory_gib,
+            "network": row.network or None,
+            "region": self.region,
+            "usd_per_hour": price.usd if price else None,
+            "spot_usd_per_hour": self.spot_usd_per_hour,
+            "price_as_of": (price.as_of or None) if price else None,
+            "price_source": price.source if price else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filters:
+    """Which machines are wanted; what is None or empty is not asked for."""
+
+    gpu: str = ""
+    """As a spec names it, in capitals or not."""
+    gpus: int | None = None
+    provider: str = ""
+    region: str = ""
+    min_memory_bytes: float | None = None
+    """Of one GPU."""
+    max_usd_per_hour: float | None = None
+
+
+def machine_offers(
+    settings: Settings, filters: Filters, order: str = "price"
+) -> list[MachineOffer]:
+    """The machines with GPUs that pass, by the tables on this machine: no network. Unknown prices
+    come last.
+
+    Without a region each machine is shown in that of the settings, or else where its price is
+    known. UsageError names what there is no machine of; SpecError, what is wrong with a table of
+    prices.
+    """
+    gpu_name = _gpu_name(filters.gpu)
+    rows = [
+        row
+        for provider in cloud_names(filters.provider)
+        for row in instances(provider)
+        if row.gpus
+        and (not gpu_name or gpu_name in names_of(row))
+        and filters.gpus in (None, row.gpus)
+    ]
+    if filters.min_memory_bytes is not None:
+        least = filters.min_memory_bytes / 2**30 * 0.995  # vendors round
+        rows = [row for row in rows if row.gpu_memory_gib and row.gpu_memory_gib >= least]
+    offers_found = _priced(rows, filters.region, settings)
+    if filters.max_usd_per_hour is not None:
+        offers_found = [
+            offer
+            for offer in offers_found
+            if offer.price and offer.price.usd <= filters.max_usd_per_hour
+        ]
+    return sorted(offers_found, key=_ORDER[order])
+
+
+def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[MachineOffer]:
+    """Each machine in the regions that are asked for. UsageError for a region of which no price is
+    known.
+    """
+    offers_found: list[MachineOffer] = []
+    known: set[str] = set()
+    for provider in PROVIDERS:
+        provider_rows = [row for row in rows if row.provider == provider]
+        regions = known_regions(provider, settings)
+        known.update(regions)
+        if not region:
+            home = _market(provider, own_region(provider, settings), settings)
+            offers_found += [
+                _offer(row, home) or _known_elsewhere(row, home, settings) for row in provider_rows
+            ]
+            continue
+        markets = [
+            _market(provider, offer, settings) for offer in regions if region in (ALL, offer)
+        ]
+        offers = {
+            row: [each for market in markets if (each := _offer(row, market))]
+            for row in provider_rows
+        }
+        offers_found += [
+            offer for row in provider_rows for offer in offers[row] or _unknown(row, markets)
+        ]
+    if region and region != ALL and region not in known:
+        hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
+        raise UsageError(
+            f"no price in {region!r} is known; prices are known in {_listed(known)}", hint=hint
+        )
+    return offers_found
+
+
+def _listed(regions: set[str]) -> str:
+    shown = sorted(regions)
+    return (
+        f"{len(shown)} others: cloudtrain gpus --region all"
+        if len(shown) > 12
+        else ", ".join(shown)
+    )
+
+
+def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
+    """The prices in force in a region. SpecError when a table of them cannot be read: no price
+    takes its place.
+    """
+    offers_found = regional_prices(provider, region, settings)
+    if offers_found.problems:
+        raise SpecError(
+            [issue.at(settings.origins.get(issue.field, "")) for issue in offers_found.problems]
+        )
+    return offers_found
+
+
+def own_region(provider: str, settings: Settings) -> str:
+    """The region whose prices matter to this person: their own, or else that of the table."""
+    region: str = price_list(provider).own_region(settings)
+    return region or home_region(provider)
+
+
+def price_list(provider: str) -> Any:
+    """The module that reads the price list of a provider."""
+    return import_module(f"cloudtrain.providers.{provider}.price_list")
+
+
+def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
+    """The regions of which prices are known: of our table, the user's own, and the price lists that
+    have been read.
+    """
+    shipped = {row.region for row in instances(provider)}
+    table, _ = user_prices(settings.get("prices"))
+    provider_rows = {region for name, region in table if region and find_instance(provider, name)}
+    return tuple(
+        sorted(shipped | provider_rows | {*listed_regions(settings.get("data_dir"), provider)})
+    )
+
+
+def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
+    price = market.price_of(row.instance_type)
+    spot = market.spot.get(row.instance_type)
+    return (
+        MachineOffer(machine=row, region=market.region, price=price, spot_usd_per_hour=spot)
+        if price
+        else None
+    )
+
+
+def _known_elsewhere(row: Instance, home: RegionalPrices, settings: Settings) -> MachineOffer:
+    market = price_in_another_region(row.instance_type, home, settings)
+    offers_found = _offer(row, market) if market else None
+    return offers_found or MachineOffer(machine=row, region=home.region, price=None)
+
+
+def _unknown(row: Instance, markets: Sequence[RegionalPrices]) -> list[MachineOffer]:
+    return [MachineOffer(machine=row, region=offer.region, price=None) for offer in markets[:1]]
+
+
+def cloud_names(name: str) -> Sequence[str]:
+    """The clouds with a table of machines, or the one of that name. UsageError where it has none."""
+    if name and name not in PROVIDERS:
+        raise UsageError(
+            f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}"
+        )
+    return [name] if name else PROVIDERS
+
+
+def _gpu_name(text: str) -> str:
+    """The GPU as the tables spell it. UsageError names what is near."""
+    spelling = {_plain(name): name for name in gpu_names()}
+    if text and _plain(text) not in spelling:
+        names = ", ".join(name for name in gpu_names() if "-" not in name)
+        raise UsageError(
+            f"no machine has a GPU {text!r}{did_you_mean(text, gpu_names())}",
+            hint=f"there are: {names}",
+        )
+    return spelling.get(_plain(text), "") if text else ""
+
+
+def _plain(name: str) -> str:
+    return "".join(sign for sign in name.lower() if sign.isalnum())
+
+
+def _by_price(offer: MachineOffer, usd: float | None) -> tuple[bool, float, str, str]:
+    return usd is None, usd or 0.0, offer.machine.instance_type, offer.region
+
+
+_ORDER: dict[str, Callable[[MachineOffer], Any]] = {
+    "price": lambda each: _by_price(each, each.price.usd if each.price else None),
+    "gpu-price": lambda each: _by_price(each, each.usd_per_gpu),
+    "memory": lambda offer: (
+        -(offer.machine.gpu_memory_gib or 0),
+        *_by_price(offer, offer.usd_per_gpu),
+    ),
+    "name": lambda each: (each.machine.provider, each.machine.instance_type, each.region),
+}

@@ -1,0 +1,190 @@
+"""The image's files, read without an engine: its Dockerfile, its locks, and the scripts that build
+and run it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.submission.build import _CONTEXT
+from tests.repo.tools import ROOT, tool
+from tests.support.limits import HANG_SECONDS
+
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+INSTRUCTIONS = re.sub(
+    r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)
+).splitlines()
+LOCKS = ("requirements.txt", "torch-cpu.txt", "torch-cuda.txt")
+EXTRAS = ("train", "keras", "images", "watch")
+"""Of the package: what the shared trainer takes where it runs on a person's own machine."""
+SCRIPTS = (".ci/engine", ".ci/run", ".ci/versions")
+
+
+def instructions(name: str) -> list[str]:
+    return [
+        line.split(None, 1)[1].strip() for line in INSTRUCTIONS if line.split(None, 1)[:1] == [name]
+    ]
+
+
+def pins(lock: str) -> dict[str, str]:
+    found = re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", (DOCKER / lock).read_text(), re.MULTILINE)
+    return dict(found)
+
+
+def test_hadolint_finds_nothing() -> None:
+    done = subprocess.run(
+        [tool("hadolint"), str(DOCKER / "Dockerfile")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_shellcheck_finds_nothing() -> None:
+    done = subprocess.run(
+        [tool("shellcheck"), *SCRIPTS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert all((ROOT / script).stat().st_mode & 0o111 for script in (*SCRIPTS, "docker/train"))
+
+
+def test_every_builder_can_read_it() -> None:
+    assert "syntax=" not in DOCKERFILE
+    assert "<<" not in DOCKERFILE
+    for line in INSTRUCTIONS:
+        assert not re.match(
+            r"(RUN|COPY|ADD|FROM)\s+--(mount|link|chmod|network|security|platform)", line
+        ), line
+
+
+def test_the_base_is_an_argument_with_a_version() -> None:
+    base = instructions("ARG")[0]
+    assert re.fullmatch(r"BASE_IMAGE=nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu24\.04", base)
+    stages = instructions("FROM")
+    assert stages[0] == "${BASE_IMAGE} AS system"
+    assert ":latest" not in DOCKERFILE
+    names = [stage.rpartition(" AS ")[2] for stage in stages]
+    assert [stage.partition(" AS ")[0] for stage in stages[1:]] == names[:-1], (
+        "each stage goes on from the last"
+    )
+
+
+def test_what_it_copies_is_there_and_is_all_that_the_build_sees() -> None:
+    copied = [source for line in instructions("COPY") for source in line.split()[:-1]]
+    wanted = {
+        name
+        for source in copied
+        for name in (source.replace("${TORCH}", torch) for torch in ("cpu", "cuda"))
+    }
+    payload = {name for name in wanted if name.endswith("*")}
+    assert payload == {"payload.tar*"}, "a pattern: it may be missing where nobody has packed it"
+    assert all((DOCKER / name).is_file() for name in wanted - payload)
+    ignored, *seen = [
+        line
+        for line in (DOCKER / ".dockerignore").read_text().split("\n")
+        if line and line[0] != "#"
+    ]
+    assert ignored == "*"
+    assert {line.removeprefix("!") for line in seen} == {name.rstrip("*") for name in wanted}
+    assert {*_CONTEXT} == {*wanted - payload, "Dockerfile"}
+
+
+def test_train_is_what_it_runs_and_nothing_stands_before_it() -> None:
+    assert instructions("CMD") == ['["train"]']
+    assert instructions("ENTRYPOINT") == ["[]"]
+    assert "train payload.tar* /opt/cloudtrain/" in instructions("COPY")
+    assert any(
+        "mv /opt/cloudtrain/train /usr/local/bin/train" in line for line in instructions("RUN")
+    )
+    assert instructions("USER") == [], "SageMaker gives /opt/ml to root alone"
+    assert instructions("EXPOSE") == []
+    assert not re.search(r"(?i)ssh|password|secret|token|private.key", DOCKERFILE)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_package_is_pinned_and_has_hashes(lock: str) -> None:
+    text = (DOCKER / lock).read_text()
+    packages = re.split(r"\n(?=[a-z])", text[re.search(r"^[a-z]", text, re.MULTILINE).start() :])  # type: ignore[union-attr]
+    for package in packages:
+        assert re.match(r"[a-z0-9-]+==[^ ]+( ;.*)? \\\n", package), package.splitlines()[0]
+        assert re.findall(r"--hash=sha256:[0-9a-f]{64}\b", package), package.splitlines()[0]
+    assert len(packages) == len(pins(lock))
+    options = re.findall(r"^-.*$", text, re.MULTILINE)
+    assert options in ([], ["--extra-index-url https://download.pytorch.org/whl/cpu"])
+
+
+def test_the_image_has_what_was_tested_together() -> None:
+    tested = dict(
+        re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    )
+    tested = {name.lower().replace("_", "-"): version for name, version in tested.items()}
+    for lock in LOCKS:
+        for name, version in pins(lock).items():
+            assert version.removesuffix("+cpu") == tested.get(name, version), (lock, name)
+
+
+def test_both_torches_are_the_same_but_for_cuda() -> None:
+    cpu = pins("torch-cpu.txt")
+    cuda = pins("torch-cuda.txt")
+    assert cpu.pop("torch") == f"{cuda.pop('torch')}+cpu"
+    assert cpu.items() < cuda.items()
+    assert all(
+        name.startswith(("nvidia-", "cuda-")) or name == "triton"
+        for name in cuda.keys() - cpu.keys()
+    )
+    assert not pins("requirements.txt").keys() & cuda.keys(), "one home for each package"
+
+
+def test_the_image_has_what_every_task_of_the_trainer_imports() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = {re.split(r"[^\w.-]", line)[0] for extra in EXTRAS for line in extras[extra]}
+    wanted = {
+        line.split()[0]
+        for line in (DOCKER / "requirements.in").read_text().splitlines()
+        if line[0] != "#"
+    }
+    assert wanted == named - {"cloudtrain", "torch"} | {"boto3"}
+    assert wanted < pins("requirements.txt").keys()
+
+
+def test_without_root_there_is_no_engine_and_the_reason_is_given(tmp_path: Path) -> None:
+    if subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout != "0\n":
+        pytest.skip("only root can become somebody else")
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    tmp_path.chmod(0o755)
+    argv = [".ci/engine", "start"]
+    done = subprocess.run(
+        argv, cwd=ROOT, env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin"}, user=65534, capture_output=True,
+        text=True, timeout=HANG_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "engine: none is running, and only root can start one\n"
+
+
+def test_the_engine_is_found_where_the_path_has_no_sbin(tmp_path: Path) -> None:
+    for name, text in {"docker": "exit 1", "apt-get": "exit 1", "id": "echo 0"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    # As far as its search for packages, which this machine's own answer: what it looks for is said
+    # in a trace.
+    argv = ["bash", "-x", ".ci/engine", "stop"]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUDTRAIN_ENGINE_DIR": str(tmp_path / "state")}
+    done = subprocess.run(
+        argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    paths = re.findall(r"^\+ PATH=(.*)$", done.stderr, re.MULTILINE)
+    assert paths
+    assert {"/usr/sbin", "/sbin"} <= set(paths[-1].split(":"))

@@ -1,0 +1,160 @@
+"""What is loaded when, and what planning must not do: no network, no process but git, no SDK, no
+torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.limits import HANG_SECONDS
+
+ROOT = Path(__file__).resolve().parents[2]
+SDKS = {"boto3", "botocore", "azure", "docker", "sagemaker"}
+HEAVY = {"pydantic", "yaml", "torch", "numpy", "pathspec", "tarfile", *SDKS}
+
+
+def loaded_after(code: str, *path: str) -> set[str]:
+    script = (
+        f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+def of_providers(*modules: str) -> str:
+    return "import " + ", ".join(f"cloudtrain.providers.{module}" for module in modules)
+
+
+def test_importing_the_package_loads_next_to_nothing() -> None:
+    assert not HEAVY & loaded_after("import cloudtrain")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "from cloudtrain.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    )
+    assert not HEAVY & loaded_after(code)
+
+
+ACCOUNT = """
+aws: {region: us-east-1, role: "arn:aws:iam::123456789012:role/train", bucket: my-bucket}
+azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, workspace: ws1, location: eastus}
+"""
+
+
+@pytest.mark.parametrize(
+    "where", ["'local'", "'docker'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"]
+)
+def test_planning_opens_no_socket_starts_no_process_but_git_and_loads_no_sdk(
+    tmp_path: Path, where: str
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "job.yaml").write_text(
+        f"args: {{epochs: 2}}\nresources: {{nodes: 2, processes: 2}}{ACCOUNT}"
+    )
+    subprocess.run(["git", "init", "-q", job], check=True)
+    code = f"""
+import os, socket, subprocess
+def refuse(*args, **kwargs): raise AssertionError("planning did something")
+class Recorded(subprocess.Popen):
+    def __init__(self, argv, **kwargs):
+        started.append(argv[0])
+        super().__init__(argv, **kwargs)
+socket.socket = os.fork = os.posix_spawn = os.system = refuse
+subprocess.Popen = Recorded
+started = []
+import cloudtrain
+job = cloudtrain.load({str(job / "job.yaml")!r})
+plan = cloudtrain.plan(job, {where}, data_dir={str(tmp_path / "data")!r})
+assert cloudtrain.render(plan) == cloudtrain.render(plan)
+from cloudtrain.submission.preflight import offline_issues
+assert not [issue for issue in offline_issues(plan) if issue.is_error]
+assert set(started) == {{"git"}}, started
+"""
+    assert not {"torch", "numpy", *SDKS} & loaded_after(code)
+
+
+def test_the_launcher_needs_the_standard_library_only() -> None:
+    folder = ROOT / "entrypoints"
+    own = {"cloudtrain_launcher", "cloudtrain_job"}
+    before = loaded_after("pass")
+    for module in ("launch", "worker", "agent"):
+        loaded = (
+            loaded_after(f"import cloudtrain_launcher.{module}", str(folder), str(folder / "job"))
+            - before
+            - own
+        )
+        assert loaded <= set(sys.stdlib_module_names), module
+
+
+def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
+    modules = ("local.supervisor", "rehearsal.sagemaker", "rehearsal.azureml", "docker.mounts")
+    assert not {"pydantic", "yaml", "click"} & loaded_after(of_providers(*modules))
+
+
+def test_every_public_name_can_be_imported() -> None:
+    code = "import cloudtrain\nfor name in cloudtrain.__all__:\n    getattr(cloudtrain, name)"
+    assert "cloudtrain" in loaded_after(code)
+
+
+def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
+    modules = [f"{name}.provider" for name in ("local", "docker", "aws", "azure")]
+    modules += ["aws.status", "azure.status", "azure.stop", "docker.cleanup", "docker.node"]
+    code = f"import cloudtrain.cli.run\n{of_providers(*modules)}"
+    assert not {"pydantic", "yaml", *SDKS} & loaded_after(code)
+
+
+def test_showing_machines_loads_neither_pydantic_nor_yaml_nor_an_http_client() -> None:
+    modules = "cloudtrain.providers.aws.price_list, cloudtrain.providers.azure.price_list"
+    assert not {"pydantic", "yaml", "http", "ssl", *SDKS} & loaded_after(
+        f"import cloudtrain.cli.gpus, {modules}"
+    )
+
+
+MAX_CHAIN = 12
+"""How many modules may stand in line, each importing the next when it is itself imported."""
+
+
+def imported_modules(module: str, sources: dict[str, str]) -> set[str]:
+    """The modules of `sources` that a module imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(sources[module]).body:
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in sources else str(node.module) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & sources.keys() - {module}
+
+
+def test_chains_of_imports_are_short() -> None:
+    paths = {
+        path: path.relative_to(ROOT).with_suffix("")
+        for path in sorted((ROOT / "cloudtrain").rglob("*.py"))
+    }
+    sources = {
+        ".".join(name.parts).removesuffix(".__init__"): path.read_text()
+        for path, name in paths.items()
+    }
+    imports = {module: imported_modules(module, sources) for module in sources}
+
+    @cache
+    def longest_chain(module: str) -> tuple[str, ...]:
+        return (module, *max(map(longest_chain, sorted(imports[module])), key=len, default=()))
+
+    longest = max(map(longest_chain, sorted(sources)), key=len)
+    assert len(longest) > 5
+    assert len(longest) <= MAX_CHAIN, " > ".join(longest)

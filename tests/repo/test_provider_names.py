@@ -1,0 +1,69 @@
+"""No module outside a provider's own folder knows a provider by name: a third party's is as good as
+ours.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.repo.tools import ROOT
+
+PACKAGE = ROOT / "cloudtrain"
+OWN = {
+    "aws": "aws",
+    "sagemaker": "aws",
+    "azure": "azure",
+    "azureml": "azure",
+    "docker": "docker",
+    "local": "local",
+}
+"""Each name, and the folder of providers/ that it belongs to."""
+
+EXPLAINED = {
+    ("settings.py", "local"): "the provider when nobody names one, which also executes rehearsals",
+    (
+        "catalog/__init__.py",
+        "aws",
+    ): "tables of machines are data that lie beside the catalog, one for each cloud",
+    ("catalog/__init__.py", "azure"): "the same",
+    ("catalog/machines.py", "aws"): "disks of machines that SageMaker and EC2 have in common",
+    (
+        "catalog/type_names.py",
+        "aws",
+    ): "what the names of machines tell where the tables do not know them",
+    ("catalog/type_names.py", "azure"): "the same",
+    ("planning/recipe.py", "docker"): "the folder of the repository that holds our Dockerfile",
+    ("planning/contents.py", "docker"): "the same, with its lock files",
+    (
+        "providers/rehearsal/sagemaker.py",
+        "docker",
+    ): "the same, with the program `train` of the image",
+    ("submission/build.py", "docker"): "the program that builds images",
+    (
+        "submission/registry.py",
+        "aws",
+    ): "the extra to install for ECR, whose address says whose it is",
+    ("submission/registry.py", "azure"): "the same for ACR",
+    ("providers/docker/engine.py", "local"): "a log driver of Docker's",
+    ("providers/local/known_trouble.py", "docker"): "Docker's SDK, by the name of its package",
+}
+"""Where one of these words is needed all the same, and what it means there."""
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The string constants of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_a_provider_is_known_by_name_in_its_own_folder_only() -> None:
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        inside = path.relative_to(PACKAGE)
+        own = inside.parts[1] if inside.parts[0] == "providers" and len(inside.parts) > 2 else ""
+        found |= {(inside.as_posix(), text) for text in texts(path) if OWN.get(text, own) != own}
+    assert sorted(found - EXPLAINED.keys()) == []
+    assert sorted(EXPLAINED.keys() - found) == [], "explained, and there no more"
