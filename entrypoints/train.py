@@ -90,7 +90,6 @@ def train(options: Options, folders: Folders) -> NoReturn:
         tasks.capabilities(task) if rules.is_own(options) else None,
     )
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
-    reads_only = options.eval_only or options.measure
     checkpoints = CheckpointStore(
         folders.checkpoints,
         options.keep,
@@ -98,13 +97,13 @@ def train(options: Options, folders: Folders) -> NoReturn:
         strategy.shard_group_size,
         report,
         run,
-        writes=not reads_only,
+        writes=not options.eval_only,
     )
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
     # A restart within the job resumes even with --no-resume. Nodes may count differently, so any
     # counts.
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
-    if not options.resume and not restarted and not options.measure:
+    if not options.resume and not restarted:
         checkpoints.set_aside()
     key = f"{options.task} {options.strategy} {device_name(ranks.device)}"
     micro_batches = memory.MicroBatchCache(folders.checkpoints, ranks, key)
@@ -129,7 +128,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
 def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     """Train, evaluate, or measure, as configured; return "succeeded" or "stopped"."""
     from cloudtrain_trainer.reporting.profiling import StepProfiler
-    from cloudtrain_trainer.training import memory, throughput, windows
+    from cloudtrain_trainer.training import memory, throughput
     from cloudtrain_trainer.training.batch_report import log_batch
 
     reports = throughput.reports_wanted()
@@ -138,8 +137,6 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     log_batch(loop)
     if reports:
         return throughput.measure(loop, reports)
-    if loop.options.measure:
-        return windows.measure(loop)
     loop.resume()
     if loop.options.profile is not None:
         first, last = loop.options.profile
@@ -218,7 +215,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """
     from cloudtrain_trainer.training import throughput
 
-    trained = not (loop.options.eval_only or loop.options.measure or throughput.reports_wanted())
+    trained = not (loop.options.eval_only or throughput.reports_wanted())
     exported = (
         {"parameters_sha256": export_model(loop, folders)}
         if outcome == "succeeded" and trained

@@ -113,13 +113,6 @@ def check_whole_numbers(value: Any) -> list[int]:
     raise InvalidValue
 
 
-def check_numbers(value: Any) -> list[float]:
-    """A list of finite numbers."""
-    if isinstance(value, list):
-        return [check_number(item) for item in value]
-    raise InvalidValue
-
-
 def check_one_of(*values: str) -> Callable[[Any], str]:
     """Return a check for one of these strings."""
 
@@ -140,7 +133,6 @@ Measures = Annotated[
 ]
 Names = Annotated[list[str], FieldType(check_names, "list of texts")]
 WholeNumbers = Annotated[list[int], FieldType(check_whole_numbers, "list of whole numbers")]
-Numbers = Annotated[list[float], FieldType(check_numbers, "list of numbers")]
 Object = Annotated[dict[str, Any], FieldType(check_mapping, "object")]
 
 BUILTIN_TYPES: dict[Any, FieldType] = {

@@ -36,7 +36,6 @@ from cloudtrain_launcher.measurement_events import Gpu as Gpu
 from cloudtrain_launcher.measurement_events import Memory as Memory
 from cloudtrain_launcher.measurement_events import StepTimes as StepTimes
 from cloudtrain_launcher.measurement_events import Usage as Usage
-from cloudtrain_launcher.measurement_events import Windows as Windows
 
 MAX_TYPE_CHARS = 64
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain_launcher.event_fields import Measures, Numbers, Seconds, WholeNumbers
+from cloudtrain_launcher.event_fields import Measures, Seconds, WholeNumbers
 from cloudtrain_launcher.event_record import LAUNCHER, Event
 
 
@@ -67,33 +67,6 @@ class StepTimes(Event, type="step_times", requires="time rank"):
     """Gradients exchanged per step, in MB (1e6 bytes); missing: none."""
     warm_up: bool = False
     """True if it includes the process's first steps, which are not representative."""
-
-
-class Windows(Event, type="windows"):
-    """Seconds per step in short windows that left something out (`--measure`): medians over rounds
-    in which they took turns, of the slowest rank.
-    """
-
-    full: Seconds
-    """Nothing was left out."""
-    full_each: Numbers | None = None
-    """The same of each window, in their order."""
-    cached_batch: Seconds | None = None
-    """Every step trained on the same batch, so that no data was waited for."""
-    no_messages: Seconds | None = None
-    """Gradients were not exchanged; missing where the strategy cannot leave that out."""
-    neither: Seconds | None = None
-    """Both were left out."""
-    alone_by_rank: Measures | None = None
-    """The same by rank, each by itself: none waits for another."""
-    samples: int | None = None
-    """Samples of a step, over all ranks."""
-    steps: int | None = None
-    """Steps of a window."""
-    rounds: int | None = None
-    """Windows of each kind."""
-    message_mb: float | None = None
-    """Gradients that a step exchanges, in MB (1e6 bytes); missing: none."""
 
 
 class Gpu(Event, type="gpu"):

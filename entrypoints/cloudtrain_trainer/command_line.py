@@ -340,14 +340,6 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         ),
     )
     group.add_argument(
-        "--measure",
-        action="store_true",
-        help=(
-            "instead of training, measure what data and the exchange of gradients cost a step;"
-            " nothing is written"
-        ),
-    )
-    group.add_argument(
         "--patience",
         type=positive_int,
         metavar="N",

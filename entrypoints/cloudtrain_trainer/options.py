@@ -88,8 +88,6 @@ class Options:
     """Steps between further evaluations within an epoch."""
     eval_only: bool
     """Whether to evaluate the newest checkpoint, or `weights`, instead of training."""
-    measure: bool
-    """Whether to measure what data and messages cost, instead of training."""
     target_accuracy: float | None
     patience: int | None
     """Evaluations without a lower val_loss after which training ends."""

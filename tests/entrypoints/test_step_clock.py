@@ -330,27 +330,3 @@ def test_a_program_of_ones_own_reports_how_much_its_gradients_are(group: StartGr
     assert started.wait() == [0, 0], started.output()
     events = started.events("step_times")
     assert {event["message_mb"] for event in events} == {1.201}
-
-
-def test_windows_measure_what_is_left_out_and_write_nothing(group: StartGroup) -> None:
-    started = group(2, "--measure --batch-size 16", before=f"{__name__}:wait_for_data")
-    started.succeed()
-    (event,) = started.events("windows")
-    assert event["cached_batch"] < 0.8 * event["full"], event
-    assert event["no_messages"] > event["neither"]
-    assert set(event["alone_by_rank"]) == {"0", "1"}
-    assert not list(started.folder.glob("**/step-*")), "no checkpoint"
-    assert not list(started.folder.glob("**/model*/**/*.safetensors")), "no model"
-
-
-def wait_for_data(rank: int) -> None:
-    """Have each batch take 60 ms."""
-    from cloudtrain_trainer.tasks.digits import Digits
-
-    read = Digits.__getitem__
-
-    def slow(self: Digits, draw: Any) -> Any:
-        time.sleep(0.06)
-        return read(self, draw)
-
-    Digits.__getitem__ = slow  # type: ignore[method-assign]

@@ -73,8 +73,6 @@ class Strategy:
     """Hint for the user if even the smallest micro-batch does not fit into memory."""
     compiles_whole = True
     """True if `--compile` compiles model and loss as one graph, False if layer by layer."""
-    can_skip_messages = False
-    """True if a whole step inside `accumulation_context` sends no message."""
     shards_parameters = False
     """True if parameters are sharded along their first dimension."""
 

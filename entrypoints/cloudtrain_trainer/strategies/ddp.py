@@ -33,7 +33,6 @@ from cloudtrain_trainer.strategies import Step, Strategy
 class DistributedData(Strategy):
     """DDP around the model and its loss."""
 
-    can_skip_messages = True
     replicated: Callable[..., nn.Module] = DistributedDataParallel
 
     def start(self) -> None:
