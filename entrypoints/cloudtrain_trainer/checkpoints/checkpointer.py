@@ -174,7 +174,7 @@ class Checkpointer:
                 f"{found.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
             )
         with activity("restoring"):
-            self.checkpoints.load(found, loop.step.model, None, loop.task.joined)
+            self.checkpoints.load(found, loop.step.model, None)
         loop.position = type(loop.position)(*shared["at"])
         loop.ranks.log(f"evaluates {found.folder}")
 
@@ -188,7 +188,7 @@ class Checkpointer:
         step = self.loop.step
         loop.run_discarded_step()
         step.loss.restore((0.0, 0))
-        self.checkpoints.load(found, step.model, step.optimizer, loop.task.joined)
+        self.checkpoints.load(found, step.model, step.optimizer)
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
         if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[
             0

@@ -20,7 +20,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from cloudtrain_job import to_json
-from cloudtrain_trainer.checkpoints import earlier_names, sharded
+from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.checkpoints.background import Background
-from cloudtrain_trainer.checkpoints.earlier_names import Joined
 from cloudtrain_trainer.checkpoints.files import (
     FORMAT,
     NODE_LOCAL,
@@ -217,26 +216,12 @@ class CheckpointStore:
         found: FoundCheckpoint,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
-        joined: Mapping[str, Joined] | None = None,
     ) -> None:
-        """Load weights and optimizer state, in place. CheckpointException if one is missing or has
-        another shape.
+        """Load weights and optimizer state, in place. `optimizer`: None leaves its state out.
 
-        `optimizer`: None leaves its state out. `joined`: the matrices that earlier releases had in
-        parts.
+        CheckpointException if a tensor is missing or has another shape.
         """
-        weights = found.folder / found.weights
-        if not earlier_names.has_parts(weights, joined or {}):
-            sharded.read(weights, model, optimizer)
-            return
-        rewritten = found.folder.with_name(found.folder.name + ".partial")
-        if self.leads_disk:
-            earlier_names.write_joined(weights, rewritten, joined or {})
-        self.ranks.barrier()
-        sharded.read(rewritten, model, optimizer)
-        self.ranks.barrier()
-        if self.leads_disk:
-            shutil.rmtree(rewritten)
+        sharded.read(found.folder / found.weights, model, optimizer)
 
     def set_aside(self) -> None:
         """Move earlier checkpoints into a folder where neither resuming nor pruning looks, to start

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from cloudtrain_trainer.checkpoints.earlier_names import Joined
 from cloudtrain_trainer.models.partition import split
 
 ROTARY_BASE = 10_000.0
@@ -238,18 +237,6 @@ def ends(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
     """What comes before and behind the layers; nothing if one matrix is in both."""
     embedding, norm, head = (model.get_submodule(name) for name in ("embedding", "norm", "head"))
     return ([], []) if head.weight is embedding.weight else ([embedding], [norm, head])
-
-
-def joined(shape: Shape) -> dict[str, Joined]:
-    """The matrices that checkpoints of earlier releases have in parts, by the ends of their names."""
-    return {
-        "attention.qkv.weight": Joined(
-            [f"attention.{part}.weight" for part in ("query", "key", "value")], shape.heads
-        ),
-        "feed.gate_up.weight": Joined(
-            [f"feed.{part}.weight" for part in ("gate", "up")], shape.tensor_limit
-        ),
-    }
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:

@@ -17,8 +17,6 @@ from cloudtrain_trainer.rules import Capabilities
 if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
 
-    from cloudtrain_trainer.checkpoints.earlier_names import Joined
-
 
 class Draw(NamedTuple):
     """The samples of one batch, and the epoch they belong to.
@@ -155,8 +153,6 @@ class Task:
     """(outputs, targets) -> per metric the sum over the samples, shape (); None: `correct` as
     accuracy.
     """
-    joined: Mapping[str, Joined] = field(default_factory=dict)
-    """Matrices that were several in checkpoints of earlier releases, by the ends of their names."""
 
 
 def build(name: str, seed: int, **options: Any) -> Task:

@@ -25,7 +25,6 @@ from cloudtrain_trainer.models.decoder import (
     cross_entropy,
     decoder,
     ends,
-    joined,
     stages,
     tensor_plan,
 )
@@ -176,7 +175,6 @@ def build(
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
         stages=None if shape.tied else stages,
-        joined=joined(shape),
         max_stages=1 if shape.tied else shape.layers,
     )
 
