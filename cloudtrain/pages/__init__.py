@@ -1,1 +1,1 @@
-"""Charts as SVG in a page of HTML that needs nothing from elsewhere. Pure text, no library."""
+"""Charts as SVG in standalone HTML pages. Pure text, no library."""

@@ -1,4 +1,4 @@
-"""Where values stand in a chart: scales with round ticks, and the frame of axes around a drawing."""
+"""Chart axes: scales with round ticks, and the frame around a drawing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ RIGHT = 428.0
 TOP = 40.0
 BOTTOM = 240.0
 MAX_POINTS = 300
-"""So many points of one curve are drawn: a screen shows no more."""
+"""Maximum points drawn of one curve."""
 FLATTENED = 10
-"""Values that lie far off are left outside where the others would have less than this part of the
-chart with them.
-"""
+"""Leave outliers outside if they flatten the other values to less than 1/10 of the chart."""
 MAX_NAME = 48
-"""So many characters of an axis's name have room above it."""
+"""Maximum characters of the name of an axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels). What lies outside is
-    drawn at the edge.
+    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels).
+
+    A value outside is drawn at the edge.
     """
 
     low: float
@@ -39,15 +38,16 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value is drawn."""
-        low, high, value = (self._linear(each) for each in (self.low, self.high, value))
+        """Return the position of a value."""
+        low, high, value = (self._linear(bound) for bound in (self.low, self.high, value))
         # Halves: 1e308 and -1e308 lie too far apart.
         part = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
         return self.start + (self.end - self.start) * min(max(part, 0.0), 1.0)
 
     def ticks(self) -> Sequence[float]:
-        """Three to eight round numbers; of a logarithmic scale powers of ten, where there are two
-        or more.
+        """Return three to eight round numbers.
+
+        On a logarithmic scale return powers of ten, if there are at least two.
         """
         if self.log:
             first = math.ceil(math.log10(self.low) - 1e-9)
@@ -73,16 +73,19 @@ class Scale:
 
 
 def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
-    """Upwards, for these values and a little room; a few that lie far off, as after a divergence,
-    are left outside.
+    """Return the upward scale for these values, with a small margin.
 
-    Of each curve by itself: none lies outside altogether. `ends`: values to which it reaches in any
-    case, and from which it begins where there are no lower ones.
+    Outliers, as after a divergence, stay outside; every curve keeps some of its points. `ends`:
+    values that the scale always includes, and starts at if no value is lower.
     """
-    known = [
-        found for values in curves if (found := [value for value in values if math.isfinite(value)])
-    ]
-    reached = [*ends, *(end for found in known or [[]] for end in usual_range(found))]
+    reached = list(ends)
+    for values in curves:
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            reached += usual_range(finite)
+    if not reached[len(ends) :]:
+        reached += usual_range([])
+
     low = min(reached)
     high = max(reached)
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
@@ -90,13 +93,14 @@ def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
 
 
 def x_scale(low: float, high: float) -> Scale:
-    """To the right."""
+    """Return the scale to the right."""
     return Scale(low, high if high > low else low + 1, LEFT + 8, RIGHT - 8)
 
 
 def usual_range(values: Iterable[float]) -> tuple[float, float]:
-    """The least and the greatest value; where the others would be flat beside them, without those
-    that lie five times the middle half's width away from it.
+    """Return the lowest and the highest value, without outliers that flatten the others.
+
+    An outlier lies five times the width of the middle half away from it.
     """
     ordered = sorted(value for value in values if math.isfinite(value))
     if not ordered:
@@ -112,46 +116,44 @@ def usual_range(values: Iterable[float]) -> tuple[float, float]:
 
 
 def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
-    """A curve in pieces where something between them is not a finite number, thinned to what a
-    screen shows.
+    """Split a curve where values are not finite, and thin it out.
 
-    Of points that would lie in one place the lowest and the highest are kept, so that no peak is
-    lost.
+    Of points in one place keep the lowest and the highest, so that no peak is lost.
     """
     every = 1 if len(points) <= MAX_POINTS else math.ceil(2 * len(points) / MAX_POINTS)
-    found: list[list[Point]] = [[]]
+    parts: list[list[Point]] = [[]]
     for begin in range(0, len(points), every):
         finite = [point for point in points[begin : begin + every] if math.isfinite(point[1])]
         if not finite:
-            found.append([])
+            parts.append([])
         elif len(finite) == 1:
-            found[-1] += finite
+            parts[-1] += finite
         else:
             ends = {
                 finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)
             }
-            found[-1] += [finite[number] for number in sorted(ends)]
-    return [piece for piece in found if piece]
+            parts[-1] += [finite[number] for number in sorted(ends)]
+    return [piece for piece in parts if piece]
 
 
 def inside(piece: Sequence[Point], y: Scale) -> Sequence[Sequence[Point]]:
-    """A piece of a curve, cut off where it leaves the axis and begun anew where it returns."""
-    found: list[list[Point]] = [[piece[0]] if y.low <= piece[0][1] <= y.high else []]
-    for one, other in pairwise(piece):
-        if max(one[1], other[1]) < y.low or min(one[1], other[1]) > y.high:
+    """Cut a piece of a curve where it leaves the axis, and start anew where it returns."""
+    parts: list[list[Point]] = [[piece[0]] if y.low <= piece[0][1] <= y.high else []]
+    for one, following in pairwise(piece):
+        if max(one[1], following[1]) < y.low or min(one[1], following[1]) > y.high:
             continue
-        begin = _held(one, other, y)
-        end = _held(other, one, y)
+        begin = _held(one, following, y)
+        end = _held(following, one, y)
         if begin != one:
-            found.append([begin])
-        found[-1].append(end)
-        if end != other:
-            found.append([])
-    return [each for each in found if each]
+            parts.append([begin])
+        parts[-1].append(end)
+        if end != following:
+            parts.append([])
+    return [part for part in parts if part]
 
 
 def _held(point: Point, towards: Point, y: Scale) -> Point:
-    """A point on the axis; for one that is beyond it, where the line towards another reaches it."""
+    """Return the point on the axis: itself, or where the line towards the next one crosses it."""
     (at, value), edge = point, min(max(point[1], y.low), y.high)
     if edge == value:
         return point
@@ -164,7 +166,7 @@ def _held(point: Point, towards: Point, y: Scale) -> Point:
 def frame(
     x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None
 ) -> str:
-    """Axes with ticks and names, and lines across at the ticks of y."""
+    """Draw axes with ticks and names, and grid lines at the ticks of y."""
     parts = [line([(LEFT, y.at(tick)), (RIGHT, y.at(tick))], "grid") for tick in y.ticks()]
     labels = labels_of(y.ticks())
     parts += [
@@ -186,10 +188,10 @@ def frame(
 
 
 def labels_of(ticks: Sequence[float]) -> Sequence[str]:
-    """Ticks as texts, with so many digits that no two of them look alike."""
-    found = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
+    """Format ticks with enough digits that no two labels are equal."""
+    labels = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
     digits = 7
-    while len(set(found)) < len({*ticks}) and digits <= 17:
-        found = [f"{tick:.{digits}g}" for tick in ticks]
+    while len(set(labels)) < len({*ticks}) and digits <= 17:
+        labels = [f"{tick:.{digits}g}" for tick in ticks]
         digits = digits + 5
-    return found
+    return labels

@@ -1,15 +1,14 @@
-"""A page of HTML without scripts: its head, a chart with its title, tables."""
+"""An HTML page without scripts: its head, a chart with its title, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cloudtrain.pages.style import STYLE
 from cloudtrain.pages.svg import element, words
 
 
 def document(title: str, *body: str) -> str:
-    """One HTML document that needs nothing from elsewhere. `body`: markup."""
+    """Return a standalone HTML document. `body`: markup."""
     head = [
         '<meta charset="utf-8"/>',
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
@@ -21,34 +20,34 @@ def document(title: str, *body: str) -> str:
     return f"<!DOCTYPE html>\n{html}\n"
 
 
-def chart(title: str, about: str, drawing: str) -> str:
+def chart(title: str, note: str, drawing: str) -> str:
     """Return a drawing with its title and a sentence."""
     box = element("div", drawing, class_="drawing")
     return "\n" + element(
         "section",
         element("h2", words(title)),
-        element("p", words(about), class_="note"),
+        element("p", words(note), class_="note"),
         box,
     )
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool = False) -> str:
-    """Rows of plain words; wider than the page it can be moved sideways. No header where all its
-    words are empty.
+    """Return a table of plain text; columns without any value are left out.
 
-    `wraps`: long texts go on in the next line instead. Columns without any value are left out.
+    It scrolls if it is wider than the page; with `wraps` long texts are wrapped instead. A header
+    whose words are all empty is left out.
     """
     rows = [list(row) for row in rows]
     filled = [at for at, _ in enumerate(header) if any(row[at] for row in rows)]
     header = [header[at] for at in filled]
     rows = [[row[at] for at in filled] for row in rows]
     lines = (
-        [element("tr", *(element("th", words(each) or " ") for each in header))]
+        [element("tr", *(element("th", words(cell) or " ") for cell in header))]
         if any(header)
         else []
     )
     lines += [
-        "\n" + element("tr", *(element("td", words(each) or " ") for each in row)) for row in rows
+        "\n" + element("tr", *(element("td", words(cell) or " ") for cell in row)) for row in rows
     ]
     return (
         element("div", element("table", *lines, class_="wraps" if wraps else ""), class_="drawing")
@@ -58,14 +57,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool =
 
 
 def folded(summary: str, *content: str) -> str:
-    """Markup that a click unfolds."""
+    """Return markup that a click unfolds."""
     return element("details", element("summary", words(summary)), *content)
 
 
 def legend(samples: Iterable[tuple[str, str]]) -> str:
-    """What marks and colours mean: for each a drawing in a square of 16 pixels, and the words
-    beside it.
-    """
+    """Return a legend: for each sample a drawing of 16 x 16 pixels, and its meaning."""
     square: dict[str, object] = {
         "viewBox": "0 0 16 16",
         "width": 16,
@@ -73,7 +70,79 @@ def legend(samples: Iterable[tuple[str, str]]) -> str:
         "aria_hidden": "true",
     }
     items = [
-        element("li", element("svg", drawing, **square), words(f" {what}"))
-        for drawing, what in samples
+        element("li", element("svg", drawing, **square), words(f" {meaning}"))
+        for drawing, meaning in samples
     ]
     return element("ul", "", *items, class_="legend")
+
+
+STYLE = """
+:root { --paper: #fff; --ink: #1d2430; --soft: #5d6675; --faint: #dde1e7; --main: #0b63ce; --good: #5b9ae6;
+  --other: #8a94a3; --bad: #c5303c; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14181f; --ink: #e8ebf0; --soft: #a2abba; --faint: #2c333e; --main: #6cb2ff; --good: #3f78bd;
+    --other: #8b95a4; --bad: #ff7b80; }
+}
+body { margin: 0 auto; padding: 16px; max-width: 1040px; background: var(--paper); color: var(--ink);
+  font: 16px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 24px; margin: 0; }
+h2 { font-size: 17px; margin: 0; }
+.note { color: var(--soft); font-size: 14px; margin: 0 0 6px; }
+main { display: grid; margin-top: 24px; gap: 26px;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
+section { min-width: 0; }
+.drawing { overflow-x: auto; }
+.drawing > svg { display: block; width: 100%; }
+.drawing > .fits { max-width: 540px; }
+.legend { list-style: none; padding: 0; margin: 8px 0; display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 14px; }
+.legend svg { vertical-align: -3px; }
+svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+svg .name { fill: var(--ink); font-weight: 600; }
+@media (max-width: 480px) { svg.fits text { font-size: 13.5px; } th, td { white-space: normal !important; } }
+svg path { fill: none; stroke: var(--soft); stroke-width: 1; vector-effect: non-scaling-stroke; }
+svg .grid { stroke: var(--faint); }
+svg .rung { stroke-dasharray: 4 4; }
+svg .so-far { stroke: var(--main); stroke-width: 2; }
+svg .curve { stroke: var(--other); stroke-opacity: 0.6; }
+svg .good { stroke: var(--good); stroke-width: 1.6; stroke-opacity: 1; }
+svg .curve.best { stroke: var(--main); stroke-width: 3; stroke-opacity: 1; }
+svg .curve.second { stroke: var(--ink); stroke-width: 2; stroke-opacity: 1; stroke-dasharray: 7 4; }
+svg .curve { stroke-linecap: round; }
+svg .curve.alone { stroke-width: 8; }
+svg .span { stroke: var(--other); stroke-width: 14; }
+svg .waiting { stroke: var(--faint); }
+svg .training { stroke: var(--main); }
+svg .evaluating { stroke: var(--good); }
+svg .saving { stroke: var(--ink); }
+svg .data { stroke: var(--good); }
+svg .compute { stroke: var(--main); }
+svg .communication { stroke: var(--bad); }
+svg .optimizer { stroke: var(--soft); }
+svg .evaluation { stroke: var(--other); }
+svg .other { stroke: var(--faint); }
+svg .stopping { stroke: var(--bad); }
+svg .moment { stroke: var(--ink); stroke-width: 2; }
+svg .restart { fill: var(--bad); stroke: var(--paper); }
+svg .error { stroke: var(--bad); stroke-width: 3; }
+svg .mark { fill: var(--good); stroke: var(--paper); }
+svg .circle { fill: var(--main); }
+svg .ring, svg .cross { fill: none; stroke: var(--main); stroke-width: 2; }
+svg .cross, svg .diamond { stroke: var(--bad); }
+svg .diamond, svg .square { fill: var(--paper); stroke-width: 1.8; }
+svg .square { stroke: var(--main); }
+svg .triangle { fill: var(--other); }
+svg .mark.best { stroke: var(--ink); stroke-width: 2; }
+svg .bar { stroke: var(--main); stroke-width: 8; }
+svg .bar-room { stroke: var(--faint); stroke-width: 8; }
+table { border-collapse: collapse; font-size: 14px; }
+th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }
+.wraps td:last-child { white-space: normal; }
+.wraps td { vertical-align: top; }
+.failure pre { max-height: 420px; overflow: auto; }
+.failure { border-left: 4px solid var(--bad); padding: 2px 0 2px 12px; margin: 14px 0; }
+.verdict { border-left: 4px solid var(--main); padding: 2px 0 2px 12px; margin: 14px 0; }
+pre { font-size: 13px; overflow-x: auto; }
+details { margin-top: 22px; }
+summary { cursor: pointer; }
+"""
+"""Style of every page: light and dark, for screens and phones, with system fonts."""

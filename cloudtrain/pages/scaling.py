@@ -1,6 +1,4 @@
-"""A scaling curve as one page of HTML: speed-up and what a sample costs over the number of ranks,
-and the table.
-"""
+"""A scaling curve as one HTML page: speed-up and throughput over ranks, and the table."""
 
 from __future__ import annotations
 
@@ -14,10 +12,9 @@ from cloudtrain.units import format_number
 
 
 def page(name: str, kind: str, curve: ScalingCurve, rows: Sequence[tuple[str, str]]) -> str:
-    """The curve of a job as one HTML document.
+    """Return the scaling curve of a job as an HTML document.
 
-    `kind`: `strong `, `weak ` or empty. `rows`: what is said of it, a word and a text each, the
-    verdict first.
+    `kind`: `strong `, `weak ` or empty. `rows`: a label and a text each, the verdict first.
     """
     charts = [
         chart(
@@ -49,14 +46,14 @@ def _speedup(curve: ScalingCurve) -> str:
     spreads = [
         line(
             [
-                (x.at(each.ranks), y.at(each.interval[0])),
-                (x.at(each.ranks), y.at(each.interval[1])),
+                (x.at(point.ranks), y.at(point.interval[0])),
+                (x.at(point.ranks), y.at(point.interval[1])),
             ],
             "moment",
         )
-        for each in curve.points
+        for point in curve.points
     ]
-    points = [(x.at(each.ranks), y.at(each.speedup)) for each in curve.points]
+    points = [(x.at(point.ranks), y.at(point.speedup)) for point in curve.points]
     names = frame(x, y, "ranks", "speed-up", sorted(curve.measured))
     drawing = [names, line(ideal, "rung"), _curve(points), *spreads]
     return picture(WIDTH, HEIGHT, "speed-up over the number of ranks", *drawing)
@@ -93,15 +90,15 @@ def _table(curve: ScalingCurve) -> str:
     )
     rows = [
         (
-            str(each.ranks),
-            format_number(each.samples_per_s),
-            f"{each.speedup:.2f}",
-            f"{each.interval[0]:.2f} to {each.interval[1]:.2f}",
-            f"{each.efficiency:.2f}",
-            "not known" if each.communication is None else f"{each.communication:.0%}",
-            "" if each.usd_per_million is None else f"{each.usd_per_million:.2f}",
-            ", ".join(each.runs),
+            str(point.ranks),
+            format_number(point.samples_per_s),
+            f"{point.speedup:.2f}",
+            f"{point.interval[0]:.2f} to {point.interval[1]:.2f}",
+            f"{point.efficiency:.2f}",
+            "not known" if point.communication is None else f"{point.communication:.0%}",
+            "" if point.usd_per_million is None else f"{point.usd_per_million:.2f}",
+            ", ".join(point.runs),
         )
-        for each in curve.points
+        for point in curve.points
     ]
     return table(header, rows)

@@ -1,6 +1,4 @@
-"""What happened in a run, by its events: spans of time, moments and measurements, as its page draws
-them. Pure.
-"""
+"""The story of a run by its events: spans of time, moments and measurements. Pure."""
 
 from __future__ import annotations
 
@@ -14,36 +12,36 @@ from cloudtrain_launcher import events
 from cloudtrain_launcher.events import Event
 
 JOB = "job"
-"""The lane of what concerns the whole job."""
+"""Lane of events of the whole job."""
 MAX_NODES = 8
-"""So many nodes have lanes of their own; more would fill the page."""
+"""Maximum nodes with a lane; more would fill the page."""
 _KINDS = {"evaluating": "evaluating", "saving": "saving"}
-"""Activities that have a colour of their own; all others prepare the training."""
+"""Activities with a colour; all others prepare the training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time."""
+    """An interval of time."""
 
     lane: str
     """`job`, `node 0` or `rank 0`."""
     kind: str
     """waiting, preparing, training, evaluating, saving or stopping."""
-    what: str
-    """In words."""
+    title: str
+    """Text of the tooltip."""
     begin: float
-    """A Unix timestamp."""
+    """Unix timestamp."""
     end: float
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something that took no time."""
+    """A point in time."""
 
     lane: str
     kind: str
     """checkpoint, restart or error."""
-    what: str
+    title: str
     time: float
 
 
@@ -53,35 +51,36 @@ class Story:
 
     begin: float
     end: float
-    """Of a run that goes on: now."""
+    """Now, if the run has not ended."""
     spans: list[Span] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     metrics: dict[str, list[Point]] = field(default_factory=dict)
-    """By name: (step, value), or (number of the report, value) where no step was reported."""
+    """By name: (step, value), or (number of the report, value) without steps."""
     without_steps: set[str] = field(default_factory=set)
-    """The names of metrics that were reported without a step."""
+    """Names of metrics that were reported without a step."""
     throughput: list[Point] = field(default_factory=list)
     """(time, samples per second)."""
     busy: dict[str, list[Point]] = field(default_factory=dict)
     """By `GPU 0, node 0` or `rank 0`: (time, per cent of a GPU or of a core)."""
     gpus: bool = False
-    """Whether `busy` is of GPUs."""
+    """`busy` is about GPUs, not about cores."""
 
 
-def story_of(found: Iterable[Event], state: RunState, now: float) -> Story:
-    """What happened in a run, by all of its events in their order. `now`: a Unix timestamp, for one
-    that goes on.
+def story_of(all_events: Iterable[Event], state: RunState, time: float) -> Story:
+    """Return the story of a run by all of its events, in order.
+
+    `time`: now, the end of a run that has not ended.
     """
-    teller = _Teller(Story(begin=state.created, end=state.ended or now))
-    seen = SeenEvents()
-    for event in found:
-        if event.seq is None or seen.add(event.node, event.rank, event.seq):
+    teller = _Teller(Story(begin=state.created, end=state.ended or time))
+    seen_events = SeenEvents()
+    for event in all_events:
+        if event.seq is None or seen_events.add(event.node, event.rank, event.seq):
             teller.take(event)
     return teller.finish(state)
 
 
 class _Teller:
-    """Takes the events one by one. A span is open until the next one of its lane begins."""
+    """Builds a story, event by event. A span is open until the next one of its lane begins."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -145,9 +144,9 @@ class _Teller:
         elif isinstance(event, events.Resumed) and event.step is not None:
             self._add(JOB, "restart", f"resumed from step {event.step:g}", event.time)
 
-    def _add(self, lane: str, kind: str, what: str, time: float) -> None:
+    def _add(self, lane: str, kind: str, title: str, time: float) -> None:
         if time:
-            self.story.moments.append(Moment(lane, kind, what, time))
+            self.story.moments.append(Moment(lane, kind, title, time))
 
     def _measure(self, event: Event) -> None:
         if isinstance(event, events.Metrics):
@@ -172,19 +171,19 @@ class _Teller:
             if math.isfinite(value):
                 self._cores.setdefault(f"rank {rank}", []).append((event.time, value))
 
-    def _begin(self, lane: str, kind: str, what: str, time: float) -> None:
+    def _begin(self, lane: str, kind: str, title: str, time: float) -> None:
         self._end(lane, time)
-        self._open[lane] = Span(lane, kind, what, time, time)
+        self._open[lane] = Span(lane, kind, title, time, time)
 
-    def _begin_unless(self, lane: str, there: str, kind: str, what: str, time: float) -> None:
-        """Begin it once: each node and each rank reports its own start."""
-        if lane not in self._open or self._open[lane].kind not in (there, kind):
-            self._begin(lane, kind, what, time)
+    def _begin_unless(self, lane: str, later_kind: str, kind: str, title: str, time: float) -> None:
+        """Begin a span once, though each node and each rank reports its own start."""
+        if lane not in self._open or self._open[lane].kind not in (later_kind, kind):
+            self._begin(lane, kind, title, time)
 
     def _end(self, lane: str, time: float) -> None:
         span = self._open.pop(lane, None)
         if span is not None and time >= span.begin:
-            self.story.spans.append(Span(lane, span.kind, span.what, span.begin, time))
+            self.story.spans.append(Span(lane, span.kind, span.title, span.begin, time))
 
 
 def _node(node: int) -> str:

@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG as text, every value escaped."""
+"""Elements of HTML and SVG as text, with every value escaped."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from xml.sax.saxutils import escape, quoteattr
 Point = tuple[float, float]
 
 CHARACTER = 8.0
-"""The width of a digit in a chart, on a phone, where letters are larger beside the lines."""
+"""Width of a digit in a chart on a phone, where letters are larger."""
 GLYPHS = "spacingAndGlyphs"
 
 
 def readable(text: object) -> str:
-    """Text without the characters that neither XML nor HTML may hold."""
+    """Return the text without characters that XML or HTML forbid."""
     return "".join(
         sign
         for sign in str(text)
@@ -22,8 +22,9 @@ def readable(text: object) -> str:
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
-    """One element. Children are markup already; `class_` is the attribute class, `_` in names
-    stands for `-`.
+    """Return one element.
+
+    Children are markup; `class_` is the attribute class, and `_` in names becomes `-`.
     """
     shown = "".join(
         f" {key.rstrip('_').replace('_', '-')}={quoteattr(readable(plain(value)))}"
@@ -34,7 +35,7 @@ def element(name: str, *children: str, **attributes: object) -> str:
 
 
 def words(text: object) -> str:
-    """Text as markup."""
+    """Escape text as markup."""
     return escape(readable(text))
 
 
@@ -47,8 +48,9 @@ def text(
     class_: str = "",
     room: float | None = None,
 ) -> str:
-    """Words at a place; `anchor`: middle or end of them is there, not the beginning. `room`:
-    pressed into it.
+    """Draw text at a position.
+
+    `anchor`: put its middle or end there, not its beginning. `room`: compress it to this width.
     """
     pressed: dict[str, object] = (
         {}
@@ -59,7 +61,7 @@ def text(
 
 
 def text_width(content: object) -> float:
-    """How wide words are in a chart at most, about, in the fonts that screens have."""
+    """Estimate the maximum width of a text in a chart, with the usual fonts."""
     return CHARACTER * len(str(content))
 
 
@@ -69,7 +71,7 @@ def shortened(shown: str, most: int) -> str:
 
 
 def line(points: Sequence[Point], class_: str, title: str = "") -> str:
-    """A line through these points; nothing for fewer than two."""
+    """Draw a line through these points; nothing for fewer than two."""
     if len(points) < 2:
         return ""
     path = "M" + "L".join(f"{plain(x)} {plain(y)}" for x, y in points)
@@ -77,7 +79,7 @@ def line(points: Sequence[Point], class_: str, title: str = "") -> str:
 
 
 def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
-    """The corners of a line that stays at a height until the next point, up to x = `end`."""
+    """Return the corners of a step line, which ends at x = `end`."""
     corners: list[Point] = []
     for x, y in points:
         if corners:
@@ -100,12 +102,10 @@ def picture(width: float, height: float, label: str, *parts: str) -> str:
 
 
 def tooltip(title: str) -> Sequence[str]:
-    """What is shown where the mouse rests on an element; nothing for no words."""
+    """Return the tooltip of an element; nothing for an empty title."""
     return (element("title", words(title)),) if title else ()
 
 
 def plain(value: object) -> object:
-    """A number with one digit after the point at most, as an attribute has it; anything else as it
-    is.
-    """
+    """Round a number to one digit, as attributes have it; return other values unchanged."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value

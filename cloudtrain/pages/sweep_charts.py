@@ -1,12 +1,11 @@
-"""Charts of a sweep's objective: over its trials, over what they have cost, and the curve of every
-trial.
-"""
+"""Charts of a sweep's objective: over trials, over their cost, and the curve of every trial."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from cloudtrain.pages import document as page
 from cloudtrain.pages.axes import (
     BOTTOM,
     HEIGHT,
@@ -18,17 +17,62 @@ from cloudtrain.pages.axes import (
     x_scale,
     y_scale,
 )
-from cloudtrain.pages.svg import Point, line, picture, steps, text, text_width
-from cloudtrain.pages.sweep_marks import mark
+from cloudtrain.pages.svg import (
+    Point,
+    element,
+    line,
+    picture,
+    plain,
+    steps,
+    text,
+    text_width,
+    tooltip,
+)
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 
+MARKS = {
+    "completed": ("circle", "trained to its end"),
+    "pruned": ("triangle", "ended at a rung, behind the others"),
+    "paused": ("square", "ended at a rung, not promoted yet"),
+    "running": ("ring", "not ended yet"),
+    "waiting": ("ring", "not ended yet"),
+    "stopped": ("diamond", "stopped on request"),
+    "failed": ("cross", "ended with an error"),
+    "too_large": ("cross", "does not fit"),
+}
+"""Shape and meaning of each state of a trial: not everybody can tell colours apart."""
 
-def told(state: SweepState, trial: Trial) -> str:
-    """A trial in words, shown where the mouse rests on it: `trial 3, completed: val_accuracy 0.98
-    (lr 0.01)`.
-    """
+_PATHS = {
+    "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+    "ring": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+    "triangle": "M-4.5 -3.5L4.5 -3.5L0 4.5Z",
+    "square": "M-3.5 -3.5L3.5 -3.5L3.5 3.5L-3.5 3.5Z",
+    "diamond": "M0 -5L5 0L0 5L-5 0Z",
+    "cross": "M-4 -4L4 4M-4 4L4 -4",
+}
+
+
+def mark(state: str, x: float, y: float, *, best: bool = False, title: str = "") -> str:
+    """Draw the mark of a trial."""
+    shape = MARKS[state][0]
+    place = f"translate({plain(x)} {plain(y)})" + (" scale(1.5)" if best else "")
+    kind = f"mark {shape}" + (" best" if best else "")
+    return element("path", *tooltip(title), d=_PATHS[shape], transform=place, class_=kind)
+
+
+def legend(states: Iterable[str]) -> str:
+    """Return the legend of the marks of these states, as HTML."""
+    meanings = {MARKS[state]: "running" if state == "waiting" else state for state in states}
+    ordered = [shape for shape in dict.fromkeys(MARKS.values()) if shape in meanings]
+    return page.legend(
+        (mark(meanings[shape], 8, 8), f"{meanings[shape]}: {shape[1]}") for shape in ordered
+    )
+
+
+def trial_text(state: SweepState, trial: Trial) -> str:
+    """Return the tooltip of a trial: `trial 3, completed: val_accuracy 0.98 (lr 0.01)`."""
     values = ", ".join(f"{key} {format_number(value)}" for key, value in trial.parameters.items())
     value = (
         "" if trial.value is None else f": {state.definition.metric} {format_number(trial.value)}"
@@ -37,13 +81,14 @@ def told(state: SweepState, trial: Trial) -> str:
 
 
 def value_of(trial: Trial) -> float | None:
-    """Its latest report; None where that was not a finite number, or there is none."""
+    """Return the latest report of a trial; None if it is missing or not finite."""
     return trial.value if trial.value is not None and math.isfinite(trial.value) else None
 
 
 def over_trials(state: SweepState) -> str:
-    """The value of each trial, by number; those without one at the bottom. A line shows the best so
-    far.
+    """Draw the value of each trial by its number, with a line of the best value.
+
+    Trials without a value are at the bottom.
     """
     x = x_scale(0, max(len(state.trials) - 1, 1))
     values = [value_of(trial) for trial in state.trials]
@@ -61,11 +106,11 @@ def over_trials(state: SweepState) -> str:
             x.at(trial.number),
             BOTTOM if value is None else y.at(value),
             best=trial is state.best,
-            title=told(state, trial),
+            title=trial_text(state, trial),
         )
         for trial, value in zip(state.trials, values, strict=True)
     ]
-    label = f"{state.definition.metric} of each trial, and the best so far"
+    label = f"{state.definition.metric} of each trial, and the best value"
     names = frame(
         x, y, "trial", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)]
     )
@@ -73,12 +118,10 @@ def over_trials(state: SweepState) -> str:
 
 
 def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
-    """The best trial's value each time that a run had ended, by the money spent; by time where
-    nothing is billed.
-    """
+    """Draw the best value after each run, over money, or over time without a bill."""
     billed = state.definition.trial_cap.usd is not None
     longest = max((moment.seconds for moment in moments), default=0.0)
-    unit, size = ("h", 3600) if longest > 7200 else ("min", 60) if longest > 120 else ("s", 1)
+    unit, size = _time_unit(longest)
     at = [moment.usd if billed else moment.seconds / size for moment in moments]
     x = x_scale(0, max(at, default=1.0))
     y = y_scale(
@@ -100,14 +143,20 @@ def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
     ]
     spent = "USD spent" if billed else f"time since the first trial ({unit})"
     names = frame(x, y, spent, state.definition.metric)
-    label = f"{state.definition.metric} over the {spent}, and the best so far"
+    label = f"{state.definition.metric} over the {spent}, and the best value"
     return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
 
 
+def _time_unit(seconds: float) -> tuple[str, int]:
+    if seconds > 7200:
+        return "h", 3600
+    if seconds > 120:
+        return "min", 60
+    return "s", 1
+
+
 def curves(state: SweepState) -> str:
-    """Every report of every trial, with the rungs at which they were compared. The best trial is
-    the thick line.
-    """
+    """Draw every report of every trial, with the rungs; the best trial is the thick line."""
     y = y_scale([value for trial in state.trials for value in trial.curve])
     x = x_scale(1, max((trial.reports for trial in state.trials), default=1))
     best = state.best
@@ -124,21 +173,25 @@ def curves(state: SweepState) -> str:
     for trial in sorted(state.trials, key=lambda trial: trial is best):
         kind = "curve best" if trial is best else "curve"
         parts += [
-            line([(x.at(report), y.at(value)) for report, value in piece], kind, told(state, trial))
+            line(
+                [(x.at(report), y.at(value)) for report, value in piece],
+                kind,
+                trial_text(state, trial),
+            )
             for piece in pieces(list(enumerate(trial.curve, 1)))
         ]
         if (value := value_of(trial)) is not None:
             place = x.at(trial.reports), y.at(value)
-            parts.append(mark(trial.state, *place, best=trial is best, title=told(state, trial)))
+            parts.append(
+                mark(trial.state, *place, best=trial is best, title=trial_text(state, trial))
+            )
     return picture(
         WIDTH, HEIGHT, f"{state.definition.metric} over the reports of each trial", *parts
     )
 
 
 def _rungs(at: Sequence[float]) -> Sequence[str]:
-    """A line at each rung, with its name above where that has room before the next one's; the last
-    has its name.
-    """
+    """Draw a line at each rung; its name only if it fits before the next name."""
     parts = [line([(x, TOP - 4), (x, BOTTOM)], "rung") for x in at]
     free = RIGHT
     for number in range(len(at), 0, -1):

@@ -1,6 +1,4 @@
-"""The page of a sweep: what it was, its charts, and a table of its trials, in one file of HTML
-without scripts.
-"""
+"""The page of a sweep: summary, charts, and a table of trials, in one HTML file."""
 
 from __future__ import annotations
 
@@ -8,8 +6,7 @@ from collections.abc import Sequence
 
 from cloudtrain.pages.document import chart, document, folded, table
 from cloudtrain.pages.svg import element, line, picture, text, words
-from cloudtrain.pages.sweep_charts import curves, over_cost, over_trials
-from cloudtrain.pages.sweep_marks import legend
+from cloudtrain.pages.sweep_charts import curves, legend, over_cost, over_trials
 from cloudtrain.sweeps.definition import METHOD_NAMES
 from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.importance import Importance
@@ -18,12 +15,12 @@ from cloudtrain.units import format_duration, format_number
 
 
 def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> str:
-    """A sweep as one HTML document."""
+    """Return a sweep as an HTML document."""
     definition = state.definition
     charts = [
         chart(
             "Objective over trials",
-            "The line is the best so far; trials without a value stand below.",
+            "The line is the best value; trials without a value are at the bottom.",
             over_trials(state),
         ),
         chart(
@@ -40,7 +37,7 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
         legend(trial.state for trial in state.trials),
         element(
             "p",
-            words("A mark at the edge of a chart may stand for a value far outside."),
+            words("A mark at the edge of a chart may be a value far outside."),
             class_="note",
         ),
         element("main", *charts),
@@ -64,7 +61,7 @@ def _sentence(shown: str) -> str:
 
 
 def _summary(state: SweepState) -> str:
-    """What the sweep is, how it stands, and its best trial."""
+    """Summarize the sweep, its state and its best trial."""
     definition = state.definition
     best = state.best
     goal = {"minimize": "the less the better", "maximize": "the more the better"}[definition.goal]
@@ -85,7 +82,7 @@ def _summary(state: SweepState) -> str:
 
 
 def _bars(shares: Importance) -> str:
-    """A bar for each setting."""
+    """Draw a bar for each setting."""
     if not shares.shares:
         return ""
     parts = []
@@ -99,7 +96,7 @@ def _bars(shares: Importance) -> str:
 
 
 def _table(state: SweepState) -> str:
-    """All trials, folded away."""
+    """Return a table of all trials, folded."""
     billed = state.definition.trial_cap.usd is not None
     header = [
         "trial",

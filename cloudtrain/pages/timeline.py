@@ -1,4 +1,4 @@
-"""The timeline of a run: a lane for the job, each node and the first rank, with spans and moments."""
+"""The timeline of a run: lanes of the job, its nodes and its first rank."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KINDS = {
     "saving": "saving",
     "stopping": "stopping",
 }
-"""The kinds of spans, with what they mean in the legend."""
+"""Kinds of spans, with their meaning in the legend."""
 MARKS = {"checkpoint": "checkpoint", "restart": "restart or resume", "error": "error"}
-"""The kinds of moments, with what they mean in the legend."""
+"""Kinds of moments, with their meaning in the legend."""
 _MOMENTS = {
     "checkpoint": "M0 -8L0 8",
     "restart": "M-5 -6L5 0L-5 6Z",
@@ -31,9 +31,9 @@ _MOMENTS = {
 
 
 def timeline(story: Story) -> str:
-    """All lanes over time."""
+    """Draw all lanes over time."""
     lanes = sorted(
-        {each.lane for each in story.spans} | {each.lane for each in story.moments}, key=_order
+        {moment.lane for moment in story.spans} | {item.lane for item in story.moments}, key=_order
     )
     if not lanes:
         return ""
@@ -63,21 +63,27 @@ def timeline(story: Story) -> str:
 
 
 def legend(story: Story) -> str:
-    """What the colours of the spans mean, and the marks of the moments, as HTML."""
-    found = {span.kind for span in story.spans}, {moment.kind for moment in story.moments}
+    """Return the legend of spans and moments, as HTML."""
+    span_kinds = {span.kind for span in story.spans}
     spans = [
-        (line([(1, 8), (15, 8)], f"span {kind}"), what)
-        for kind, what in KINDS.items()
-        if kind in found[0]
+        (line([(1, 8), (15, 8)], f"span {kind}"), meaning)
+        for kind, meaning in KINDS.items()
+        if kind in span_kinds
     ]
-    return page.legend(
-        [*spans, *((_mark(kind, 8, 8), what) for kind, what in MARKS.items() if kind in found[1])]
-    )
+    moment_kinds = {moment.kind for moment in story.moments}
+    marks = [
+        (_mark(kind, 8, 8), meaning) for kind, meaning in MARKS.items() if kind in moment_kinds
+    ]
+    return page.legend([*spans, *marks])
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which so long a time is read best, and its seconds."""
-    return ("h", 3600.0) if seconds > 7200 else ("min", 60.0) if seconds > 180 else ("s", 1.0)
+    """Return the best unit to show this time, and its length in seconds."""
+    if seconds > 7200:
+        return "h", 3600.0
+    if seconds > 180:
+        return "min", 60.0
+    return "s", 1.0
 
 
 def _order(lane: str) -> tuple[int, int]:
@@ -86,16 +92,16 @@ def _order(lane: str) -> tuple[int, int]:
 
 
 def _span(span: Span, begin: float, end: float, y: float) -> str:
-    about = f"{span.what}: {format_duration(span.end - span.begin)}"
-    return line([(begin, y), (max(end, begin + 1.0), y)], f"span {span.kind}", about)
+    title = f"{span.title}: {format_duration(span.end - span.begin)}"
+    return line([(begin, y), (max(end, begin + 1.0), y)], f"span {span.kind}", title)
 
 
 def _moment(moment: Moment, x: float, y: float) -> str:
-    return _mark(moment.kind, x, y, moment.what)
+    return _mark(moment.kind, x, y, moment.title)
 
 
-def _mark(kind: str, x: float, y: float, about: str = "") -> str:
+def _mark(kind: str, x: float, y: float, title: str = "") -> str:
     place = f"translate({plain(x)} {plain(y)})"
     return element(
-        "path", *tooltip(about), d=_MOMENTS[kind], transform=place, class_=f"moment {kind}"
+        "path", *tooltip(title), d=_MOMENTS[kind], transform=place, class_=f"moment {kind}"
     )

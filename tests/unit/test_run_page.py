@@ -117,11 +117,11 @@ def test_spans_of_a_run_follow_one_another_in_their_lanes() -> None:
         ("preparing", 60, 80),
         ("training", 80, 500),
     ]
-    assert [(span.lane, span.what) for span in story.spans if span.lane != "job"] == [
+    assert [(span.lane, span.title) for span in story.spans if span.lane != "job"] == [
         ("node 1", "installing"),
         ("rank 0", "evaluating"),
     ]
-    assert [(moment.kind, moment.what) for moment in story.moments] == [
+    assert [(moment.kind, moment.title) for moment in story.moments] == [
         ("restart", "restart 1: rank 1 was killed"),
         ("checkpoint", "checkpoint of step 1"),
     ]
@@ -322,10 +322,8 @@ def test_of_two_runs_it_is_said_which_one_failed(tmp_path: Path) -> None:
 
 def test_the_page_of_a_run_that_goes_on_says_of_when_it_is(tmp_path: Path) -> None:
     going_on = training(SUCCEEDED)[:-1]
-    assert "as it was at" in page([run_of(tmp_path, "digits-1", going_on)], START + 900)
-    assert "as it was at" not in page(
-        [run_of(tmp_path, "digits-2", training(SUCCEEDED))], START + 900
-    )
+    assert "last seen" in page([run_of(tmp_path, "digits-1", going_on)], START + 900)
+    assert "last seen" not in page([run_of(tmp_path, "digits-2", training(SUCCEEDED))], START + 900)
 
 
 def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Browser) -> None:
