@@ -1,6 +1,4 @@
-"""The interface that every provider implements, the values it uses, and how a provider is found by
-name.
-"""
+"""Interface of every provider, its values, and the search for a provider by name."""
 
 from __future__ import annotations
 
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a provider sends to start a job: `plan --json` prints `document`, `start` sends it."""
+    """The request that starts a job: `plan --json` prints `document`, `start` sends it."""
 
     provider: str
     document: Mapping[str, Any]
-    """The platform's own request, in its own format: plain JSON."""
+    """Request in the platform's format: plain JSON."""
     job: JobDocument
-    """What is sent with it for the launcher to read on every node."""
+    """Document for the launcher of every node, sent with the request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,17 +48,17 @@ class DiscoveredRun:
 
     run_id: str
     config: ProviderConfig
-    """What the provider needs to look after the job."""
+    """Settings that the provider needs to watch the job."""
     instance: str
     """The instance type; may be empty."""
     grace_seconds: int
-    """Of the job, from SIGTERM to SIGKILL."""
+    """Grace period of the job, from SIGTERM to SIGKILL."""
     request: Mapping[str, Any]
     """The cloud's own request document, as far as the cloud repeats it."""
     submitting: Submitting
-    """The first event of the run, if this machine does not know it yet."""
+    """First event of the run, if this machine does not know the run yet."""
     submitted: Submitted
-    """The second."""
+    """Second event of the run."""
     updates: Sequence[Event] = ()
     """The current phase of the job, or its end."""
 
@@ -90,97 +88,89 @@ class DiscoveredRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownRuns:
-    """The runs at a provider that this machine knows already, so that only new and changed ones are
-    asked for.
-    """
+    """Runs of a provider that this machine knows, so that discovery can skip them."""
 
     states: Mapping[str, str] = field(default_factory=dict)
-    """Run id -> state as last seen."""
+    """Run id -> last known state."""
     synced_until: dict[str, float] = field(default_factory=dict)
-    """Account -> Unix timestamp by the cloud's clock, up to which all changes are known;
-    `discover_runs` updates it.
+    """Account -> Unix timestamp by the cloud's clock; all changes before it are known.
+
+    Updated by `discover_runs`.
     """
 
 
 Progress = Callable[[int, int], None]
-"""Called with the amount done so far and the total, in the same unit (bytes)."""
+"""Called with the amount done and the total, in the same unit (bytes)."""
 
 Note = Callable[[str], None]
-"""Called with a remark for the user, such as a file that was left out."""
+"""Called with a remark for the user, such as a skipped file."""
 
 
 class Provider(ABC):
-    """A platform that runs jobs. Everything up to `render` is pure; everything after it has
-    effects.
+    """A platform that runs jobs. Everything up to `render` is pure; the rest has effects.
 
     A provider sets `declaration` and implements the abstract methods. The others have defaults, for
     platforms that can do more.
     """
 
     declaration: Declaration
-    """Name, label, section of job.yaml and URI schemes: what can be known without importing the
-    provider.
-    """
+    """Name, label, section of job.yaml and URI schemes, known without an import of the provider."""
 
     @property
     def contracts(self) -> tuple[str, ...]:
-        """The contracts whose requests it can execute; the first is its own."""
+        """Contracts whose requests the provider can execute; its own comes first."""
         return (self.declaration.contract,)
 
     @abstractmethod
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """The target that these settings and this spec mean. No network; problems are listed in the
-        target.
+        """Return the target for these settings and this spec. No network.
 
-        `rehearsal`: the request will be executed on this machine, so account settings that are
-        missing may be replaced by placeholders.
+        Problems are listed in the target. `rehearsal`: the request will be executed on this
+        machine, so placeholders may replace missing account settings.
         """
 
     def rules(self, plan: Plan) -> list[Issue]:  # noqa: ARG002
-        """Problems that rules, tables and the disk show: no network, no process, no SDK.
+        """Return problems found by rules, tables and the disk: no network, no process, no SDK.
 
-        `plan` shows them. For a rehearsal both providers are asked: the one whose request it is and
-        the one that runs it.
+        `plan` shows them. For a rehearsal this is called for both providers: the owner of the
+        request and the provider that runs it.
         """
         return []
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002
-        """Problems that only a process, a container engine or an SDK can find. Nothing that costs
-        money is done.
+        """Return problems that need a process, a container engine or an SDK. Free of charge.
 
-        `starting`: whether the job is started if there are no errors. If not, no program is
-        executed that a file beside the job names: planning a repository that is not trusted must
-        not run code from it.
+        `starting`: whether the job starts if there are no errors. Otherwise never execute a program
+        named by a file beside the job: planning an untrusted repository must not run code from it.
         """
         return []
 
     def security_findings(self, plan: Plan) -> list[Issue]:  # noqa: ARG002
-        """What a reviewer of security would say of the request. Pure, as `rules` are.
+        """Return the findings of a security review of the request. Pure, as `rules` are.
 
-        They are warnings of `check`, and refuse a job where the settings say `policy = "strict"`.
+        They are warnings of `check`, and refuse a job if the settings say `policy = "strict"`.
         """
         return []
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Questions to the platform about what a job of this spec would need there, with their
-        answers as they come.
+        """Ask the platform for everything that a job of this spec needs, and yield the answers.
 
-        `cloudtrain doctor` shows them, `check --online` those of a job. Only calls that read are
-        made: what these credentials may not look at is not wrong. `target` may have problems; they
-        are shown by themselves.
+        `cloudtrain doctor` and `check --online` show them. Only read: checks that these credentials
+        lack permission for are skipped. `target` may have problems; they are reported elsewhere.
         """
         return ()
 
     @abstractmethod
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The request for a plan. Pure.
+        """Return the request for a plan. Pure.
 
-        `image`: the image that a submit has built or looked up; None: the address that was planned.
+        `image`: the image that a submit has built or looked up; None for the planned address.
         """
 
     def repository(self, settings: Settings) -> str:  # noqa: ARG002
-        """The repository that images for its jobs are pushed to. UsageError if the settings name
-        none.
+        """Return the repository that images for its jobs are pushed to.
+
+        Raise UsageError if the settings name no repository.
         """
         raise UsageError(
             "no repository is configured",
@@ -197,63 +187,55 @@ class Provider(ABC):
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Start a job and return a reference by which it is found again. Idempotent: the remote
-        name is the run id.
+        """Start a job and return a reference to it. Idempotent: the remote name is the run id.
 
-        `archive`: the source as tar.gz. `record` stores an observation at once, so that it is known
-        even if this process dies right after. An error without `Outcome.UNKNOWN` means that nothing
-        was started.
+        `archive`: the source as tar.gz. `record` stores an observation at once, so that it survives
+        a crash of this process. An error without `Outcome.UNKNOWN` means that no job was started.
         """
 
     def warm(self, data_dir: Path) -> AbstractContextManager[None]:  # noqa: ARG002
-        """While it is open, many short jobs of this process and data folder start sooner, where the
-        platform can.
+        """Open a context that starts many short jobs sooner, if the platform can do that.
 
-        Nothing else about a job changes, and one that cannot be started so starts as ever.
+        Holds for jobs of this process and data folder. Jobs that cannot use it start as usual.
         """
         return nullcontext()
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
-        """Seconds to wait between two calls of `observe`."""
+        """Return the pause between two calls of `observe`, in seconds."""
         return POLL_SECONDS
 
     @abstractmethod
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """What the run folder does not have yet: log lines, events, and the end of a job that was
-        not watched.
+        """Yield log lines, events, and the end of a job, as far as the run folder lacks them.
 
         Each observation is stored and `state` updated before the next one is requested, because
-        events in the log decide how a job has ended. CloudError when the platform cannot be
+        events in the log decide how a job has ended. Raise CloudError if the platform cannot be
         reached.
         """
 
     @abstractmethod
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the job to save a checkpoint and end. False: not possible yet, try again. Repeating
-        it does no harm.
+        """Ask the job to save a checkpoint and end. Return False if that is not possible yet.
 
-        `record` stores an observation and updates `state`.
+        Repeating it does no harm. `record` stores an observation and updates `state`.
         """
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
-        """Leave a small file where the job of this run reads it by itself, whole at once; an
-        earlier one is replaced.
+        """Leave a small file for the job to read, written atomically; replaces an earlier one.
 
-        Idempotent, and no request to the job. UsageError where the platform has no such place, as
-        `Declaration.publishes` says before.
+        Idempotent, and no request to the job. Raise UsageError if the platform has no such place
+        (see `Declaration.publishes`).
         """
         raise UsageError(
             f"{self.declaration.label} has no place at which a job reads what is published for it"
         )
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
-        """URI or path of `model`, `output` and `checkpoints`, those that there are. No network."""
+        """Return URI or path of existing artifacts: model, output, checkpoints. No network."""
         return {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:  # noqa: ARG002
-        """URI or path of a run's checkpoints, for another run to resume from; empty if there are
-        none.
-        """
+        """Return URI or path of a run's checkpoints for a resuming run; empty if there are none."""
         return ""
 
     @abstractmethod
@@ -266,7 +248,7 @@ class Provider(ABC):
         progress: Progress | None,
         note: Note,
     ) -> list[str]:
-        """Copy these artifacts, each into `folder/<name>`; returns the names of those that exist.
+        """Copy these artifacts, each into `folder/<name>`; return the names of existing ones.
 
         Symbolic links to something inside the artifact are kept as relative links. Links that point
         outside and devices are left out, and `note` is called for each; the rest is still copied.
@@ -278,38 +260,37 @@ class Provider(ABC):
         run_id: str | None,  # noqa: ARG002
         known: KnownRuns,  # noqa: ARG002
     ) -> list[DiscoveredRun]:
-        """Jobs that cloudtrain started from any machine and that are new or changed; `run_id`: that
-        one alone.
+        """List new or changed jobs that cloudtrain started from any machine.
+
+        `run_id`: list only this run.
         """
         return []
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:  # noqa: ARG002
-        """All log lines and events of an ended run that another machine started. Called once per
-        run.
-        """
+        """Yield all log lines and events of another machine's ended run. Called once per run."""
         return ()
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """Release machines that are kept, and billed, after a run. UsageError if there are none."""
+        """Release machines that are kept, and billed, after a run. UsageError without any."""
         raise UsageError(f"run {run.run_id} keeps no machines")
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:  # noqa: ARG002
         """Return the template of an account and its deployment of that name.
 
-        `region`: empty for that of the settings. Raise UsageError if the provider has no template.
+        `region`: empty for the region of the settings. Raise UsageError if the provider has no template.
         """
         message = f"the provider {self.declaration.name!r} has no template of an account"
         raise UsageError(message, hint="aws and azure have one: --provider aws")
 
     def native_sweeps(self) -> NativeSweeps:
-        """Its cloud's own service for sweeps. UsageError if there is none."""
+        """Return the cloud's own service for sweeps. Raise UsageError if there is none."""
         raise UsageError(
             f"{self.declaration.label} has no service for sweeps of its own",
             hint="engine: portable",
         )
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """The job as an object of the platform's own SDK. UsageError if there is no such SDK."""
+        """Return the job as an object of the platform's SDK. Raise UsageError without an SDK."""
         raise UsageError(f"run {run.run_id}: {self.declaration.label} has no SDK object for a job")
 
 
@@ -318,7 +299,7 @@ POLL_SECONDS = 5.0
 
 
 def get_provider(name: str) -> Provider:
-    """The provider of that name, built in or installed. UsageError lists those there are."""
+    """Return a provider by name, built in or installed. UsageError lists the existing names."""
     if name in third_party() or not is_provider(name):
         return load_third_party(name)()  # type: ignore[no-any-return]
     provider: Provider = import_module(f"cloudtrain.providers.{name}.provider").PROVIDER()

@@ -1,8 +1,7 @@
-"""The base of providers for batch queues, schedulers and single machines: they implement six calls
-of their platform.
+"""Base of providers for batch queues, schedulers and machines: six calls to implement.
 
-The rest is the same for all of them and is here: whether an interrupted submission started the job,
-each log line once, the cause of a failure.
+Common to all of them, and implemented here: whether an interrupted submission started the job, each
+log line once, the cause of a failure.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from cloudtrain.source.extract import extract
 from cloudtrain_launcher import events
 from cloudtrain_launcher.events import Event
 
-if TYPE_CHECKING:  # looking after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.plan import Plan
 
 LONGEST_LINE = 1 << 20
-"""Bytes after which an unfinished line of a log is taken as a line."""
+"""Maximum bytes of an unfinished log line; a longer one counts as a line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,54 +44,58 @@ class JobStatus:
     """The state of a job, as its platform reports it."""
 
     phase: str
-    """The platform's state in words: `waiting in the queue`, `running`; after the end, `exit code
-    137`.
+    """State in the platform's terms: `waiting in the queue`, `running`, `exit code 137`.
 
-    It is shown as the reason of a failure if no node has reported one.
+    Shown as the reason of a failure if no node has reported one.
     """
     has_ended: bool
-    """Whether all of its processes have ended, and all of its log can be read."""
+    """True if all processes have ended and the whole log can be read."""
 
 
 class BatchProvider(Provider):
-    """A provider whose platform has jobs with names: a job has the name of its run."""
+    """A provider for a platform with named jobs: a job has the name of its run."""
 
     @abstractmethod
     def submit_job(self, run: RunFolder, request: Request, archive: Path) -> None:
-        """Start the job of a run, unless it exists already: called twice, it starts one job.
+        """Start the job of a run, unless it exists already: two calls start one job.
 
-        `archive`: the source, a .tar.gz. CloudError with `Outcome.UNKNOWN` if it is unknown whether
-        the job exists now; any other error means that nothing was started.
+        `archive`: the source, a .tar.gz. Raise CloudError with `Outcome.UNKNOWN` if the job may
+        exist now; any other error means that no job was started.
         """
 
     @abstractmethod
     def job_status(self, run: RunFolder) -> JobStatus | None:
-        """The state of a run's job; None if there is no such job. CloudError if the platform does
-        not say.
+        """Return the state of a run's job; None if it does not exist.
+
+        Raise CloudError if the platform does not answer.
         """
 
     @abstractmethod
     def read_log(self, run: RunFolder, node: int, offset: int) -> bytes:
-        """The output of a node's launcher from byte `offset` on, or the first part of it.
-        CloudError if it fails.
+        """Return output of a node's launcher from byte `offset`, or its first part.
+
+        Raise CloudError if that fails.
         """
 
     @abstractmethod
     def stop_job(self, run: RunFolder) -> None:
         """Ask the job to stop, by SIGTERM to its launchers or in another way; repeatable.
-        CloudError if it fails.
+
+        Raise CloudError if that fails.
         """
 
     @abstractmethod
     def job_folder(self, run: RunFolder) -> str:
-        """The absolute path, on the job's machine, of the folder with its `model`, `output` and
-        `checkpoints`.
+        """Return the absolute path, on the job's machine, of the folder with its artifacts.
+
+        It contains `model`, `output` and `checkpoints`.
         """
 
     @abstractmethod
     def download(self, run: RunFolder, name: str, file: IO[bytes]) -> None:
-        """Write one of these folders to a file as .tar.gz; nothing if it does not exist. CloudError
-        if it fails.
+        """Write one of these folders to a file as .tar.gz; write nothing if it does not exist.
+
+        Raise CloudError if that fails.
         """
 
     def start(
@@ -104,13 +107,13 @@ class BatchProvider(Provider):
         progress: Progress | None,  # noqa: ARG002
         record: Record,
     ) -> dict[str, Any]:
-        """Record that the job may exist from now on, then submit it; returns the reference to it."""
+        """Record that the job may exist from now on, submit it, and return its reference."""
         record(Observation(events=[events.Creating(time=time.time())]))
         self.submit_job(run, request, archive)
         return {"name": run.run_id}
 
     def observe(self, run: RunFolder, state: RunState) -> Iterator[Observation]:
-        """The job's phase, its new log lines, and its end once all of its log has been read."""
+        """Yield the job's phase, new log lines, and its end after the whole log was read."""
         if state.has_ended and not state.may_have_started:
             return
         status = self.job_status(run)
@@ -136,8 +139,9 @@ class BatchProvider(Provider):
             yield Observation(events=[ended_event(state, _outcome(state, status), time.time())])
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the job to stop if it exists; if that is unknown, find out first. False: not possible
-        yet.
+        """Ask the job to stop if it exists. Return False if that is not possible yet.
+
+        If its existence is unknown, find out first.
         """
         if state.ref is None:
             record(Observation(events=self._reconciled(run, self.job_status(run))))
@@ -158,10 +162,8 @@ class BatchProvider(Provider):
         progress: Progress | None,  # noqa: ARG002
         note: Note,
     ) -> list[str]:
-        """Download and extract the folders; returns the names of those that exist. The archives are
-        not trusted.
-        """
-        found = []
+        """Download and extract untrusted archives of the folders; return the existing names."""
+        existing = []
         for name in names:
             with NamedTemporaryFile(dir=folder.parent) as file:
                 self.download(run, name, file)
@@ -169,8 +171,8 @@ class BatchProvider(Provider):
                 roots = (f"{self.job_folder(run)}/{name}",)
                 exists = Path(file.name).stat().st_size > 0
                 if exists and extract(Path(file.name), folder / name, roots, note, name):
-                    found.append(name)
-        return found
+                    existing.append(name)
+        return existing
 
     def _reconciled(self, run: RunFolder, status: JobStatus | None) -> list[Event]:
         ref = {"name": run.run_id} if status is not None else None
@@ -184,17 +186,17 @@ class BatchProvider(Provider):
         """
         for node in range(nodes):
             stream = f"node-{node}"
-            at = int(positions.get(stream, {}).get("bytes", 0))
-            while text := self.read_log(run, node, at):
+            offset = int(positions.get(stream, {}).get("bytes", 0))
+            while text := self.read_log(run, node, offset):
                 lines = text[: text.rfind(b"\n") + 1] or (
                     text if whole or len(text) >= LONGEST_LINE else b""
                 )
                 if not lines:
                     break
-                at = at + len(lines)
-                now = time.time()
-                stamped = [(now, line) for line in lines.removesuffix(b"\n").split(b"\n")]
-                yield LogPart(node=node, lines=stamped, stream=stream, position={"bytes": at})
+                offset += len(lines)
+                read_at = time.time()
+                stamped = [(read_at, line) for line in lines.removesuffix(b"\n").split(b"\n")]
+                yield LogPart(node=node, lines=stamped, stream=stream, position={"bytes": offset})
         return True
 
 
@@ -205,31 +207,30 @@ def program_output(
     *,
     unknown: Container[int] = (),
 ) -> bytes:
-    """Run a program with `data` as its input; returns its output, empty if that is written to the
-    file `out`.
+    """Run a program with `data` as its input and return its output.
 
-    CloudError with its error output if it fails; UsageError if it cannot be started. `unknown`:
-    exit codes that do not say whether it has done its work, such as 255 of ssh; then the error is
-    transient and its outcome UNKNOWN.
+    `out`: the file for the output; the result is empty then. `unknown`: exit codes that leave open
+    whether the work is done, such as 255 of ssh; the error is then transient and its outcome
+    UNKNOWN. Raise CloudError with its error output if it fails, UsageError if it cannot be started.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             argv, input=data, stdout=out or subprocess.PIPE, stderr=subprocess.PIPE, check=False
         )
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error.strerror}") from None
-    if done.returncode == 0:
-        return done.stdout or b""
-    is_unknown = done.returncode in unknown
+    if completed.returncode == 0:
+        return completed.stdout or b""
+    is_unknown = completed.returncode in unknown
     outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
-    complaint = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+    complaint = (
+        completed.stderr.decode(errors="replace").strip() or f"exit code {completed.returncode}"
+    )
     raise CloudError(f"{argv[0]}: {complaint}", transient=is_unknown, outcome=outcome)
 
 
 def _outcome(state: RunState, status: JobStatus) -> FinalState:
-    """The final state of a run and its reason, by the reports of its nodes and the status of its
-    job.
-    """
+    """Return the final state of a run and its reason, from its nodes and its job."""
     outcomes = {node.outcome for node in state.nodes_ended.values()}
     is_reported = all_nodes_reported(state, state.nodes)
     if "failed" in outcomes:

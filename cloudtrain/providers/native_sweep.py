@@ -1,11 +1,9 @@
-"""The interface of native sweeps: a cloud's own service chooses the values and starts the trials of
-a `sweep` section.
+"""Interface of native sweeps: a cloud's service chooses values and starts the trials.
 
-The sweep's folder is laid out as a run's is, so that submitting, looking again after a lost answer,
-and stopping are recorded as those of a job are: plan.json, request.json, job.json and events.jsonl.
-Its plan is the job's, with the sweep's id as run id. A trial is a job of the cloud with a name that
-the cloud chose: `NativeTrial.run` makes an ordinary run of it, which is listed, watched and fetched
-as any other.
+The sweep's folder has the layout of a run folder (plan.json, request.json, job.json and
+events.jsonl), so that submissions, lost answers and stops are recorded as for a job. Its plan is
+the job's, with the sweep's id as run id. A trial is a job with a name chosen by the cloud:
+`NativeTrial.run` makes an ordinary run of it, which is listed, watched and fetched like any other.
 """
 
 from __future__ import annotations
@@ -29,29 +27,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NativeTrial:
-    """One trial, as the cloud's service lists it."""
+    """A trial, as the cloud's service lists it."""
 
     number: int
-    """From 0, in the order in which the service has started them."""
+    """Number from 0, in the order of starts."""
     name: str
-    """The cloud's name of its job: the id of its run."""
+    """Name of its job in the cloud: the id of its run."""
     parameters: Mapping[str, Scalar]
-    """A value for each setting of the space, of the type that a trial of ours has."""
+    """Value of each setting, of the same type as in a portable trial."""
     state: Literal["waiting", "running", "completed", "pruned", "failed", "stopped"]
-    """As in `sweeps.state.Trial`; pruned: the service has ended it before its time."""
+    """State as in `sweeps.state.Trial`; pruned: the service ended it early."""
     reason: str = ""
     value: float | None = None
-    """The latest value of the metric; None where the service does not say."""
+    """Latest value of the metric; None if the service does not report it."""
     curve: Sequence[float] = ()
-    """Every report of the metric, where the service keeps them; else they are among the events of
-    its run.
-    """
+    """All reports of the metric, if the service keeps them; else they are events of its run."""
     usd: float | None = None
-    """What it has cost; None where that is not known (yet)."""
+    """Cost until now; None if unknown."""
     seconds: float = 0.0
-    """How long it has run."""
+    """Duration until now."""
     run: DiscoveredRun | None = None
-    """What makes an ordinary run of it; None while there is nothing to look after."""
+    """Values for an ordinary run of it; None before there is a job to watch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,41 +55,42 @@ class NativeSweepState:
     """A sweep as the cloud's service describes it."""
 
     state: Literal["running", "stopping", "succeeded", "failed", "stopped"]
-    """The last three are final, and no trial changes any more. succeeded: all trials have ended,
-    and one has a value; failed: none has, or the service could not go on.
+    """Current state; the last three are final.
+
+    succeeded: all trials have ended, and one has a value. failed: no trial has a value, or the
+    service failed.
     """
     reason: str = ""
     trials: Sequence[NativeTrial] = ()
-    """All of them, by number."""
+    """All trials, by number."""
     url: str = ""
-    """The cloud's own page about it."""
+    """Page of the sweep in the cloud's console."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """True if the state is final."""
         return self.state in ("succeeded", "failed", "stopped")
 
 
 class NativeSweeps(Protocol):
-    """What a provider with a service for sweeps implements. Up to `render` all is pure;
+    """Interface of a provider with a service for sweeps. Everything up to `render` is pure.
+
     `plan.spec.sweep` is set.
     """
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """What the service cannot express, each at its line, and what it may cost against the
-        budget.
+        """Return parts that the service cannot express, each at its line, and a budget at risk.
 
-        Nothing is approximated: an error refuses the sweep. Problems of the job itself are those of
-        `Provider.rules`.
+        Nothing is approximated: an error refuses the sweep. `Provider.rules` covers the job itself.
         """
         ...
 
     def method(self, plan: Plan) -> str:
-        """Name the service's own way to choose values, for people: `SageMaker's Bayesian strategy`."""
+        """Name the service's method of choosing values: `SageMaker's Bayesian strategy`."""
         ...
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The service's own request, with the job document that all trials share."""
+        """Return the service's request, with the job document that all trials share."""
         ...
 
     def start(
@@ -105,28 +102,24 @@ class NativeSweeps(Protocol):
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Start the sweep and return a reference by which it is found again: as `Provider.start`
-        does for a job.
+        """Start the sweep and return a reference to it, as `Provider.start` does for a job.
 
         Idempotent: the remote name is the sweep's id. An error without `Outcome.UNKNOWN` means that
-        nothing was started.
+        no sweep was started.
         """
         ...
 
     def observe(
         self, folder: RunFolder, state: RunState, record: Record
     ) -> NativeSweepState | None:
-        """The sweep and all its trials as they are now. CloudError when the service cannot be
-        reached.
+        """Return the current state of the sweep and its trials.
 
-        `state`: that of `folder`, in which `record` writes what became of an interrupted
-        submission. None: it is not known yet whether the sweep was started, or `state` has ended
-        since it was not.
+        `state`: state of `folder`; `record` stores in it the outcome of an interrupted
+        submission. Return None if it is not known yet whether the sweep was started, or if `state`
+        has ended because it was not. Raise CloudError if the service cannot be reached.
         """
         ...
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the service to stop all trials, each of which saves a checkpoint. False: not possible
-        yet, try again.
-        """
+        """Ask the service to stop all trials with a checkpoint. Return False if not possible yet."""
         ...

@@ -1,6 +1,6 @@
-"""What a provider of another package is made of, in one place: all that it needs to import.
+"""Everything that a provider in another package imports.
 
-`docs/guides/add-a-provider.md` shows a whole one. What is not named here may change without notice.
+`docs/guides/add-a-provider.md` shows a whole one. Other names may change without notice.
 """
 
 from __future__ import annotations

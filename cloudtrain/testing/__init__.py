@@ -1,3 +1,1 @@
-"""Tests for those who extend cloudtrain. They need pytest, which is imported with them and nowhere
-else.
-"""
+"""Tests for authors of providers. They need pytest, which only this package imports."""

@@ -1,6 +1,4 @@
-"""What the conformance suite must know of a platform, and the job folder from which it submits
-there.
-"""
+"""Description of a platform under test, and the job folder that the suite submits from."""
 
 from __future__ import annotations
 
@@ -21,32 +19,33 @@ from cloudtrain.submission.jobs import plan as make_plan
 
 GREETING_FILE = "greeting.txt"
 GREETING = "hello from the input"
-"""What the input folder holds that a platform may offer to the suite: one file, and its text."""
+"""File in the input folder that a platform may offer to the suite, and its text."""
 SECRET = "never-write-this-down-5f1c"  # noqa: S105  (a secret of the suite alone)
-"""The value of the secret that a platform may keep for the suite."""
+"""Value of the secret that a platform may keep for the suite."""
 
 LINES = 200
-"""How many numbered lines each job of the suite prints."""
+"""Number of lines that each job of the suite prints."""
 ARGUMENTS = ("it's", "a b", "$HOME", "")
-"""Arguments of these jobs that a shell would change if it were let."""
+"""Arguments of these jobs; a shell would change them."""
 VARIABLE = "two words, 'quotes' and $HOME"
-"""The value of a variable of these jobs, for the same reason."""
+"""Value of a variable of these jobs; a shell would change it."""
 
-PROGRAM = '''"""A job of the conformance suite: tells what it sees, prints, writes, and ends as it is told."""
+PROGRAM = '''"""A job of the conformance suite: reports its environment, prints, writes and ends."""
 
 import hashlib, os, sys, time
 from pathlib import Path
 
 from cloudtrain_job import emit
 
-secret, given = os.environ.get("CONFORMANCE_SECRET", ""), os.environ.get("CLOUDTRAIN_INPUT_GREETING", "")
+secret = os.environ.get("CONFORMANCE_SECRET", "")
+greeting_folder = os.environ.get("CLOUDTRAIN_INPUT_GREETING", "")
 print("the secret is", secret, flush=True)
 emit(
     "seen",
     argv=sys.argv[2:],
     variable=os.environ["CONFORMANCE_VARIABLE"],
     secret=hashlib.sha256(secret.encode()).hexdigest(),
-    greeting=Path(given, "greeting.txt").read_text() if given else "",
+    greeting=Path(greeting_folder, "greeting.txt").read_text() if greeting_folder else "",
 )
 for number in range(LINES):
     print(f"line {number}", flush=True)
@@ -63,62 +62,62 @@ if sys.argv[1] == "wait":
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """A place where the provider under test can run jobs of the suite: the real one, or a stand-in
-    on this machine.
+    """A place where the provider under test can run jobs: the real one, or a stand-in.
 
     Its machines need Python with torch.
     """
 
     provider: str
-    """The provider's name."""
+    """Name of the provider."""
     job: Mapping[str, Any] = field(default_factory=dict)
-    """Parts of job.yaml that every job there needs: the provider's own section, an image."""
+    """Parts of job.yaml that every job needs: the provider's own section, an image."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that the client needs: an account, where a stand-in is."""
+    """Environment variables that the client needs: an account, the address of a stand-in."""
     input: str = ""
-    """Where it has a folder with the file GREETING_FILE, as a spec names it; empty: inputs are not
-    tried.
-    """
+    """Location of a folder with the file GREETING_FILE, as in a spec; empty to skip inputs."""
     secret: str = ""
-    """Where it keeps SECRET, as a spec names it; empty: secrets are not tried."""
+    """Location of SECRET, as in a spec; empty to skip secrets."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A job folder and a home of its own, from which this process submits to a platform."""
+    """A job folder and a separate home for submissions to a platform."""
 
     platform: Platform
     folder: Path
 
     @property
     def name(self) -> str:
-        """The provider's name."""
+        """Name of the provider."""
         return self.platform.provider
 
     @property
     def provider(self) -> Provider:
-        """A new one, as each command has it."""
+        """Return a new provider, as each command does."""
         return get_provider(self.name)
 
     @property
     def data_dir(self) -> Path:
-        """Where its runs are kept."""
+        """Folder of its runs."""
         return self.folder / "data"
 
     @contextmanager
     def client(self) -> Iterator[None]:
-        """Inside, this process is a client of the platform, in the job's folder."""
+        """Make this process a client of the platform, in the job's folder."""
         with pytest.MonkeyPatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith("CLOUDTRAIN_")]:
+            for name in filter(_is_setting, list(os.environ)):
                 patch.delenv(name)
-            own = {"HOME": str(self.folder / "home"), "CLOUDTRAIN_DATA_DIR": str(self.data_dir)}
-            for name, value in {**own, **self.platform.env}.items():
+            defaults = {
+                "HOME": str(self.folder / "home"),
+                "CLOUDTRAIN_DATA_DIR": str(self.data_dir),
+            }
+            for name, value in {**defaults, **self.platform.env}.items():
                 patch.setenv(name, value)
             patch.chdir(self.folder / "job")
             yield
 
     def load(self, document: Mapping[str, Any]) -> Job:
-        """A job, from a file that says this: each key on a line of its own."""
+        """Load a job from a file with this content, each key on its own line."""
         path = self.folder / "job" / "job.yaml"
         path.write_text(
             yaml.safe_dump({"name": "conformance", **document}, sort_keys=False), encoding="utf-8"
@@ -126,9 +125,7 @@ class Bench:
         return load(path)
 
     def plan(self, kind: str, **more: Any) -> Plan:
-        """The plan of a job that is to `succeed`, `fail` or `wait` for ever. `more`: parts of
-        job.yaml.
-        """
+        """Plan a job that is to `succeed`, `fail` or `wait`. `more`: parts of job.yaml."""
         document: dict[str, Any] = {
             "source": "source",
             "entrypoint": "train.py",
@@ -144,8 +141,12 @@ class Bench:
         return make_plan(self.load({**document, **more}), self.name, run_id=f"{self.name}-{kind}")
 
 
+def _is_setting(variable: str) -> bool:
+    return variable.startswith("CLOUDTRAIN_")
+
+
 def make_bench(platform: Platform, folder: Path) -> Bench:
-    """The folders, with the program of the suite's jobs."""
+    """Create the folders, with the program of the suite's jobs."""
     for name in ("job/source", "home"):
         (folder / name).mkdir(parents=True)
     (folder / "job" / "source" / "train.py").write_text(PROGRAM, encoding="utf-8")
@@ -153,15 +154,14 @@ def make_bench(platform: Platform, folder: Path) -> Bench:
 
 
 class Checks:
-    """The base of classes of checks: their job folder, on the platform that the provider's author
-    names.
-    """
+    """Base class of checks: their job folder, on the platform that the provider's author names."""
 
     @classmethod
     @contextmanager
     def platform(cls, folder: Path) -> Iterator[Platform]:  # noqa: ARG003
-        """Where the suite's jobs run; `folder` is an empty one of this class of tests. To be
-        overridden.
+        """Run a platform for the suite's jobs. To be overridden.
+
+        `folder`: an empty folder for this class of tests.
         """
         raise NotImplementedError(
             f"{cls.__name__} does not say where its jobs run: it needs a method `platform`"
@@ -171,7 +171,7 @@ class Checks:
     @pytest.fixture(scope="class")
     @classmethod
     def bench(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-        """The job folder of all tests of the class."""
+        """Share one job folder between all tests of the class."""
         folder = tmp_path_factory.mktemp("conformance")
         (folder / "platform").mkdir()
         with cls.platform(folder / "platform") as platform:
@@ -183,7 +183,7 @@ class Checks:
             yield
 
 
-def must(holds: bool, found: str, promise: str) -> None:
-    """Fail with what the provider did and what the protocol says, unless it holds."""
+def must(holds: bool, behavior: str, promise: str) -> None:
+    """Fail with the behavior of the provider and the promise of the protocol, unless it holds."""
     if not holds:
-        pytest.fail(f"{found}\nthe protocol: {promise}", pytrace=False)
+        pytest.fail(f"{behavior}\nthe protocol: {promise}", pytrace=False)

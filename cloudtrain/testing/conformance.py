@@ -1,5 +1,4 @@
-"""The suite that a provider's author runs with pytest: what every provider must keep to, each as a
-test.
+"""Conformance suite for pytest: a test for each promise that a provider has to keep.
 
     from contextlib import contextmanager
     from cloudtrain.testing.conformance import Platform, ProviderConformance
@@ -22,10 +21,9 @@ from cloudtrain.testing.run_checks import RunChecks
 __all__ = ["GREETING", "GREETING_FILE", "SECRET", "Platform", "ProviderConformance"]
 
 
-class ProviderConformance(
-    RunChecks, PlanningChecks
-):  # pytest runs the tests of the last base first
-    """All of it. Subclass it, name the class `Test…`, and say by `platform` where its jobs run.
+# pytest runs the tests of the last base first
+class ProviderConformance(RunChecks, PlanningChecks):
+    """The whole suite. Subclass it as `Test…` and implement `platform`.
 
-    `timeout_seconds` is how long a job may take, its wait for a machine included.
+    `timeout_seconds`: maximum duration of a job, including its wait for a machine.
     """

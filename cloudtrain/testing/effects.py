@@ -1,6 +1,4 @@
-"""What a piece of code does to the world, as Python's audit events tell: processes that it starts,
-connections.
-"""
+"""Record processes and connections that code starts, from Python's audit events."""
 
 from __future__ import annotations
 
@@ -24,19 +22,20 @@ _CONNECTIONS = (
 
 @dataclass
 class Effects:
-    """What one thread has done since `recorded` began."""
+    """Effects of one thread since `recorded` began."""
 
     is_forbidden: bool = False
     processes: list[str] = field(default_factory=list)
-    """Each as its arguments."""
+    """Arguments of each process."""
     connections: list[str] = field(default_factory=list)
-    """Each as what was called, and for which address."""
+    """Call and address of each connection."""
 
 
 @contextmanager
 def recorded(*, is_forbidden: bool = False) -> Iterator[Effects]:
-    """Inside, what this thread does is recorded; if it is forbidden, it fails too. Calls of git do
-    not count.
+    """Record processes and connections of this thread; calls of git do not count.
+
+    `is_forbidden`: they fail as well.
     """
     _install()
     thread = threading.get_ident()
@@ -49,14 +48,12 @@ def recorded(*, is_forbidden: bool = False) -> Iterator[Effects]:
 
 
 _RECORDING: dict[int, Effects] = {}
-"""By thread: an imitated cloud may live in others."""
+"""By thread: an imitated cloud may use other threads."""
 _INSTALLED: list[bool] = []
 
 
 def _install() -> None:
-    """Once: a hook stays as long as the process, and costs next to nothing while nothing is
-    recorded.
-    """
+    """Install the hook once: Python cannot remove it. It is cheap without a recorder."""
     if not _INSTALLED:
         _INSTALLED.append(True)
         sys.addaudithook(_hear)

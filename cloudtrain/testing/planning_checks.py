@@ -1,6 +1,4 @@
-"""What holds of every provider before anything is started: its declaration, its section, plans and
-requests.
-"""
+"""Checks before a job starts: declaration, section, plans and requests of a provider."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from cloudtrain.testing.effects import Effects, recorded
 
 
 class PlanningChecks(Checks):
-    """A provider's values."""
+    """Checks of a provider's values."""
 
     def test_its_declaration_is_complete(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)
@@ -49,25 +47,25 @@ class PlanningChecks(Checks):
 
     def test_it_has_the_whole_protocol(self, bench: Bench) -> None:
         for name, method in inspect.getmembers(Provider, inspect.isfunction):
-            own = getattr(bench.provider, name, None)
+            implementation = getattr(bench.provider, name, None)
             must(
-                callable(own),
+                callable(implementation),
                 f"it has no method {name}",
                 "a provider is a cloudtrain.providers.Provider",
             )
-            wanted = list(inspect.signature(method).parameters)[1:]
-            found = list(inspect.signature(own).parameters)  # type: ignore[arg-type]
+            expected = list(inspect.signature(method).parameters)[1:]
+            parameters = list(inspect.signature(implementation).parameters)  # type: ignore[arg-type]
             must(
-                found[: len(wanted)] == wanted,
-                f"{name} takes {found}",
-                f"{name} takes {wanted}, by these names",
+                parameters[: len(expected)] == expected,
+                f"{name} takes {parameters}",
+                f"{name} takes {expected}, by these names",
             )
 
     def test_what_its_declaration_shows_can_be_written_in_a_job(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)
-        places = [f"{store}:{form}" for store, form in declared.secret_stores.items()]
+        locations = [f"{store}:{form}" for store, form in declared.secret_stores.items()]
         parts: dict[str, Any] = {
-            "secrets": {f"S{n}": {bench.name: place} for n, place in enumerate(places)}
+            "secrets": {f"S{n}": {bench.name: location} for n, location in enumerate(locations)}
         }
         parts["inputs"] = {"data": {bench.name: declared.input_example}}
         problems = _problems(bench, {**bench.platform.job, **parts})
@@ -78,12 +76,11 @@ class PlanningChecks(Checks):
 
     def test_an_unknown_key_of_its_section_is_refused_at_its_line(self, bench: Bench) -> None:
         problems = _problems(bench, {bench.name: {"no_such_key": 1}})
-        has_section = declaration_of(bench.name).section is not None
-        path, place = (
-            ((bench.name, "no_such_key"), "job.yaml:3:3")
-            if has_section
-            else ((bench.name,), "job.yaml:2:1")
-        )
+        path: tuple[str, ...] = (bench.name,)
+        place = "job.yaml:2:1"
+        if declaration_of(bench.name).section is not None:
+            path = (bench.name, "no_such_key")
+            place = "job.yaml:3:3"
         must(
             any(issue.path == path and issue.origin.endswith(place) for issue in problems),
             f"a key that it does not know is answered with: {_lines(problems) or 'nothing'}",
@@ -158,10 +155,10 @@ class PlanningChecks(Checks):
             f"the request is of {first.provider!r}",
             "Request.provider is its name",
         )
-        for what, document in (("document", first.document), ("job", first.job.to_json())):
+        for name, document in (("document", first.document), ("job", first.job.to_json())):
             must(
                 json.loads(json.dumps(document)) == document,
-                f"Request.{what} is another thing when it is read back",
+                f"Request.{name} is another thing when it is read back",
                 "a request is plain JSON: text, numbers, lists, mappings",
             )
 
@@ -182,13 +179,13 @@ class PlanningChecks(Checks):
     def test_neither_plan_nor_request_holds_the_value_of_a_secret(self, bench: Bench) -> None:
         plan = bench.plan("succeed")
         request = render(plan)
-        for what, document in (
+        for name, document in (
             ("plan", plan.to_json()),
             ("request", [request.document, request.job.to_json()]),
         ):
             must(
                 SECRET not in json.dumps(document),
-                f"its {what} holds the value of a secret",
+                f"its {name} holds the value of a secret",
                 "a spec names where a secret is kept; its value is looked up when the job starts,"
                 " on its machine",
             )
@@ -209,7 +206,7 @@ class PlanningChecks(Checks):
 
 
 def _problems(bench: Bench, document: Mapping[str, Any]) -> list[Issue]:
-    """What loading and planning a job refuses."""
+    """Return the issues of loading and planning a job."""
     try:
         make_plan(bench.load(document), bench.name)
     except SpecError as error:

@@ -1,8 +1,6 @@
-"""What holds of every provider's runs: one job for one run id, each line once, the end and its
-cause, a stop, results.
+"""Checks of runs: one job per run id, each line once, cause of the end, stop and results.
 
-Three jobs run for all checks of a class: one that succeeds, one that fails, and one that is
-stopped.
+Three jobs run for all checks of a class: one succeeds, one fails and one is stopped.
 """
 
 from __future__ import annotations
@@ -39,35 +37,33 @@ from cloudtrain.testing.effects import Effects, recorded
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.2
-"""Between two looks at a run, whatever pause the provider asks for."""
+"""Pause between two looks at a run, whatever the provider asks for."""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """The runs, by what they are to do, and what this process did to submit them."""
+    """The runs by kind, and the effects of submitting them."""
 
     runs: dict[str, Run]
     effects: Effects
 
     def ended(self, kind: str, seconds: float) -> Run:
-        """The run when it has ended: each look is that of a new process, which knows what is on
-        disk.
-        """
+        """Wait until the run has ended and return it. Each look reads the run folder anew."""
         run_id = self.runs[kind].id
         _eventually(lambda: find_run(run_id).status().has_ended, f"{run_id} has not ended", seconds)
         return find_run(run_id)
 
 
 class RunChecks(Checks):
-    """A provider's effects."""
+    """Checks of a provider's effects."""
 
     timeout_seconds: ClassVar[float] = 300.0
-    """How long one job of the suite may take, its wait for a machine included."""
+    """Maximum duration of a job of the suite, including its wait for a machine."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def jobs(cls, bench: Bench) -> Jobs:
-        """The jobs of all tests of the class."""
+        """Share the jobs between all tests of the class."""
         return submit_jobs(bench)
 
     def test_a_run_id_is_submitted_once(self, bench: Bench, jobs: Jobs) -> None:
@@ -94,18 +90,18 @@ class RunChecks(Checks):
 
     def test_the_job_sees_what_the_spec_says(self, bench: Bench, jobs: Jobs) -> None:
         run = jobs.ended("succeed", self.timeout_seconds)
-        seen = next(
+        reported = next(
             (dict(event.extra) for event in run.folder.events() if event.type == "seen"), {}
         )
-        wanted: dict[str, Any] = {"argv": list(ARGUMENTS), "variable": VARIABLE}
+        expected: dict[str, Any] = {"argv": list(ARGUMENTS), "variable": VARIABLE}
         if bench.platform.input:
-            wanted["greeting"] = GREETING
+            expected["greeting"] = GREETING
         if bench.platform.secret:
-            wanted["secret"] = hashlib.sha256(SECRET.encode()).hexdigest()
-        for name, value in wanted.items():
+            expected["secret"] = hashlib.sha256(SECRET.encode()).hexdigest()
+        for name, value in expected.items():
             must(
-                seen.get(name) == value,
-                f"the job's {name} is {seen.get(name)!r}, not {value!r}",
+                reported.get(name) == value,
+                f"the job's {name} is {reported.get(name)!r}, not {value!r}",
                 "arguments, variables, inputs and secrets reach the program as they are: no shell"
                 " changes them",
             )
@@ -116,13 +112,13 @@ class RunChecks(Checks):
         numbers = [
             event.extra["number"] for event in run.folder.events() if event.type == "numbered"
         ]
-        for what, found, wanted in (
+        for kind, actual, expected in (
             ("lines", lines, [f"line {number}" for number in range(LINES)]),
             ("events", numbers, list(range(LINES))),
         ):
             must(
-                found == wanted,
-                f"of {LINES} {what} there are {len(found)}: {_difference(found, wanted)}",
+                actual == expected,
+                f"of {LINES} {kind} there are {len(actual)}: {_difference(actual, expected)}",
                 "observe gives what the run folder does not hold yet; LogPart.position says how far"
                 " a log was read",
             )
@@ -227,16 +223,14 @@ class RunChecks(Checks):
 
 
 def _content(path: Path) -> bytes:
-    """Of a file; nothing of a folder, nor of a file that a running job has just replaced."""
+    """Content of a file; empty for a folder and for a file that a running job has just replaced."""
     with suppress(FileNotFoundError):
         return path.read_bytes() if path.is_file() else b""
     return b""
 
 
 def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
-    """Jobs, submitted: all three unless some are named. That which succeeds is started a second
-    time at once.
-    """
+    """Submit jobs: all three unless some are named. Start the successful job twice."""
     runs = {}
     with bench.client(), recorded() as effects:
         for kind in kinds or ("succeed", "fail", "wait"):
@@ -247,7 +241,7 @@ def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
 
 
 def _start_again(bench: Bench, run: Run) -> None:
-    """The very same submission once more, as if its answer had been lost."""
+    """Submit once more, as if the first answer had been lost."""
     plan = bench.plan("succeed")
     folder = run.folder
     request = Request(
@@ -258,15 +252,15 @@ def _start_again(bench: Bench, run: Run) -> None:
 
 def _eventually(look: Callable[[], T], complaint: str, seconds: float) -> T:
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (result := look()):
         if time.monotonic() > deadline:
             pytest.fail(f"{complaint} after {seconds:g} s", pytrace=False)
         time.sleep(LOOK_SECONDS)
-    return found
+    return result
 
 
 def _command_lines() -> str:
-    """Those of all processes of this machine, where the system shows them."""
+    """Command lines of all processes of this machine, where the system shows them."""
     return "\n".join(text for text in map(_text, Path("/proc").glob("[0-9]*/cmdline")) if text)
 
 
@@ -277,11 +271,9 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _difference(found: list[Any], wanted: list[Any]) -> str:
-    pairs: Iterator[tuple[Any, Any]] = zip(found, wanted, strict=False)
+def _difference(actual: list[Any], expected: list[Any]) -> str:
+    pairs: Iterator[tuple[Any, Any]] = zip(actual, expected, strict=False)
     first = next((pair for pair in pairs if pair[0] != pair[1]), None)
-    return (
-        f"{first[0]!r} where {first[1]!r} belongs"
-        if first
-        else f"the last is {found[-1] if found else None!r}"
-    )
+    if first is None:
+        return f"the last is {actual[-1] if actual else None!r}"
+    return f"{first[0]!r} where {first[1]!r} belongs"

@@ -153,7 +153,7 @@ def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _profile_issues(profile: str, environ: Mapping[str, str] = os.environ) -> list[Issue]:
-    """Whether the AWS CLI has such a profile; boto3 makes no client for one that is missing."""
+    """Report whether the AWS CLI has such a profile; boto3 makes no client for one that is missing."""
     config = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     credentials = Path(
         environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"

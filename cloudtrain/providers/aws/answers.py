@@ -73,14 +73,14 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
 
 
 def _lacks_etag(output: Any, headers: Any) -> bool:
-    """Whether the ETag that an operation of S3 answers with as a header is missing."""
+    """Return True if the ETag that an operation of S3 answers with as a header is missing."""
     member = output.members.get("ETag")
     is_header = member is not None and member.serialization.get("location") == "header"
     return is_header and "etag" not in headers
 
 
 def _needs_body(output: Any) -> bool:
-    """Whether anything of an operation's answer is in its body."""
+    """Return True if anything of an operation's answer is in its body."""
     members = output.members.values() if output is not None else ()
     return any("location" not in member.serialization for member in members)
 

@@ -125,7 +125,7 @@ class AwsClient:
         return True
 
     def exists(self, bucket: str, key: str) -> bool:
-        """Whether an object exists. CloudError if S3 does not say."""
+        """Return True if an object exists. CloudError if S3 does not say."""
         try:
             with self._calling("head_object", f"s3://{bucket}/{key}"):
                 self._client("s3").head_object(Bucket=bucket, Key=key)

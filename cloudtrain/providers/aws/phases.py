@@ -127,7 +127,7 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
 
 
 def has_trained(described: Mapping[str, Any]) -> bool:
-    """Whether the job's program ever ran; if not, its log stays empty."""
+    """Return True if the job's program ever ran; if not, its log stays empty."""
     return any(
         item.get("Status") == "Training"
         for item in described.get("SecondaryStatusTransitions") or ()

@@ -36,7 +36,7 @@ _TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
 def is_region(name: str) -> bool:
-    """Whether AWS calls a region so: `eu-west-1`."""
+    """Return True if AWS calls a region so: `eu-west-1`."""
     return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 

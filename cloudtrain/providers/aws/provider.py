@@ -49,7 +49,7 @@ class SageMakerProvider(Provider):
         return rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Whether boto3 is installed and accepts the request. No network."""
+        """Report whether boto3 is installed and accepts the request. No network."""
         from cloudtrain.providers.aws.validate import model_issues
 
         return model_issues(plan)

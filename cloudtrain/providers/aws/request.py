@@ -256,14 +256,14 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def has_own_disk(types: Sequence[str]) -> bool:
-    """Whether any of these types has local NVMe disks, which are always encrypted and accept no
+    """Return True if any of these types has local NVMe disks, which are always encrypted and accept no
     key.
     """
     return any(map(local_disks, types))
 
 
 def needs_volume(types: Sequence[str]) -> bool:
-    """Whether any of these types has no local disk: with one, SageMaker does not accept a volume
+    """Return True if any of these types has no local disk: with one, SageMaker does not accept a volume
     size.
     """
     return not all(map(local_disks, types))

@@ -41,7 +41,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
 
 
 def _needs_network(plan: Plan) -> bool:
-    """Whether isolation would keep the job from something that it asks for: see the rules of
+    """Return True if isolation would keep the job from something that it asks for: see the rules of
     `network_isolation`.
     """
     installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor

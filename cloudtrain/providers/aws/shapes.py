@@ -92,7 +92,7 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
 
 
 def _has_type(type_name: str, value: Any) -> bool:
-    """Whether botocore could send this value as that type. Types that are unknown here are
+    """Return True if botocore could send this value as that type. Types that are unknown here are
     accepted.
     """
     match type_name:

@@ -122,7 +122,7 @@ def _end_events(
 def _log_lag_is_over(
     described: Mapping[str, Any], state: RunState, now: float, poll_seconds: float
 ) -> bool:
-    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as
+    """Return True if the last lines have had time to arrive: since the end, or since we first saw it, as
     clocks differ.
     """
     if not has_trained(described):

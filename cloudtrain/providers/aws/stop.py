@@ -105,5 +105,5 @@ def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
 
 
 def _is_over_or_stopping(described: Mapping[str, Any]) -> bool:
-    """Whether the job is stopping or over."""
+    """Return True if the job is stopping or over."""
     return final_state(described) is not None or described["TrainingJobStatus"] == "Stopping"

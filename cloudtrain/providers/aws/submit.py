@@ -163,7 +163,7 @@ def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any
 def is_own(
     cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_request: Callable[[], bool]
 ) -> bool:
-    """Whether what has this ARN was created by the submission with these tags.
+    """Return True if what has this ARN was created by the submission with these tags.
 
     The tags decide. If they are not visible, for want of a permission or because the service does
     not show them yet, `same_request` compares what was requested.
@@ -179,7 +179,7 @@ def is_own(
 
 
 def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-    """Whether a job was created from this request, by what its description repeats.
+    """Return True if a job was created from this request, by what its description repeats.
 
     The URIs of the channels contain the digests of the source and the job document and the run id,
     so another submission's job of the same name has different ones.
@@ -191,7 +191,7 @@ def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool
 
 
 def contains(found: Any, requested: Any) -> bool:
-    """Whether a description has everything that was requested; SageMaker adds fields of its own."""
+    """Return True if a description has everything that was requested; SageMaker adds fields of its own."""
     if isinstance(requested, Mapping):
         return isinstance(found, Mapping) and all(
             contains(found.get(key), item) for key, item in requested.items()

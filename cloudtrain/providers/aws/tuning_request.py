@@ -90,7 +90,7 @@ def trial_body(plan: Plan) -> dict[str, Any]:
 
 
 def comes_back(plan: Plan) -> bool:
-    """Whether a trial's machines may be replaced while it trains, so that it needs its checkpoints
+    """Return True if a trial's machines may be replaced while it trains, so that it needs its checkpoints
     in S3.
     """
     return bool(plan.spec.resources.spot or plan.spec.limits.retries)

@@ -175,7 +175,7 @@ class Workspace:
         ]
 
     def _binds(self, usage_id: str) -> bool:
-        """Whether a quota limits this workspace: the list has other workspaces and clusters too."""
+        """Return True if a quota limits this workspace: the list has other workspaces and clusters too."""
         _, group, name = self._scope
         own = f"/resourcegroups/{group}/providers/microsoft.machinelearningservices/workspaces/{name}/usages/"
         usage_id = usage_id.lower()

@@ -91,7 +91,7 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether an error comes from the SDK or the system, not from a bug of ours."""
+    """Return True if an error comes from the SDK or the system, not from a bug of ours."""
     known = (
         isinstance(error, (OSError, ValueError))
         or type(error).__module__.partition(".")[0] in _FOREIGN
@@ -104,7 +104,7 @@ def is_foreign(error: Exception) -> bool:
 
 
 def _raised_by_sdk(error: BaseException) -> bool:
-    """Whether the SDK failed by a mistake of Python's, as it does at JSON of another form."""
+    """Return True if the SDK failed by a mistake of Python's, as it does at JSON of another form."""
     if (
         not isinstance(error, (AttributeError, KeyError, IndexError, TypeError))
         or error.__traceback__ is None

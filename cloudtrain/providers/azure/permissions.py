@@ -26,7 +26,7 @@ class Permission:
     implied_by: str = ""
     """Where no call of the client has this name: what requires it all the same."""
     is_doctors: bool = False
-    """Whether only `doctor` and `check --online` use it."""
+    """True if only `doctor` and `check --online` use it."""
 
 
 _SUBMITTING = (

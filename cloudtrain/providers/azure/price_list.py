@@ -44,7 +44,7 @@ OTHER_TIERS = ("spot", "expired")
 
 
 def is_region(name: str) -> bool:
-    """Whether Azure calls a region so: `westeurope`."""
+    """Return True if Azure calls a region so: `westeurope`."""
     return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 

@@ -47,7 +47,7 @@ class AzureMLProvider(Provider):
         return rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Whether azure-ai-ml is installed. No network."""
+        """Report whether azure-ai-ml is installed. No network."""
         from cloudtrain.providers.azure.validate import local_issues
 
         return local_issues(plan)

@@ -174,7 +174,7 @@ def input_uri(item: Input, plan: Plan) -> str:
 
 
 def is_address(location: str) -> bool:
-    """Whether it is a URI or a registered data asset, and not a path of this machine."""
+    """Return True if it is a URI or a registered data asset, and not a path of this machine."""
     return "://" in location or location.startswith("azureml:")
 
 

@@ -37,12 +37,12 @@ class TrialInfo:
 
     @property
     def is_running(self) -> bool:
-        """Whether its program runs."""
+        """True if its program runs."""
         return self.status == "Running"
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it will change any more."""
+        """True if nothing of it will change any more."""
         return self.status in ("Completed", "Failed", "Canceled")
 
 

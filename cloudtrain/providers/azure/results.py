@@ -143,7 +143,7 @@ def _has_artifacts(cloud: Workspace, job: str) -> bool:
 
 
 def has_blobs(cloud: Workspace, uri: str) -> bool:
-    """Whether there are any blobs below a datastore URI."""
+    """Return True if there are any blobs below a datastore URI."""
     datastore, prefix = datastore_path(uri)
     return any(_is_wanted(name) for name, _ in cloud.container(datastore).blobs(prefix))
 

@@ -107,7 +107,7 @@ def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterat
 def _log_lag_is_over(
     details: Mapping[str, Any], state: RunState, now: float, poll_seconds: float
 ) -> bool:
-    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as
+    """Return True if the last lines have had time to arrive: since the end, or since we first saw it, as
     clocks differ.
     """
     if not started_at(details) and not logs_of(details):

@@ -149,7 +149,7 @@ def _grace_seconds(run: RunFolder) -> float:
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
-    """Whether the job is running; True if its status cannot be read, which only delays the
+    """Return True if the job is running; True if its status cannot be read, which only delays the
     cancellation.
     """
     try:

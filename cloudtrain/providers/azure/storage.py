@@ -100,7 +100,7 @@ class BlobContainer:
         self._client = self._opened(secret or login())
 
     def takes_secret(self) -> bool:
-        """Whether the account lets the datastore's secret read the container."""
+        """Return True if the account lets the datastore's secret read the container."""
         if self._keys_forbidden or not self._secret:
             return False
         try:
@@ -219,7 +219,7 @@ class LogChunk:
     created: str
     """When the log was created; a replaced log, as after a preemption, has another time."""
     more: bool
-    """Whether the log has more after it."""
+    """True if the log has more after it."""
 
 
 def read_log(address: str, start: int, created: str) -> LogChunk | None:

@@ -103,7 +103,7 @@ def _build_issues(dockerfile: Path) -> list[Issue]:
 
 
 def _has_sdk() -> bool:
-    """Whether azure-ai-ml is installed; found without importing it or the packages that contain it."""
+    """Return True if azure-ai-ml is installed; found without importing it or the packages that contain it."""
     azure = find_spec("azure")
     return azure is not None and any(
         Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ()

@@ -28,7 +28,7 @@ ENGINE = Question("engine", "does a Docker engine of this machine answer")
 
 
 def engine_check() -> Check:
-    """Whether an engine answers: without one nothing is wrong, for a job that needs no container
+    """Check that an engine answers: without one nothing is wrong, for a job that needs no container
     here.
     """
     try:
@@ -59,7 +59,7 @@ def engine_checks(target: Target) -> Iterator[Check]:
 
 
 def gpu_check(about: EngineInfo, gpus: int) -> Check:
-    """Whether the engine can give the GPUs of this machine to containers. `gpus`: those that the
+    """Check that the engine can give the GPUs of this machine to containers. `gpus`: those that the
     driver has.
     """
     asked = Question("GPUs", "can containers have the GPUs of this machine")
@@ -76,7 +76,7 @@ def gpu_check(about: EngineInfo, gpus: int) -> Check:
 
 
 def disk_check(about: EngineInfo) -> Check:
-    """Whether there is room for an image where the engine keeps them."""
+    """Check that there is room for an image where the engine keeps them."""
     folder = Path(about.data_folder)
     asked = Question("images' disk", f"is there room for an image in {folder}")
     if not about.data_folder or not folder.is_absolute() or not folder.parent.exists():
@@ -96,7 +96,7 @@ def disk_check(about: EngineInfo) -> Check:
 
 
 def image_check(engine: Engine, target: Target, machine: str) -> Check:
-    """Whether the image of the job is on this machine, and built for it."""
+    """Check that the image of the job is on this machine, and built for it."""
     asked = Question(
         "image", f"is {target.image_address} here, and built for {machine}", ("image",)
     )

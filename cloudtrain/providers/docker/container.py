@@ -28,7 +28,7 @@ class ExitStatus:
 
     code: int
     out_of_memory: bool
-    """Whether the kernel killed any process in it because memory ran out."""
+    """True if the kernel killed any process in it because memory ran out."""
 
 
 class Container:
@@ -90,7 +90,7 @@ class Container:
             yield from self._api.attach(self._id, stream=True, demux=True)
 
     def is_running(self) -> bool:
-        """Whether it is running. CloudError with code `engine` if no engine answers."""
+        """Return True if it is running. CloudError with code `engine` if no engine answers."""
         with translating_errors(f"look at {self._spec.name}", self._spec):
             return bool(self._api.inspect_container(self._id)["State"]["Running"])
 

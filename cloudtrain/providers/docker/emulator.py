@@ -92,7 +92,7 @@ class DockerEmulator:
         """Where the job's packages are kept, if it asks for any."""
 
     def inherits(self, variable: str) -> bool:
-        """Whether the process that watches a container gets this variable, such as DOCKER_HOST.
+        """Return True if the process that watches a container gets this variable, such as DOCKER_HOST.
         Containers get none.
         """
         return not variable.startswith("CLOUDTRAIN_")

@@ -60,7 +60,7 @@ class EngineInfo:
     is_rootless: bool
     """Then root in a container is this user."""
     gives_gpus: bool
-    """Whether the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
+    """True if the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
     data_folder: str
     """Where it keeps images."""
 

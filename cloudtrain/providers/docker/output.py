@@ -46,7 +46,7 @@ class ContainerOutput:
         """
         self._lines = 0
         self.engine_lost = False
-        """Whether the engine was unreachable for a time."""
+        """True if the engine was unreachable for a time."""
         self.node_ended: NodeEnded | None = None
         """The launcher's report of its end."""
         self._last_line = b""
@@ -240,7 +240,7 @@ def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
 
 
 def _is_sigkill(error: Cause) -> bool:
-    """Whether the cause is a killed process: a rank, or a worker of its DataLoader."""
+    """Return True if the cause is a killed process: a rank, or a worker of its DataLoader."""
     text = f"{error.exception}: {error.message}"
     return "SIGKILL" in text or "signal: Killed" in text
 

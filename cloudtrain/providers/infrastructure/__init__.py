@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 DEFAULT_NAME = "cloudtrain"
-"""Name of a deployment that nobody named."""
+"""Default name of a deployment."""
 
 SettingValue = str | tuple[str, ...]
 """Value of a setting in cloudtrain.toml: a text, or a list of texts."""

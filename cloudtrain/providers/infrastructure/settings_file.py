@@ -1,4 +1,4 @@
-"""Edits of a cloudtrain.toml: the settings of a deployment are set, and the rest stays as it is."""
+"""Edits of a cloudtrain.toml that set the settings of a deployment and keep the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SettingsEdit:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file already has these settings."""
+        """True if the file already has these settings."""
         return self.before == self.after
 
     def diff(self) -> list[str]:

@@ -276,7 +276,7 @@ class LocalBackend(Provider):
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether it is a folder and not a link, by which a job could reach another user's files."""
+    """Return True if it is a folder and not a link, by which a job could reach another user's files."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -290,7 +290,7 @@ def _where(run: Path) -> str:
 
 
 def _ignored_stop(run: Path) -> bool:
-    """Whether a stop was requested long ago and no heartbeat has come since, by the clock of the
+    """Return True if a stop was requested long ago and no heartbeat has come since, by the clock of the
     disk.
     """
     try:

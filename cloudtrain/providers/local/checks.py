@@ -195,7 +195,7 @@ def _torch(python: str) -> list[Issue]:
 
 
 def _has_driver() -> bool:
-    """Whether a GPU driver of NVIDIA or WSL is loaded, by its device files. True on other systems
+    """Return True if a GPU driver of NVIDIA or WSL is loaded, by its device files. True on other systems
     than Linux.
     """
     return sys.platform != "linux" or any(

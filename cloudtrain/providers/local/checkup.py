@@ -59,7 +59,7 @@ def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check
 
 
 def python_check(facts: PythonFacts) -> Check:
-    """Whether the Python of local runs can be run, and is new enough."""
+    """Check that the Python of local runs can be run, and is new enough."""
     asked = Question(
         "Python", f"does {facts.path} run, and is it {OLDEST_PYTHON} or newer", ("python",)
     )
@@ -73,7 +73,7 @@ def python_check(facts: PythonFacts) -> Check:
 
 
 def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
-    """Whether torch can be imported, and sees the GPUs that the driver has."""
+    """Check that torch can be imported, and sees the GPUs that the driver has."""
     asked = Question("torch", "can it be imported, and does it see the GPUs")
     if facts.error:
         fix = f"{facts.path} -m pip install --force-reinstall torch"
@@ -96,7 +96,7 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
 
 
 def gpu_check(gpus: GpuFacts) -> Check:
-    """Whether the GPUs of this machine have a driver that answers."""
+    """Check that the GPUs of this machine have a driver that answers."""
     asked = Question("GPUs", "which GPUs of NVIDIA are here")
     if gpus.error:
         return asked.wrong(
@@ -117,7 +117,7 @@ def gpu_check(gpus: GpuFacts) -> Check:
 
 
 def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
-    """Whether the driver is new enough for the CUDA that torch is built for."""
+    """Check that the driver is new enough for the CUDA that torch is built for."""
     asked = Question("driver", "is it new enough for torch")
     if _is_too_old(gpus, facts):
         oldest = MIN_DRIVERS[release(facts.cuda)[0]]
@@ -132,7 +132,7 @@ def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
 
 
 def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
-    """Whether runs can be kept in the data folder. `free`: bytes."""
+    """Check that runs can be kept in the data folder. `free`: bytes."""
     asked = Question("disk", f"is there room for runs in {folder}", ("data_dir",))
     if not can_write:
         return asked.wrong(
@@ -147,7 +147,7 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
 
 
 def version_check(versions: Mapping[str, str], where: str) -> Check:
-    """Whether packages are installed that are known to break each other. `where`: `here`, or for
+    """Check that packages are installed that are known to break each other. `where`: `here`, or for
     which Python.
     """
     asked = Question("packages", f"are versions with known trouble installed {where}")

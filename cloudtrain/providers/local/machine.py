@@ -112,7 +112,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether this user may write there, or make it."""
+    """Return True if this user may write there, or make it."""
     return os.access(next(path for path in (folder, *folder.parents) if path.exists()), os.W_OK)
 
 
@@ -124,7 +124,7 @@ def own_versions() -> dict[str, str]:
 
 
 def is_own(path: str) -> bool:
-    """Whether a Python is the one that runs this command."""
+    """Return True if a Python is the one that runs this command."""
     return path == sys.executable
 
 

@@ -38,7 +38,7 @@ class Node:
     error: Cause | None = None
     """The first cause of a failure, as its launcher reported it."""
     stopped: bool = False
-    """Whether its launcher reported a stop; it may exit with 0 then, so that the platform does not
+    """True if its launcher reported a stop; it may exit with 0 then, so that the platform does not
     end its peers.
     """
     stop_requested_at: float = 0.0
@@ -46,7 +46,7 @@ class Node:
     stopped_by: str = ""
     """Who asked it to stop, in words, if that is known and was not the supervisor."""
     forced: bool = False
-    """Whether its launcher killed processes that did not end within the grace period."""
+    """True if its launcher killed processes that did not end within the grace period."""
     scratch_folder: str = ""
     """Its launcher's temporary folder, which remains if the launcher is killed."""
 

@@ -165,7 +165,7 @@ def process_gone(pid: int) -> None:
 
 
 def _starts_alike(known: Mapping[str, str], env: Mapping[str, str]) -> bool:
-    """Whether a new process with these variables would load what is loaded already."""
+    """Return True if a new process with these variables would load what is loaded already."""
     changed = {name for name in {*known, *env} if known.get(name) != env.get(name)}
     if "PYTHONPATH" in changed:
         given, wanted = (_entries(variables) for variables in (known, env))

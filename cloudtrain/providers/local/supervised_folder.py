@@ -31,7 +31,7 @@ class SupervisedFolder(RunFolder):
         self._missed_checks = 0
 
     def exists(self) -> bool:
-        """Whether it is still there, and no other in its place."""
+        """Return True if it is still there, and no other in its place."""
         try:
             return os.path.samestat(self.path.stat(), self._stat)
         except OSError as error:  # a temporary failure of the disk has removed nothing

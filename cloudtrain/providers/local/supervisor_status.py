@@ -1,4 +1,4 @@
-"""Whether a run's supervisor is alive, from its lock, identity and heartbeat; and ending what a
+"""True if a run's supervisor is alive, from its lock, identity and heartbeat; and ending what a
 dead one left running.
 
 No single sign is enough: some network disks do not show locks, and a process id means nothing in
@@ -147,7 +147,7 @@ def send_stop_signal(run: Path) -> None:
 
 
 def has_started(run: Path) -> bool:
-    """Whether a supervisor has ever started: it writes its process id once it holds the lock."""
+    """Return True if a supervisor has ever started: it writes its process id once it holds the lock."""
     try:
         return RunPaths(run).lock.stat().st_size > 0
     except OSError:
@@ -195,7 +195,7 @@ def _run_processes(run: Path) -> list[int]:
 
 
 def _same_folder_seen_by(process: Path, run: Path) -> bool:
-    """Whether the run's path is the same folder for that process; in a container it may be another
+    """Return True if the run's path is the same folder for that process; in a container it may be another
     one.
     """
     root = process / "root"

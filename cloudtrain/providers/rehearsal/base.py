@@ -23,10 +23,10 @@ class Emulator(Protocol[LaunchT]):
     max_runtime_seconds: int | None
     grace_seconds: int
     nodes_on_host: bool
-    """Whether paths on a node are paths on this machine; not in containers."""
+    """True if paths on a node are paths on this machine; not in containers."""
 
     def inherits(self, variable: str) -> bool:
-        """Whether the job gets this variable from the user's environment."""
+        """Return True if the job gets this variable from the user's environment."""
         ...
 
     def prepare(self, archive: Path) -> Sequence[LaunchT]:

@@ -75,7 +75,7 @@ def addresses(count: int) -> tuple[str, ...]:
 
 
 def has_namespaces() -> bool:
-    """Whether a process can have its own /opt/ml and host name here; CLOUDTRAIN_NAMESPACES=0
+    """Return True if a process can have its own /opt/ml and host name here; CLOUDTRAIN_NAMESPACES=0
     disables it.
 
     Tested once, in a child process.

@@ -159,7 +159,7 @@ def _share(path: Path, target: Path) -> None:
 
 
 def _is_same(path: Path, target: Path, link: str) -> bool:
-    """Whether two entries of the same kind are equal. `link`: the target of `path`, if it is a
+    """Return True if two entries of the same kind are equal. `link`: the target of `path`, if it is a
     symbolic link.
     """
     kind = _kind(path)
@@ -171,7 +171,7 @@ def _is_same(path: Path, target: Path, link: str) -> bool:
 
 
 def _stays_inside(link: str, depth: int) -> bool:
-    """Whether a link points to a path below the top, wherever other links that pass this check
+    """Return True if a link points to a path below the top, wherever other links that pass this check
     point.
 
     `..` may only come first: after a name, which may be a link itself, its target is not known.

@@ -1,3 +1,1 @@
-"""What both clouds share: account settings, tags, idempotent job creation, log reading and job
-outcomes. No SDK.
-"""
+"""Code that both clouds share. No SDK."""

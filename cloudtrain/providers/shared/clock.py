@@ -1,6 +1,4 @@
-"""Whether this machine's clock agrees with a cloud's: signatures and tokens are good for minutes
-only.
-"""
+"""Compare this machine's clock with a cloud's: signatures expire within minutes."""
 
 from __future__ import annotations
 
@@ -10,17 +8,19 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.units import format_duration
 
 MAX_SECONDS = 120
-"""AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
-tokens are less patient with a clock that is slow.
+"""Maximum difference between the clocks.
+
+AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
+tokens are less patient with a slow clock.
 """
 
 CLOCK = Question("clock", "does it agree with the cloud's")
 
 
-def clock_check(date: str, now: float) -> Check:
-    """By the header `Date` of a response. `now`: a Unix timestamp by this machine's clock."""
+def clock_check(date: str, local_time: float) -> Check:
+    """Check the header `Date` of a response against a Unix timestamp of this machine's clock."""
     try:
-        off = now - parsedate_to_datetime(date).timestamp()
+        off = local_time - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         return CLOCK.not_applicable("the cloud's answer has no date")
     if abs(off) <= MAX_SECONDS:

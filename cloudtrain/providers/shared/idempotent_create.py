@@ -1,4 +1,4 @@
-"""Create one job or none, although answers may be lost, and find out later what happened."""
+"""Create one job or none although answers may be lost, and find out later what happened."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Creating, Ended, Event, Submitted
 
 CREATE_TIMEOUT_SECONDS = 60
-"""If a request was sent and no job exists after this long, none will be created."""
+"""Seconds after the request; if no job exists by then, none will be created."""
 
 NEW_JOB_SECONDS = 300
-"""How long a service may not know, or not show, a job that it has just created.
+"""Seconds until every answer of a service shows a job that it has just created.
 
 AWS's own SDK waits this long for a new training job.
 """
@@ -26,10 +26,10 @@ BACKOFF_SECONDS = 1.0
 """Maximum pause before the second attempt; it doubles with each further one."""
 
 REQUEST_TIMEOUT = 408
-"""A gateway that gave up waiting sends this status, too: the request may have been executed."""
+"""Status of a gateway that gave up waiting, too: the request may have been executed."""
 
 FindJob = Callable[[], dict[str, Any] | None]
-"""Return the reference of our job, None if no job has its name. Raise RunExists for another's."""
+"""Returns the reference of our job, or None. Raises RunExists for a stranger's job."""
 
 
 class Attempt:
@@ -40,7 +40,7 @@ class Attempt:
         self.requests = 0
         """Number of requests on the wire; an SDK may repeat one."""
         self.is_refused = False
-        """Whether the service itself answered the last request with an error of the caller."""
+        """True if the service itself answered the last request with an error of the caller."""
 
     def sending(self) -> None:
         """Record that the job may exist from now on. Call right before each request."""
@@ -105,7 +105,7 @@ def create(
     raise _outcome_unknown(name, failure) if is_unknown else failure
 
 
-def reconcile(run: RunFolder, now: float, find: FindJob, service: str) -> list[Event]:
+def reconcile(run: RunFolder, time_now: float, find: FindJob, service: str) -> list[Event]:
     """Return the events that say what became of a submission without a known job.
 
     A submission was interrupted, or it ended as not started although its request was sent. Return
@@ -119,39 +119,39 @@ def reconcile(run: RunFolder, now: float, find: FindJob, service: str) -> list[E
         if has_ended:
             return []
         reason = f"submit was interrupted before the job was created; {NOTHING_STARTED}"
-        return [_not_started(now, reason)]
+        return [_not_started(time_now, reason)]
     try:
         reference = find()
     except RunExists:
         if has_ended:
             return []
         reason = f"another job of the name {run.run_id} exists; {NOTHING_STARTED}"
-        return [_not_started(now, reason)]
+        return [_not_started(time_now, reason)]
     if reference is not None:
-        return [Submitted(time=now, ref=reference)]
-    if has_ended or now - creating.time < CREATE_TIMEOUT_SECONDS:
+        return [Submitted(time=time_now, ref=reference)]
+    if has_ended or time_now - creating.time < CREATE_TIMEOUT_SECONDS:
         return []
     reason = f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}"
-    return [_not_started(now, reason)]
+    return [_not_started(time_now, reason)]
 
 
-def is_new(state: RunState, now: float) -> bool:
-    """Whether a service may not show the job of a run yet, or not to everybody."""
-    return abs(now - state.requested) < NEW_JOB_SECONDS
+def is_new(state: RunState, time_now: float) -> bool:
+    """Return True while a service may not show the job of a run yet, or not to everybody."""
+    return abs(time_now - state.requested) < NEW_JOB_SECONDS
 
 
 def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
-    """Return the error of an attempt, with its outcome. Whatever the SDK could not read is one."""
+    """Return the error of an attempt, with its outcome; unreadable answers are errors, too."""
     if isinstance(error, CloudError):
         failure = error
     else:
         why = (
             error.what if isinstance(error, CloudtrainError) else f"{type(error).__name__}: {error}"
         )
-        what = f"the answer to the request that creates {name} is unreadable: {why}"
+        message = f"the answer to the request that creates {name} is unreadable: {why}"
         if attempt.requests <= 0:
-            what = f"the request that creates {name} cannot be repeated: {why}"
-        failure = CloudError(what)
+            message = f"the request that creates {name} cannot be repeated: {why}"
+        failure = CloudError(message)
         failure.__cause__ = error
     failure.outcome = attempt.outcome
     if failure.outcome is Outcome.UNKNOWN and not attempt.is_refused:
@@ -164,7 +164,7 @@ def _find_after_failure(name: str, find: FindJob, failure: CloudError) -> dict[s
         return find()
     except RunExists:
         raise
-    except Exception as error:  # whatever it is, it does not say that there is no job
+    except Exception as error:  # no error proves that the job does not exist
         raise _outcome_unknown(name, failure) from error
 
 
@@ -174,5 +174,5 @@ def _outcome_unknown(name: str, failure: CloudError) -> CloudError:
     return CloudError(message, hint=hint, code=failure.code, outcome=Outcome.UNKNOWN)
 
 
-def _not_started(now: float, reason: str) -> Ended:
-    return Ended(time=now, state="failed", reason=reason)
+def _not_started(time_now: float, reason: str) -> Ended:
+    return Ended(time=time_now, state="failed", reason=reason)

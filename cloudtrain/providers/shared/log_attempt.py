@@ -1,8 +1,7 @@
-"""Reads a job's log, which a cloud may refuse: then the run gets a note, and everything else still
-works.
+"""Read a job's log. If a cloud refuses, the run gets a note and everything else still works.
 
-Reading logs needs permissions and quotas of its own (CloudWatch's, a storage account's). Status,
-stop and fetch do not depend on them.
+Logs have separate permissions and quotas (CloudWatch's, a storage account's). Status, stop and
+fetch do not depend on them.
 """
 
 from __future__ import annotations
@@ -16,38 +15,35 @@ from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import LogUnread
 
 RETRY_SECONDS = 0.2
-"""Between two attempts to read a log that another process is reading."""
+"""Pause between two attempts to read a log that another process is reading."""
 
 Read = Callable[[Positions], Generator[LogPart, None, bool]]
-"""Yields the new lines of all logs; returns whether there is nothing more for now."""
+"""Yields the new lines of all logs; returns True if all of them were read."""
 
 
 class LogAttempt:
-    """One attempt to read a job's log. Its attributes are valid once its observations have been
-    taken.
-    """
+    """One attempt to read a job's log. Attributes are valid after its observations are consumed."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self.was_read = False
-        """Whether the log was read at all; not while another process reads it."""
+        """True if the log was read; False while another process reads it."""
         self.is_complete = False
-        """Whether there is nothing more for now."""
+        """True if all lines for now were read."""
         self.error: CloudError | None = None
-        """Why it cannot be read."""
+        """Reason why the log cannot be read."""
 
     def observations(self, state: RunState) -> Iterator[Observation]:
-        """The new lines, then an event if the log has become unreadable or readable again."""
+        """Yield the new lines, then an event if the log has become unreadable or readable again."""
         yield Observation(lines=self._lines)
         if self.was_read:
             yield Observation(events=_readability_events(state, self.error))
 
     def is_done(self, *, waited: bool, all_reported: bool) -> bool:
-        """Whether an ended job's log needs no further attempt: it is complete, or will stay
-        unreadable.
+        """Return True if an ended job's log needs no further attempt.
 
-        `waited`: the last lines have had the time they need to arrive. `all_reported`: every node
-        has reported its end.
+        It is complete, or will stay unreadable. `waited`: the last lines had enough time to arrive.
+        `all_reported`: every node has reported its end.
         """
         if self.error is not None:
             return waited or not self.error.transient
@@ -62,7 +58,7 @@ class LogAttempt:
 
 
 def backfill(read: Read, state: RunState) -> Iterator[Observation]:
-    """The whole log of an ended job, as far as it can be read."""
+    """Yield the whole log of an ended job, as far as it can be read."""
     while True:
         attempt = LogAttempt(read)
         yield from attempt.observations(state)
@@ -73,18 +69,20 @@ def backfill(read: Read, state: RunState) -> Iterator[Observation]:
 
 
 def _readability_events(state: RunState, error: CloudError | None) -> list[LogUnread]:
-    """The event that the log cannot be read, or can be read again; none if the run's state says so
-    already.
-    """
-    known = state.log_unread
-    now = time.time()
+    """Return an event if the log has become unreadable, or readable again."""
+    previous = state.log_unread
+    time_now = time.time()
     if error is None:
-        return [LogUnread(time=now, reason="")] if known else []
-    if known and known.code == error.code:
+        return [LogUnread(time=time_now, reason="")] if previous else []
+    if previous and previous.code == error.code:
         return []
     hint = error.hint or ""
     return [
         LogUnread(
-            time=now, reason=error.message, hint=hint, code=error.code, transient=error.transient
+            time=time_now,
+            reason=error.message,
+            hint=hint,
+            code=error.code,
+            transient=error.transient,
         )
     ]

@@ -1,6 +1,4 @@
-"""Why a plan shows its machine and what would cost less, from the spec, the settings and the
-tables. No network.
-"""
+"""Reasons for the machine in a plan, and cheaper ones. No network."""
 
 from __future__ import annotations
 
@@ -15,69 +13,64 @@ from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
 from cloudtrain.settings import Settings
 
-if TYPE_CHECKING:  # a table of machines needs no pydantic
+if TYPE_CHECKING:  # a table of machines does not need pydantic
     from cloudtrain.spec.model import JobSpec
 
 
 def regional_prices(provider: str, region: str, settings: Settings) -> RegionalPrices:
-    """The prices in force in a region, by the settings' tables."""
+    """Return the prices in force in a region, by the settings' tables."""
     return prices_in_force(provider, region, settings.get("prices"), settings.get("data_dir"))
 
 
 def region_of_settings(provider: str, settings: Settings) -> str:
-    """The region whose prices matter to this person: that of the settings, or else that of the
-    table.
-    """
+    """Return the region for prices: from the settings, or else from the table."""
     return settings.get(f"{provider}.{declaration_of(provider).region_setting}") or home_region(
         provider
     )
 
 
 def machine_choice(
-    settings: Settings, spec: JobSpec, types: Sequence[str], gpus: int, here: RegionalPrices
+    settings: Settings, spec: JobSpec, types: Sequence[str], gpus: int, local_prices: RegionalPrices
 ) -> MachineChoice | None:
-    """Why the first of `types` is shown, and what would cost less; None where the machines are a
-    cluster's.
-    """
+    """Explain the first of `types` and list cheaper machines; None for a cluster's machines."""
     if not types:
         return None
     resources = spec.resources
-    named = bool(resources.instance.get(here.provider))
-    wanted = Wanted(nodes=resources.nodes, gpus=gpus, models=tuple(resources.gpu), named=named)
-    others = [
+    named = bool(resources.instance.get(local_prices.provider))
+    request = Wanted(nodes=resources.nodes, gpus=gpus, models=tuple(resources.gpu), named=named)
+    other_prices = [
         regional_prices(name, region_of_settings(name, settings), settings)
         for name in PROVIDERS
-        if name != here.provider
+        if name != local_prices.provider
     ]
-    found = explain_choice(wanted, types, here, others)
-    return (
-        found
-        if here.price_of(*types)
-        else replace(found, elsewhere=_elsewhere(types[0], here, settings))
-    )
+    choice = explain_choice(request, types, local_prices, other_prices)
+    if local_prices.price_of(*types):
+        return choice
+    return replace(choice, elsewhere=_elsewhere(types[0], local_prices, settings))
 
 
-def _elsewhere(instance_type: str, here: RegionalPrices, settings: Settings) -> Offer | None:
-    """The same machine where its price is known."""
-    row = find_instance(here.provider, instance_type)
-    market = price_in_another_region(instance_type, here, settings) if row else None
+def _elsewhere(
+    instance_type: str, local_prices: RegionalPrices, settings: Settings
+) -> Offer | None:
+    """Return an offer of the same machine in a region where its price is known."""
+    row = find_instance(local_prices.provider, instance_type)
+    market = price_in_another_region(instance_type, local_prices, settings) if row else None
     return offer(row, market) if row and market else None
 
 
 def price_in_another_region(
-    instance_type: str, here: RegionalPrices, settings: Settings
+    instance_type: str, local_prices: RegionalPrices, settings: Settings
 ) -> RegionalPrices | None:
-    """The prices of a region other than this one in which that of a type is known; None if it is
-    nowhere.
-    """
-    from cloudtrain.catalog.price_tables import (
-        listed_regions,
-    )  # most prices are known where they are wanted
+    """Return prices of another region that knows this type; None if there is no such region."""
+    # imported late: most prices are known in their own region
+    from cloudtrain.catalog.price_tables import listed_regions
 
-    row = find_instance(here.provider, instance_type)
+    row = find_instance(local_prices.provider, instance_type)
     shipped = (row.region,) if row else ()
-    for region in (*shipped, *listed_regions(settings.get("data_dir"), here.provider)):
-        market = regional_prices(here.provider, region, settings) if region != here.region else here
+    for region in (*shipped, *listed_regions(settings.get("data_dir"), local_prices.provider)):
+        market = local_prices
+        if region != local_prices.region:
+            market = regional_prices(local_prices.provider, region, settings)
         if market.price_of(instance_type) is not None:
             return market
     return None

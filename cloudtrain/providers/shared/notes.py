@@ -1,6 +1,4 @@
-"""Notes in a plan: how a rehearsal differs from the real job, idle GPUs, images that do not suit a
-machine.
-"""
+"""Notes in a plan: limits of a rehearsal, idle GPUs, images that do not suit a machine."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from cloudtrain.providers.shared.config import CloudConfig
 from cloudtrain.settings import variable_of
 
 _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
-"""GPUs of a compute capability below 7.5, which CUDA 13 has no code for (NVIDIA, CUDA 13.0 release
-notes).
+"""GPUs below compute capability 7.5, which CUDA 13 does not support.
+
+Source: NVIDIA, CUDA 13.0 release notes.
 """
 
 _OLD_TYPES = re.compile(
@@ -25,9 +24,7 @@ _OLD_TYPES = re.compile(
 
 
 def image_notes(plan: Plan) -> list[str]:
-    """What an image that we build lacks for the planned instance types; empty for an image that the
-    spec names.
-    """
+    """Return what our image lacks for the instance types; empty for an image of the spec."""
     recipe = plan.target.image.recipe if plan.target.image else None
     types = plan.target.instances
     if recipe is None or recipe.kind != "cuda":
@@ -64,44 +61,40 @@ def _compute_capability_notes(plan: Plan, types: Sequence[str], args: dict[str, 
 
 
 def idle_note(plan: Plan) -> list[str]:
-    """A note if more GPUs per node are paid for than processes are started."""
+    """Return a note if more GPUs per node are paid for than processes are started."""
     idle = plan.gpus - plan.processes
     per_node = f"{idle} of {plan.gpus} GPUs per node"
     return [f"{per_node} stay idle unless a process drives several"] if idle > 0 else []
 
 
 def rehearsal_notes(plan: Plan) -> list[str]:
-    """How a rehearsal, or a plan with placeholders, differs from the real job, and what the cloud
-    would refuse.
-    """
+    """Describe how a rehearsal, or a plan with placeholders, differs from the real job."""
     if not plan.is_rehearsal:
         return _preview_notes(plan)
     config = plan.target.config_as(CloudConfig)
     spec = plan.spec
     name = plan.target.provider
     host_image = plan.host.image_address
-    same = host_image == plan.target.image_address or _same_recipe(
+    is_same_image = host_image == plan.target.image_address or _same_recipe(
         plan.host.image, plan.target.image
     )
-    notes = [] if same else [f"rehearsed {_environment(host_image)}, not in the image"]
+    notes = [] if is_same_image else [f"rehearsed {_environment(host_image)}, not in the image"]
     if config.placeholders:
         missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
     notes += [f"with --provider {name} it will be refused: {message}" for message in config.unpaid]
     host_providers = {plan.host.provider, *plan.host.declaration.fallback_providers}
-    local = [name for name, item in spec.inputs.items() if host_providers & set(item.uri)]
-    if local:
+    local_inputs = [name for name, item in spec.inputs.items() if host_providers & set(item.uri)]
+    if local_inputs:
         how = "mounted read-only" if host_image else "what the job writes there stays"
-        notes.append(f"inputs {', '.join(local)} are the local folders themselves: {how}")
+        notes.append(f"inputs {', '.join(local_inputs)} are the local folders themselves: {how}")
     if spec.checkpoints.uri:
         notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
     return notes
 
 
 def _preview_notes(plan: Plan) -> list[str]:
-    """What a plan without all settings of the account goes without, and what stands in the way of
-    the real one.
-    """
+    """List missing settings of the account, and obstacles to the real job."""
     missing = plan.target.placeholders
     name = plan.target.provider
     if not missing:
@@ -118,12 +111,11 @@ def _preview_notes(plan: Plan) -> list[str]:
 
 
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
-    """Whether two images are built from the same files and arguments, for any architecture."""
+    """Return True if two images have the same files and arguments, for any architecture."""
     recipes = [image.recipe for image in (first, second) if image and image.recipe]
-    return (
-        len(recipes) == 2
-        and len({(each.dockerfile, each.kind, each.args) for each in recipes}) == 1
-    )
+    if len(recipes) != 2:
+        return False
+    return len({(recipe.dockerfile, recipe.kind, recipe.args) for recipe in recipes}) == 1
 
 
 def _environment(host_image: str) -> str:

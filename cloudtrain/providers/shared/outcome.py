@@ -1,4 +1,4 @@
-"""How a job ended: the cloud's final state combined with what the nodes' launchers reported. Pure."""
+"""Combine the cloud's final state of a job with its launchers' reports. Pure."""
 
 from __future__ import annotations
 
@@ -12,39 +12,35 @@ E = TypeVar("E", Ended, Kept)
 
 
 class FinalState(NamedTuple):
-    """The state in which a job ended, and why, as the cloud reports it."""
+    """Final state of a job and its reason, as the cloud reports it."""
 
     state: Literal["succeeded", "failed", "stopped"]
     reason: str
-    """In words; empty where the job simply succeeded."""
+    """Description; empty if the job succeeded."""
 
 
 def all_nodes_reported(state: RunState, nodes: int) -> bool:
-    """Whether the launcher of every node has reported how the node ended."""
+    """Return True if the launcher of every node has reported how the node ended."""
     return len(state.nodes_ended) >= nodes
 
 
 def incomplete_shutdown(state: RunState, hint: str = "") -> str:
-    """A note in parentheses on nodes that were killed or did not report; empty if every node ended
-    in order.
-    """
+    """Return a note on nodes that were killed or did not report; empty if all ended in order."""
     reports = state.nodes_ended
     forced = [str(node) for node in sorted(reports) if reports[node].forced]
-    logs_were_read = (
-        state.started and not state.log_unread
-    )  # else a report may be in the log, unread
-    missing = (
-        [str(node) for node in range(state.nodes) if node not in reports] if logs_were_read else []
-    )
+    # an unread log may contain the missing reports
+    logs_were_read = state.started and not state.log_unread
+    missing = []
+    if logs_were_read:
+        missing = [str(node) for node in range(state.nodes) if node not in reports]
     if not forced and not missing:
         return ""
-    nodes, how = (
-        (forced, "ended by force") if forced else (missing, "cut off before telling how it ended")
-    )
-    step = state.checkpoint.step if state.checkpoint else None
-    saved = (
-        "no checkpoint was told of" if step is None else f"the last one told of is of step {step}"
-    )
+    nodes, how = missing, "cut off before telling how it ended"
+    if forced:
+        nodes, how = forced, "ended by force"
+    saved = "no checkpoint was told of"
+    if state.checkpoint and state.checkpoint.step is not None:
+        saved = f"the last one told of is of step {state.checkpoint.step}"
     words = (
         f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(nodes)} {how}: what it was saving may"
         f" be lost; {saved}"
@@ -55,9 +51,9 @@ def incomplete_shutdown(state: RunState, hint: str = "") -> str:
 def ended_event(
     state: RunState, final: FinalState, when: float, billing: Billing | None = None
 ) -> Ended:
-    """The event that ends a run at `when`, a Unix timestamp.
+    """Return the event that ends a run at `when`, a Unix timestamp.
 
-    If a node reported why it failed, that is the reason, and the cloud's own is kept as
+    If a node reported why it failed, that is the reason; the cloud's reason is kept as
     `platform_reason`.
     """
     event = Ended(time=when, state=final.state, reason=final.reason)
@@ -70,5 +66,5 @@ def ended_event(
 
 
 def with_billing(event: E, billing: Billing | None) -> E:
-    """The event with what was billed; the event as it is if that is None, not known."""
+    """Return the event with the billing; the unchanged event if the billing is unknown."""
     return event if billing is None else event.replace(billing=billing)

@@ -1,5 +1,6 @@
-"""Reads a cloud's public price list over HTTPS: no login, no SDK; throttling is waited out, odd
-answers are refused.
+"""Read a cloud's public price list over HTTPS: no login, no SDK.
+
+Throttled requests are repeated, odd answers refused.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from cloudtrain.errors import CloudError
 ATTEMPTS = 5
 ANSWER_SECONDS = 60
 MAX_WAIT_SECONDS = 60
-"""A server that asks for a longer wait is asked again after this one."""
+"""Maximum wait, whatever the server asks for."""
 MAX_BYTES = 256 * 2**20
-"""A longer document is not a price list of one region."""
+"""Maximum size of the price list of one region."""
 BLOCK_BYTES = 1 << 16
 BUSY = (429, 500, 502, 503, 504)
 
 
 class PricePages:
-    """One price list's server. `base`: its address, from which no answer leads away."""
+    """Server of one price list. `base`: its address; redirects are refused."""
 
-    def __init__(self, base: str, what: str) -> None:
+    def __init__(self, base: str, name: str) -> None:
         self.base = base
-        self.what = what
+        self.what = name
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def document(self, path: str) -> dict[str, Any]:
-        """The JSON object at a path. CloudError when it cannot be had, or is none."""
+        """Return the JSON object at a path. Raise CloudError if there is none."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._parsed(self._get(path))
@@ -57,7 +58,7 @@ class PricePages:
         raise AssertionError("the last attempt raises or returns")
 
     def odd(self, why: str) -> CloudError:
-        """The error for an answer that no price list gives."""
+        """Return the error for an unexpected answer."""
         return CloudError(
             f"{self.what} {why}", hint="the prices that were known before stay as they are"
         )
@@ -69,24 +70,24 @@ class PricePages:
             blocks: Iterator[bytes] = iter(lambda: answer.read(BLOCK_BYTES), b"")
             if answer.headers.get("Content-Encoding", "").lower() == "gzip":
                 blocks = _unpacked(blocks)
-            found = bytearray()
+            content = bytearray()
             for block in blocks:
-                found += block
-                if len(found) > MAX_BYTES:
+                content += block
+                if len(content) > MAX_BYTES:
                     raise self.odd(f"is longer than {MAX_BYTES // 2**20} MiB")
             declared = answer.headers.get("Content-Length")
-            if answer.length or (declared is None and not found):
+            if answer.length or (declared is None and not content):
                 raise OSError("the answer ended too early")
-        return bytes(found)
+        return bytes(content)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
             raise self.odd("is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise self.odd("is not a JSON object")
-        return found
+        return document
 
     def _failure(self, why: str, status: int = 0) -> CloudError:
         hint = "there may be none of that region" if status in (403, 404) else "try again later"
@@ -97,25 +98,29 @@ class PricePages:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Takes a redirection for an error: neither list has any."""
+    """Treats a redirection as an error: neither price list has one."""
 
     def redirect_request(self, *answer: Any) -> None:
-        """No request follows, so that the answer stays an error."""
+        """Send no request, so that the answer stays an error."""
 
 
 def _unpacked(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """What gzip has packed, in blocks of bounded size. OSError when it ends too early."""
+    """Unpack gzip in blocks of bounded size. Raise OSError if it ends too early."""
     packed = zlib.decompressobj(16 + zlib.MAX_WBITS)
     for block in blocks:
-        rest = block
-        while rest and not packed.eof:
-            yield packed.decompress(rest, BLOCK_BYTES)
-            rest = packed.unconsumed_tail
+        packed_block = block
+        while packed_block and not packed.eof:
+            yield packed.decompress(packed_block, BLOCK_BYTES)
+            packed_block = packed.unconsumed_tail
     if not packed.eof:
         raise OSError("the answer ended too early")
 
 
 def _seconds(headers: Message, attempt: int) -> float:
-    """How long to wait before the next attempt."""
-    asked = headers.get("Retry-After", "")
-    return float(min(int(asked), MAX_WAIT_SECONDS)) if asked.isdecimal() else 2.0 ** (attempt - 1)
+    """Return the pause before the next attempt."""
+    requested = headers.get("Retry-After", "")
+    return (
+        float(min(int(requested), MAX_WAIT_SECONDS))
+        if requested.isdecimal()
+        else 2.0 ** (attempt - 1)
+    )

@@ -1,4 +1,4 @@
-"""An image in a registry and the login to one, as both clouds and the Docker engine use them."""
+"""Images in a registry and its login, for both clouds and the Docker engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 TOKEN_USER = "00000000-0000-0000-0000-000000000000"  # noqa: S105
-"""The user name that Azure's registries expect with a token in place of a password."""
+"""User name that Azure's registries expect with a token as the password."""
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -36,16 +36,17 @@ class RegistryImage:
 
 
 def architectures(manifest: bytes | str, config: Callable[[str], bytes]) -> frozenset[str]:
-    """The architectures of a manifest; empty if it is not an image's. `config` loads a
-    configuration by digest.
+    """Return the architectures of a manifest; empty if it is not an image's.
+
+    `config`: loads a configuration by digest.
     """
     try:
         document = json.loads(manifest)
         if "manifests" in document:
             platforms = [entry.get("platform", {}) for entry in document["manifests"]]
-            found = [each.get("architecture") for each in platforms if each.get("os") == "linux"]
+            names = [entry.get("architecture") for entry in platforms if entry.get("os") == "linux"]
         else:
-            found = [json.loads(config(document["config"]["digest"])).get("architecture")]
+            names = [json.loads(config(document["config"]["digest"])).get("architecture")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return frozenset()  # not an image; the pull will fail and say so
-    return frozenset(str(name) for name in found if name)
+        return frozenset()  # not an image; the pull will report it
+    return frozenset(str(name) for name in names if name)

@@ -1,6 +1,4 @@
-"""The most that a sweep by a cloud's own service can cost, and whether that is within its budget.
-Pure.
-"""
+"""Compute the maximum cost of a cloud's own sweep, and compare it with the budget. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +10,10 @@ from cloudtrain.planning.plan import Plan
 
 
 def worst_usd(plan: Plan) -> float | None:
-    """The most that all trials together can cost, held by the service alone; None where the price
-    is not known.
+    """Return the maximum cost of all trials together; None if the price is unknown.
 
-    A trial costs at most what its own cap says; and for as long as the sweep may run, at most
-    `parallel` train.
+    A trial costs at most its own cap; at most `parallel` trials run during the maximum time of the
+    sweep.
     """
     sweep = plan.spec.sweep
     estimate = plan.target.cost_estimate
@@ -40,20 +37,20 @@ def worst_usd(plan: Plan) -> float | None:
 
 
 def budget_issues(plan: Plan) -> Iterator[Issue]:
-    """Why the budget in money cannot be held, if it cannot."""
+    """Yield an issue if the cost may exceed the budget in money."""
     sweep = plan.spec.sweep
     worst = worst_usd(plan)
-    at = ("sweep", "budget", "max_cost")
+    path = ("sweep", "budget", "max_cost")
     limit = sweep.budget.max_cost if sweep else None
     if sweep is None or limit is None:
         return
     if worst is None:
         how = plan.target.cost_estimate.price_hint if plan.target.cost_estimate else OWN_TABLE_HINT
-        yield Issue(at, PRICE_UNKNOWN, f"{how}, or replace it by budget.max_time")
+        yield Issue(path, PRICE_UNKNOWN, f"{how}, or replace it by budget.max_time")
     elif worst > limit + 1e-9:
         message = f"{sweep.trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
         yield Issue(
-            at,
+            path,
             message,
             "fewer trials, a lower limits.max_cost or limits.max_runtime of each, or"
             " budget.max_time",

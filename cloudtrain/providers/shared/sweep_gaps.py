@@ -1,6 +1,4 @@
-"""Parts of a `sweep` section that no cloud's own service has a place for: each is refused at its
-line. Pure.
-"""
+"""Refuse parts of a `sweep` section that no cloud's own service supports. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ PORTABLE = "engine: portable does this from your machine, with the same section"
 
 
 def gap_issues(plan: Plan, service: str, *, has_target: bool = True) -> Iterator[Issue]:
-    """Refuse what a service would ignore.
+    """Yield an issue for each part that a service would ignore.
 
     `service`: its name in a sentence. `has_target`: whether it can stop at a value of the
     objective.

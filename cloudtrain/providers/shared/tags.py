@@ -1,4 +1,4 @@
-"""The tags by which a job is found again from any machine. Pure."""
+"""Tags that identify a job from any machine. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 
-if TYPE_CHECKING:  # looking after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.plan import Plan
 
 TAG_PREFIX = "cloudtrain-"
-"""Beginning of our tags, and of other names that we add beside the user's."""
+"""Prefix of our tags, and of other names that we add to the user's."""
 
 
 def tags(plan: Plan, image: str) -> dict[str, str]:
-    """All tags of a job: ours, then the user's. `image`: the image address in the request."""
+    """Return all tags of a job: ours, then the user's. `image`: the address in the request."""
     context = plan.context
     digest = re.search(r"@(sha256:[0-9a-f]{64})$", image)
     rehearsal = context.rehearsal
     git = {"git-commit": context.git_commit} if context.git_commit else {}
     if context.git_commit and context.git_dirty is not None:
         git["git-dirty"] = str(context.git_dirty).lower()
-    own = {
+    our_tags = {
         "run": plan.run_id,
         "name": plan.spec.name,
         "spec": plan.spec_digest,
@@ -36,11 +36,11 @@ def tags(plan: Plan, image: str) -> dict[str, str]:
         **({"image-digest": digest[1]} if digest else {}),
         "version": __version__,
     }
-    return {**{f"{TAG_PREFIX}{key}": value for key, value in own.items()}, **plan.spec.tags}
+    return {**{f"{TAG_PREFIX}{key}": value for key, value in our_tags.items()}, **plan.spec.tags}
 
 
 def own_tags(all_tags: Mapping[str, Any]) -> dict[str, str]:
-    """Our tags among those of a job, without their prefix."""
+    """Return our tags among all tags of a job, without their prefix."""
     return {
         key.removeprefix(TAG_PREFIX): str(value)
         for key, value in all_tags.items()
@@ -48,8 +48,9 @@ def own_tags(all_tags: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def same_submission(expected: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Whether two sets of our tags belong to the same submission, not only to jobs of the same
-    name.
+def same_submission(expected: Mapping[str, str], actual: Mapping[str, str]) -> bool:
+    """Return True if two sets of our tags belong to the same submission.
+
+    Jobs of the same name may belong to different submissions.
     """
-    return all(expected.get(key) == found.get(key) for key in ("run", "planned", "spec"))
+    return all(expected.get(key) == actual.get(key) for key in ("run", "planned", "spec"))

@@ -38,7 +38,7 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
 
 
 def account_check(account: Account, caller: Caller) -> Check:
-    """Whether the role is one of the same account: SageMaker takes no other's."""
+    """Check that the role is one of the same account: SageMaker takes no other's."""
     asked = Question(
         "account", f"are these credentials of the role's account, {account.number}", _ROLE_AT
     )
@@ -49,7 +49,7 @@ def account_check(account: Account, caller: Caller) -> Check:
 
 
 def role_check(account: Account) -> Check:
-    """Whether the execution role is there, and lets SageMaker assume it for jobs of this account
+    """Check that the execution role is there, and lets SageMaker assume it for jobs of this account
     and region.
     """
     asked = Question(

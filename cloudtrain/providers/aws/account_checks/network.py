@@ -1,4 +1,4 @@
-"""Whether a job's own network lets its nodes reach each other and S3: subnets, security groups,
+"""True if a job's own network lets its nodes reach each other and S3: subnets, security groups,
 endpoints.
 
 After "Give SageMaker training jobs access to resources in your VPC" (developer guide) and "Get
@@ -124,7 +124,7 @@ def _has_efa(instance: str) -> bool:
 
 
 def _reaches_itself(group: Resource, *, everything: bool) -> bool:
-    """Whether members of a group may reach each other; `everything`: by any protocol, and out by
+    """Return True if members of a group may reach each other; `everything`: by any protocol, and out by
     the same rule.
     """
     inward = any(

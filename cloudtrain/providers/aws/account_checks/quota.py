@@ -1,4 +1,4 @@
-"""Whether the account's quotas allow the machines of a job, on demand or spot, and the pool that
+"""True if the account's quotas allow the machines of a job, on demand or spot, and the pool that
 keeps them.
 """
 

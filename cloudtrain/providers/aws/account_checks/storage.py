@@ -1,4 +1,4 @@
-"""Whether the bucket, the key and the repository of a job are there, and in the job's region."""
+"""True if the bucket, the key and the repository of a job are there, and in the job's region."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _AUTHORITIES = {CHINA: "login.chinacloudapi.cn", GOVERNMENT: "login.microsoftonl
 
 
 def cloud_check(arm: ResourceManager, config: AzureConfig) -> Check:
-    """Whether it is the cloud of the location and of the registry: each sovereign cloud has
+    """Check that it is the cloud of the location and of the registry: each sovereign cloud has
     accounts of its own.
     """
     asked = Question(

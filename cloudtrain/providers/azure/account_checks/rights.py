@@ -209,7 +209,7 @@ def _policies_check(
 def _roles_check(
     account: Account, asked: Question, scope: str, action: str, who: Mapping[str, str]
 ) -> Check:
-    """Whether each of these has a role there that allows an action. `who`: object ids, by what to
+    """Check that each of these has a role there that allows an action. `who`: object ids, by what to
     call them.
     """
     for words, principal in who.items():
@@ -244,7 +244,7 @@ def _roles(account: Account, scope: str, principal: str) -> Iterator[Mapping[str
 
 
 def _allows(granted: Iterable[Mapping[str, Any]], action: str) -> bool:
-    """Whether any of these grants an action: as one of management, or as one on data."""
+    """Return True if any of these grants an action: as one of management, or as one on data."""
     for each in granted:
         for yes, no in (("actions", "notActions"), ("dataActions", "notDataActions")):
             if _matches(each.get(yes) or (), action) and not _matches(each.get(no) or (), action):

@@ -1,4 +1,4 @@
-"""Whether the workspace is there, where the settings say, and has the machines of the job: a
+"""True if the workspace is there, where the settings say, and has the machines of the job: a
 cluster, or quota.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def workspace_checks(
     arm: ResourceManager, config: AzureConfig, found: dict[str, Any]
 ) -> Iterator[Check]:
-    """Whether it is there and in the location of the settings; and the clock. `found`: takes what
+    """Check that it is there and in the location of the settings; and the clock. `found`: takes what
     ARM says of it.
     """
     asked = Question("workspace", f"is {config.workspace} there and ready", ("azure", "workspace"))
@@ -51,7 +51,7 @@ def workspace_checks(
 
 
 def machines_check(account: Account) -> Check:
-    """Whether the cluster can run the job, or the quota allows its machines."""
+    """Check that the cluster can run the job, or the quota allows its machines."""
     config = account.config
     spec = account.spec
     types = account.target.instances
