@@ -12,12 +12,10 @@ from cloudtrain_launcher.events import Cause
 def first_cause(
     causes: Iterable[Cause], finished_ranks: Mapping[int, tuple[int, float]] = MappingProxyType({})
 ) -> Cause | None:
-    """Of several nodes' own root causes the earliest that is no mere consequence of another; None
-    where there is none.
+    """Return the earliest cause that is not a consequence of another, or None.
 
-    `finished_ranks`: the ranks that ended with 0, their node and when (a Unix timestamp). Where all
-    that is known is that a peer was gone, the rank that had ended while others still waited for it
-    is the cause.
+    `finished_ranks`: ranks that ended with 0, each with its node and Unix timestamp. If the only
+    cause is a missing peer, blame the rank that ended while the others still waited for it.
     """
     cause = min(causes, key=lambda cause: (cause.consequence, cause.time), default=None)
     if cause is None or not cause.consequence or cause.exception == "SIGTERM":

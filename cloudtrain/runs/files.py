@@ -63,16 +63,16 @@ def read_lines(
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the complete lines after a byte offset, each with the offset after it."""
     file.seek(offset)
-    rest = b""
+    tail = b""
     left_out = 0
     while block := file.read(BLOCK_BYTES):
-        *lines, rest = (rest + block).split(b"\n")
+        *lines, tail = (tail + block).split(b"\n")
         for line in lines:
             offset += len(line) + left_out + 1
             left_out = 0
             yield line[:max_line_bytes], offset
-        left_out += max(0, len(rest) - max_line_bytes)
-        rest = rest[:max_line_bytes]
+        left_out += max(0, len(tail) - max_line_bytes)
+        tail = tail[:max_line_bytes]
 
 
 def read_lines_backward(
@@ -80,17 +80,17 @@ def read_lines_backward(
 ) -> Iterator[bytes]:
     """Yield the complete lines before a byte offset, the last one first."""
     position = end - 1
-    rest = b""
+    tail = b""
     while position > 0:
         size = min(BLOCK_BYTES, position)
         position -= size
         file.seek(position)
-        rest, *lines = (file.read(size) + rest).split(b"\n")
+        tail, *lines = (file.read(size) + tail).split(b"\n")
         for line in reversed(lines):
             yield line[:max_line_bytes]
-        rest = rest[:max_line_bytes]
+        tail = tail[:max_line_bytes]
     if end > 0:
-        yield rest
+        yield tail
 
 
 def end_of_lines(file: IO[bytes]) -> int:
@@ -100,9 +100,9 @@ def end_of_lines(file: IO[bytes]) -> int:
         size = min(BLOCK_BYTES, position)
         position -= size
         file.seek(position)
-        found = file.read(size).rfind(b"\n")
-        if found >= 0:
-            return position + found + 1
+        newline = file.read(size).rfind(b"\n")
+        if newline >= 0:
+            return position + newline + 1
     return 0
 
 

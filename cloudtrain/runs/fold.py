@@ -65,7 +65,7 @@ def _phase(state: RunState, event: events.Phase) -> None:
     if event.running:
         state.started = min(state.started or state.phase_since, state.phase_since)
         _advance(state, "running")
-        _waits_no_more(state, state.phase_since)
+        _end_wait(state, state.phase_since)
     elif state.started and state.phase_since > state.started:
         state.waiting_since = state.waiting_since or state.phase_since
 
@@ -74,7 +74,7 @@ def _node_started(state: RunState, event: events.NodeStarted) -> None:
     state.started = state.started or event.time
     state.nodes_ended.pop(event.node, None)
     _advance(state, "running")
-    _waits_no_more(state, event.time)
+    _end_wait(state, event.time)
 
 
 def _node_ended(state: RunState, event: events.NodeEnded) -> None:
@@ -119,16 +119,15 @@ def _limit_too_low(state: RunState, event: events.LimitTooLow) -> None:
 def _metrics(state: RunState, event: events.Metrics) -> None:
     state.metrics |= event.values
     state.reported = event
-    if state.progress is None:  # else that counts the steps
+    if state.progress is None:  # progress counts the steps
         state.laps.reported(event.time, event.step)
     for name, value in event.values.items():
         state.curves.setdefault(name, Curve()).add(value)
 
 
 def _progress(state: RunState, event: events.Progress) -> None:
-    if state.progress is None and not state.laps.leads_to(
-        event.step
-    ):  # metrics have counted something else
+    # Metrics may have counted something else.
+    if state.progress is None and not state.laps.leads_to(event.step):
         state.laps = state.laps.forgotten()
     state.progress = event
     for name, value in (("loss", event.loss), ("samples/s", event.samples_per_s)):
@@ -187,7 +186,7 @@ def _log_unread(state: RunState, event: events.LogUnread) -> None:
     state.log_unread = event if event.reason else None
 
 
-def _kept(state: RunState, event: events.Kept) -> None:
+def _machines_kept(state: RunState, event: events.Kept) -> None:
     state.kept = event
     state.billing = event.billing or state.billing
 
@@ -210,11 +209,13 @@ def _ended(state: RunState, event: events.Ended) -> None:
     cause = event.error
     if cause is not None:  # its traceback is in the event of the error itself
         where = (cause.node, cause.rank, cause.time)
-        same = (error for error in state.errors if (error.node, error.rank, error.time) == where)
-        state.error = cause.replace(traceback=next((error.traceback for error in same), ""))
+        matching = (
+            error for error in state.errors if (error.node, error.rank, error.time) == where
+        )
+        state.error = cause.replace(traceback=next((error.traceback for error in matching), ""))
 
 
-def _waits_no_more(state: RunState, time: float) -> None:
+def _end_wait(state: RunState, time: float) -> None:
     if state.waiting_since:
         state.waited += max(0.0, time - state.waiting_since)
         state.waiting_since = 0.0
@@ -252,7 +253,7 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.RungReached: _rung_reached,
     events.LogUnread: _log_unread,
     events.LimitTooLow: _limit_too_low,
-    events.Kept: _kept,
+    events.Kept: _machines_kept,
     events.StopRequested: _stop_requested,
     events.Ended: _ended,
 }

@@ -24,9 +24,7 @@ from cloudtrain_launcher.process_identity import ProcessIdentity
 SUBMIT_LOCK = "submit.lock"
 
 REMOTE_SUBMIT_SECONDS = 3600
-"""How long a submission on another machine may take: large sources and images are sent before the
-start.
-"""
+"""Maximum duration of a submission on another machine, with large uploads before the start."""
 
 MAX_EVENT_BYTES = 1 << 24
 """Maximum length of an event."""
@@ -75,16 +73,15 @@ class RunFolder:
         except ValueError as error:
             raise self.damaged(f"{name} cannot be read: {error}") from None
 
-    def damaged(self, what: str) -> StorageError:
+    def damaged(self, problem: str) -> StorageError:
         """Return the error for a damaged run folder."""
-        return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
+        return StorageError(f"run {self.run_id}: {problem}", hint=_DAMAGED_HINT)
 
     def is_being_submitted(self) -> bool:
-        """Whether the process that submits the run is alive: the kernel releases its lock when it
-        dies.
+        """Return whether the submitting process is alive and holds its lock.
 
         The lock of a process on another machine may be invisible here. Its submission counts as
-        going on for REMOTE_SUBMIT_SECONDS: it may be about to start the job.
+        alive for REMOTE_SUBMIT_SECONDS, because it may be about to start the job.
         """
         locked = is_locked(self.path / SUBMIT_LOCK)
         if locked:
@@ -154,10 +151,9 @@ class RunFolder:
             raise self._unreadable(error) from None
 
     def events_from(self, offset: int) -> Iterator[tuple[Event | None, int]]:
-        """The events appended after a byte offset, each with the offset after it; None for a line
-        that holds none.
+        """Yield the events after a byte offset, each with its end offset; None for a damaged line.
 
-        StorageError when they cannot be read.
+        Raise StorageError if they cannot be read.
         """
         try:
             with open_regular_file(self.events_file) as file:

@@ -1,13 +1,12 @@
-"""How long a run will take, and what it will cost, with an interval: from the laps that it has
-reported. Pure.
+"""Forecast of duration and cost of a run, with an interval, from its reported laps. Pure.
 
-    found = forecast(state, terms_of(folder), now=time.time())
-    found.total.likely, found.total.low, found.total.high      seconds, from its start to its end
+    estimate = forecast(state, terms_of(folder), now=time.time())
+    estimate.total.likely, estimate.total.low, estimate.total.high      seconds from start to end
 
-What is left is added up of three parts: the steps, at the pace of the laps that were seen;
-evaluations and checkpoints, as often as the program has announced them, or as they were seen to
-come; and the end. Warm-up is counted once and never extrapolated. The interval is made to hold the
-real time of 19 runs in 20; docs/figures.md counts.
+The remaining time is the sum of three parts: the steps, at the pace of the observed laps;
+evaluations and checkpoints, as often as the program announced or as observed; and the end. Warm-up
+counts once and is never extrapolated. The interval should contain the real time of 19 runs in 20;
+docs/figures.md has the measurement.
 """
 
 from __future__ import annotations
@@ -26,14 +25,16 @@ HOLDS = "19 of 20"
 """Target share of runs whose real time is in the interval."""
 
 EVALUATION = 0.1, 0.35, 1.1
-"""What an evaluation of a batch takes at least, likely and at most, as a part of a step with as
-many samples: a forward pass of three passes; waiting for data takes as long as in a step. Used
-until one was seen.
+"""Minimum, likely and maximum time of evaluating a batch, as a fraction of a step of that size.
+
+Evaluation is one forward pass of a step's three; waiting for data takes as long as in a step. Used
+until an evaluation was observed.
 """
 
 UNSEEN = {"evaluating": 0.15, "saving": 0.05}
-"""How much longer the rest may take for evaluations and checkpoints of which nothing is known, as a
-part of it. It shrinks as more of the run passes without any.
+"""Extra time for evaluations and checkpoints of unknown cost, as a fraction of the remaining time.
+
+It shrinks as more of the run passes without any.
 """
 
 END = 0.0, 1.0, 6.0
@@ -94,7 +95,7 @@ class Forecast:
 
     total: Span
     """Seconds from start to end, without further waits for machines."""
-    left: Span
+    remaining: Span
     """Remaining seconds."""
     usd: Span | None
     """Total cost at list price; None if free or unknown."""
@@ -105,18 +106,16 @@ class Forecast:
     seen_seconds: float
     """Duration of the laps behind the pace."""
     trend: Literal["slower", "faster", ""] = ""
-    """True if steps get slower or faster all the time; the interval then includes it."""
+    """Direction of a steady change in speed. The interval then includes it."""
     unseen: tuple[str, ...] = ()
-    """`evaluating`, `saving`: what is still to come for the first time, so that the interval is
-    wider.
-    """
+    """`evaluating`, `saving`: activities not observed yet, which widen the interval."""
     ending: Ending | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
         return {
             "total_seconds": self.total.to_json(),
-            "left_seconds": self.left.to_json(),
+            "left_seconds": self.remaining.to_json(),
             "usd": self.usd.to_json() if self.usd else None,
             "interval_holds": HOLDS,
             "step": self.step,
@@ -131,10 +130,10 @@ class Forecast:
 def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Forecast | None:
     """Return the forecast at `now`, a Unix timestamp, or None with too little information."""
     try:
-        found = _forecast(state, terms, now)
+        result = _forecast(state, terms, now)
     except (ArithmeticError, ValueError):  # a program may report numbers that no run has
         return None
-    return found if found is not None and found.total.high < LONGEST_SECONDS else None
+    return result if result is not None and result.total.high < LONGEST_SECONDS else None
 
 
 def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | None:
@@ -149,14 +148,19 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         or not laps.seconds
     ):
         return None
+
     pace, spread = pace_of(laps.laps)
-    rest = max(0.0, steps - laps.step)
-    ahead = trend_of(laps.laps, rest)
+    steps_left = max(0.0, steps - laps.step)
+    ahead = trend_of(laps.laps, steps_left)
     paces = [pace * (1 - spread), pace * (1 + spread)]
     if ahead is not None:
         paces += [ahead * (1 - FLOOR), ahead * (1 + FLOOR)]
-        pace = (pace + ahead) / 2  # a trend may go on, or have been a machine's load
-    parts: list[_Part] = [(rest * min(paces), rest * pace, rest * max(paces)), END]
+        pace = (pace + ahead) / 2  # the trend may continue, or have been load on a machine
+
+    parts: list[_Part] = [
+        (steps_left * min(paces), steps_left * pace, steps_left * max(paces)),
+        END,
+    ]
     unseen = []
     for activity, part in (
         ("evaluating", _evaluating(state, steps, pace)),
@@ -164,93 +168,100 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     ):
         if part is None:
             unseen.append(activity)
-            part = 0.0, 0.0, UNSEEN[activity] * rest * pace * rest / steps
+            part = 0.0, 0.0, UNSEEN[activity] * steps_left * pace * steps_left / steps
         parts.append(part)
-    other_pauses = (seen for activity, seen in laps.pauses.items() if activity not in UNSEEN)
-    parts += [_repeated(seen, _times(state, seen, steps)) for seen in other_pauses]
-    done = max(0.0, laps.time + laps.paused - state.started - state.waited)
-    elapsed = max(done, (state.waiting_since or now) - state.started - state.waited)
+    other_pauses = (pauses for activity, pauses in laps.pauses.items() if activity not in UNSEEN)
+    parts += [_repeated(pauses, _times(state, pauses, steps)) for pauses in other_pauses]
+
+    seconds_done = max(0.0, laps.time + laps.paused - state.started - state.waited)
+    elapsed = max(seconds_done, (state.waiting_since or now) - state.started - state.waited)
     rest_of_all = _sum(parts)
     low, likely, high = (
-        max(elapsed, done + each)
-        for each in (rest_of_all.low, rest_of_all.likely, rest_of_all.high)
+        max(elapsed, seconds_done + seconds)
+        for seconds in (rest_of_all.low, rest_of_all.likely, rest_of_all.high)
     )
     total = Span(low, likely, high)
+
+    trend: Literal["slower", "faster", ""] = ""
+    if ahead is not None:
+        trend = "slower" if ahead > pace else "faster"
     rate = terms.usd_per_hour if terms.is_billed else None
     return Forecast(
         total=total,
-        left=total.scaled(1.0, -elapsed),
+        remaining=total.scaled(1.0, -elapsed),
         usd=None if rate is None else total.scaled(rate / 3600, rate * terms.kept_seconds / 3600),
         step=int(laps.step),
         steps=int(steps),
         seen_steps=int(laps.steps),
         seen_seconds=laps.seconds,
-        trend="" if ahead is None else "slower" if ahead > pace else "faster",
+        trend=trend,
         unseen=tuple(unseen),
-        ending=_ending(terms, total, done, int(laps.step), rest),
+        ending=_ending(terms, total, seconds_done, int(laps.step), steps_left),
     )
 
 
 def seconds_left(state: RunState, now: float) -> float | None:
     """Return the likely remaining seconds, or None if the number of steps is unknown."""
-    found = forecast(state, now=now)
-    return found.left.likely if found else state.eta_seconds(now)
+    result = forecast(state, now=now)
+    return result.remaining.likely if result else state.eta_seconds(now)
 
 
 def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
-    """Return the remaining evaluations, or None if nothing is known about them."""
+    """Return the time of the remaining evaluations, or None if unknown."""
     laps = state.laps
     schedule = state.schedule
-    seen = laps.pauses.get("evaluating")
+    pauses = laps.pauses.get("evaluating")
     if schedule is None or schedule.evaluations is None:
-        return _repeated(seen, _times(state, seen, steps)) if seen else None
-    left = schedule.evaluations - math.floor(schedule.evaluations * laps.step / steps + 1e-9)
-    if left <= 0:
+        return _repeated(pauses, _times(state, pauses, steps)) if pauses else None
+    count = schedule.evaluations - math.floor(schedule.evaluations * laps.step / steps + 1e-9)
+    if count <= 0:
         return 0.0, 0.0, 0.0
-    if seen:
-        return _repeated(seen, left)
+    if pauses:
+        return _repeated(pauses, count)
     if not (schedule.evaluation_samples and schedule.step_samples):
         return None
-    as_steps = left * pace * schedule.evaluation_samples / schedule.step_samples
+    as_steps = count * pace * schedule.evaluation_samples / schedule.step_samples
     waiting = max((sums.share("data") for sums in state.step_times.totals().values()), default=0.0)
     low, likely, high = EVALUATION
     return as_steps * low, as_steps * (waiting + (1 - waiting) * likely), as_steps * high
 
 
 def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
-    """Return the remaining checkpoints, or None if nothing is known about them."""
+    """Return the time of the remaining checkpoints, or None if unknown."""
     laps = state.laps
     schedule = state.schedule
-    seen = laps.pauses.get("saving")
+    pauses = laps.pauses.get("saving")
     if schedule is None:
-        return _repeated(seen, _times(state, seen, steps)) if seen else None
-    left = 1  # the last one
+        return _repeated(pauses, _times(state, pauses, steps)) if pauses else None
+    count = 1  # the last one
     if schedule.checkpoint_steps:
-        left += int(steps // schedule.checkpoint_steps - laps.step // schedule.checkpoint_steps)
+        count += int(steps // schedule.checkpoint_steps - laps.step // schedule.checkpoint_steps)
     if schedule.checkpoint_seconds:
-        left += int((steps - laps.step) * pace // schedule.checkpoint_seconds)
-    return _repeated(seen, max(1, left)) if seen else None
+        count += int((steps - laps.step) * pace // schedule.checkpoint_seconds)
+    return _repeated(pauses, max(1, count)) if pauses else None
 
 
-def _times(state: RunState, seen: Pauses, steps: float) -> int:
+def _times(state: RunState, pauses: Pauses, steps: float) -> int:
     """Return how often regular pauses will occur again."""
     laps = state.laps
-    every = max(1.0, seen.steps / seen.count)
-    return int((steps - laps.step + laps.trained - seen.steps) / every + 0.25)
+    every = max(1.0, pauses.steps / pauses.count)
+    return int((steps - laps.step + laps.trained - pauses.steps) / every + 0.25)
 
 
-def _repeated(seen: Pauses, times: int) -> _Part:
-    return times * seen.shortest, times * seen.mean, times * seen.longest
+def _repeated(pauses: Pauses, times: int) -> _Part:
+    return times * pauses.shortest, times * pauses.mean, times * pauses.longest
 
 
 def _sum(parts: Sequence[_Part]) -> Span:
-    """Parts that differ from what is likely independently of each other."""
+    """Return the sum of parts whose deviations are independent of each other."""
     likely = sum(part[1] for part in parts)
     below, above = (math.hypot(*(part[1] - part[at] for part in parts)) for at in (0, 2))
     return Span(likely - below, likely, likely + above)
 
 
-def _ending(terms: Terms, total: Span, done: float, step: int, rest: float) -> Ending | None:
+def _ending(
+    terms: Terms, total: Span, seconds_done: float, step: int, steps_left: float
+) -> Ending | None:
     """Return the effect of the time limit, or of the cost limit as time."""
     if not terms.seconds or terms.seconds >= total.high:
         return None
@@ -258,15 +269,17 @@ def _ending(terms: Terms, total: Span, done: float, step: int, rest: float) -> E
     rate = terms.usd_per_hour
     if terms.limit == "limits.max_cost" and rate is not None:
         needs = rate * (total.high + terms.overhead_seconds) / 3600
-    share = (terms.seconds - done) / max(1e-9, total.likely - done)
+    share = (terms.seconds - seconds_done) / max(1e-9, total.likely - seconds_done)
+
+    certainty: Literal["sure", "likely", "possible"] = "possible"
+    if terms.seconds < total.low:
+        certainty = "sure"
+    elif terms.seconds < total.likely:
+        certainty = "likely"
     return Ending(
-        certainty="sure"
-        if terms.seconds < total.low
-        else "likely"
-        if terms.seconds < total.likely
-        else "possible",
+        certainty=certainty,
         limit=terms.limit,
         seconds=float(terms.seconds),
-        step=int(step + rest * min(1.0, max(0.0, share))),
+        step=int(step + steps_left * min(1.0, max(0.0, share))),
         needs=needs,
     )

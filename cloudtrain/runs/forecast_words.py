@@ -1,4 +1,4 @@
-"""Forecasts in words."""
+"""Text of forecasts and of the limits that they exceed."""
 
 from __future__ import annotations
 
@@ -13,58 +13,63 @@ UNSEEN = {"evaluating": "evaluation", "saving": "checkpoint"}
 ENDS = {"sure": "will stop", "likely": "will probably stop", "possible": "may stop"}
 
 
-def in_all(found: Forecast) -> str:
+def in_all(forecast: Forecast) -> str:
     """Return `1 h 52 min in all (1 h 45 min to 2 h 3 min), 11.40 USD (10.70 to 12.50)`."""
-    text = (
-        f"{format_duration(found.total.likely)} in all ({_interval(found.total, format_duration)})"
-    )
-    if found.usd is not None:
-        text += f", {found.usd.likely:.2f} USD ({_interval(found.usd, lambda usd: f'{usd:.2f}')})"
+    text = f"{format_duration(forecast.total.likely)} in all ({_interval(forecast.total, format_duration)})"
+    if forecast.usd is not None:
+        text += (
+            f", {forecast.usd.likely:.2f} USD ({_interval(forecast.usd, lambda usd: f'{usd:.2f}')})"
+        )
     return text
 
 
-def caveat(found: Forecast) -> str:
+def caveat(forecast: Forecast) -> str:
     """Return the reason for a wide interval, such as `no evaluation was seen yet`, or ""."""
-    kinds = " and no ".join(UNSEEN[kind] for kind in found.unseen)
+    kinds = " and no ".join(UNSEEN[kind] for kind in forecast.unseen)
     trend = (
-        f"steps get {found.trend}, and the interval reaches to where that leads"
-        if found.trend
+        f"steps get {forecast.trend}, and the interval reaches to where that leads"
+        if forecast.trend
         else ""
     )
     return "; ".join(filter(None, (f"no {kinds} was seen yet" if kinds else "", trend)))
 
 
-def shown(found: Forecast) -> str:
+def shown(forecast: Forecast) -> str:
     """Return the forecast in one line with its caveat."""
-    return "; ".join(filter(None, (in_all(found), caveat(found))))
+    return "; ".join(filter(None, (in_all(forecast), caveat(forecast))))
 
 
-def limit_warning(found: Forecast) -> str:
+def limit_warning(forecast: Forecast) -> str:
     """Return the effect of a limit and the limit that the run needs, or ""."""
-    ending = found.ending
+    ending = forecast.ending
     if ending is None:
         return ""
     limit = ending.limit or "the platform's time limit"
-    at = f"after {format_duration(ending.seconds)}, at about step {ending.step} of {found.steps}"
-    return f"{limit} {ENDS[ending.certainty]} this run {at}: it needs {in_all(found)}"
+    at = f"after {format_duration(ending.seconds)}, at about step {ending.step} of {forecast.steps}"
+    return f"{limit} {ENDS[ending.certainty]} this run {at}: it needs {in_all(forecast)}"
 
 
-def told_once(found: Forecast, run_id: str) -> str:
+def told_once(forecast: Forecast, run_id: str) -> str:
     """Return the warning of a likely limit with the next command, or ""."""
-    if found.ending is None or found.ending.certainty == "possible":
+    if forecast.ending is None or forecast.ending.certainty == "possible":
         return ""
-    raised = shlex.join(["cloudtrain", "rerun", run_id, "--set", raised_limit(found)])
-    return f"{limit_warning(found)}. To have it end: cloudtrain stop {run_id}, then {raised}"
+    raised = shlex.join(["cloudtrain", "rerun", run_id, "--set", raised_limit(forecast)])
+    return f"{limit_warning(forecast)}. To have it end: cloudtrain stop {run_id}, then {raised}"
 
 
-def raised_limit(found: Forecast) -> str:
+def raised_limit(forecast: Forecast) -> str:
     """Return `limits.max_cost=13 USD`, enough for the end of the interval, or ""."""
-    if found.ending is None:
+    if forecast.ending is None:
         return ""
-    needs = found.ending.needs
-    if found.ending.limit == "limits.max_cost":
-        return f"limits.max_cost={math.ceil(needs) if needs >= 10 else math.ceil(needs * 100) / 100:g} USD"
-    unit = 3600 if needs > 86400 else 60 if needs > 60 else 1
+    needs = forecast.ending.needs
+    if forecast.ending.limit == "limits.max_cost":
+        usd = math.ceil(needs) if needs >= 10 else math.ceil(needs * 100) / 100
+        return f"limits.max_cost={usd:g} USD"
+    unit = 1
+    if needs > 86400:
+        unit = 3600
+    elif needs > 60:
+        unit = 60
     return f"limits.max_runtime={format_duration(math.ceil(needs / unit) * unit)}"
 
 

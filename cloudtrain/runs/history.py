@@ -26,9 +26,9 @@ class History:
         self.folder = folder
         self.state = RunState(run_id=folder.run_id)
         self.damaged_lines = 0
-        """How many lines of its events file hold no event."""
+        """Number of unreadable lines in the events file."""
         self.unstored: StorageError | None = None
-        """Why the latest observation could not be written down; None if it was."""
+        """Error of the last write; None after a successful one."""
         self._offset = 0
 
     def read(self) -> RunState:
@@ -42,13 +42,12 @@ class History:
         durable: bool = False,
         unstored_ok: bool = False,
     ) -> bool:
-        """Write down and apply each observation before the next one is made; returns whether any
-        had an event.
+        """Write and apply each observation before reading the next. Return whether any had events.
 
-        So a provider that makes them one by one sees the events among the lines just read in the
-        state. `durable`: events are flushed to the disk before this returns. StorageError when the
-        disk refuses, unless `unstored_ok`: then the events count in this process alone, and
-        `unstored` says why. A provider that is asked again tells them again.
+        A provider that yields them one by one sees their events in the state. `durable`: flush
+        events to the disk before returning. Raise StorageError if the disk refuses, unless
+        `unstored_ok`: then the events count in this process only, `unstored` has the error, and the
+        provider repeats them when asked again.
         """
         has_events = False
         for observation in observations:
@@ -108,12 +107,10 @@ def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) ->
 
 
 class LogSync:
-    """Appends to the log files of a run, so that each line is there once even if the reader is
-    killed.
+    """Writer of a run's log files that stores each line once, even if the reader is killed.
 
-    How far each log was read is an event, appended together with the events among those lines.
-    Lines in the files beyond it, of a reader that was killed before it wrote that event, are cut
-    off and read again.
+    The position in each log is an event, appended together with the events among those lines. Lines
+    after the last recorded position come from a killed reader: they are cut off and read again.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -122,7 +119,7 @@ class LogSync:
         self.positions: dict[str, dict[str, Any]] = {
             name: dict(at) for name, at in ((last and last.streams) or {}).items()
         }
-        """How far each log was read, by its name."""
+        """Position in each log by its name."""
         self._sizes: dict[str, int] = dict((last and last.sizes) or {})
 
     def add(self, part: LogPart) -> None:

@@ -137,9 +137,8 @@ def _read(store: RunStore) -> list[Any]:
     try:
         return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
     except (ValueError, RecursionError):
-        (store.data_dir / "index.jsonl").unlink(
-            missing_ok=True
-        )  # it is a cache, and is written again
+        # The index is a cache and is written again.
+        (store.data_dir / "index.jsonl").unlink(missing_ok=True)
         return []
 
 
@@ -147,6 +146,5 @@ def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
     lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK
     with suppress(OSError), locked(store.data_dir / "index.jsonl", flags=flags) as file:
-        os.write(
-            file, lines.encode("utf-8", "backslashreplace")
-        )  # half a surrogate pair stays an escape
+        # Half a surrogate pair stays an escape.
+        os.write(file, lines.encode("utf-8", "backslashreplace"))

@@ -1,6 +1,4 @@
-"""How long the steps to come will take, by the laps that were seen: their mean pace, its error, and
-its trend. Pure.
-"""
+"""Pace of the remaining steps from the observed laps: mean, standard error and trend. Pure."""
 
 from __future__ import annotations
 
@@ -12,47 +10,39 @@ from statistics import linear_regression, median
 from cloudtrain.runs.laps import Lap
 
 SCALES = 12, 6, 3
-"""The laps are put together into so many parts of about the same length, whose paces are compared.
-A machine that is slower for minutes shows in few long parts, steps that differ from one to the next
-in many short ones.
+"""Numbers of parts of similar length whose paces are compared.
+
+A machine that is slow for minutes shows in few long parts; steps that vary show in many short ones.
 """
 
 USUAL_SPREAD = 0.08
 USUAL_PARTS = 3
-"""The relative spread of paces that is assumed before it is seen, and how many parts that counts
-for.
-"""
+"""Prior of the relative spread of paces, and its weight in parts."""
 
 FLOOR = 0.08
-"""What the pace of the rest differs by at least, as a part of it: a machine's speed does not stay
-as it is.
-"""
+"""Minimum relative error of the remaining pace, because a machine's speed varies."""
 
 WIDTH = 3.5
-"""The half width of the interval in standard errors of the mean pace: the rest has an error of its
-own, too.
-"""
+"""Half width of the interval in standard errors of the mean, with room for later steps."""
 
 TREND_PARTS = 7
 MIN_TREND_PARTS = 5
 TREND_PAIRS = 0.93
 TREND = 1.1
-"""Steps get slower, or faster, where that share of all pairs of parts differs in that direction,
-and the last part from the first by this factor. By chance fewer than one history in fifty look so;
-one in ten where a machine's load changes.
+"""Share of pairs of parts that must agree, and minimum change from first to last, for a trend.
+
+By chance fewer than one run in fifty looks so; with a varying load on the machine one in ten.
 """
 
 LONGEST_TREND = 2.0
-"""A trend is followed until steps take so many times as long as the latest ones, or as many times
-less.
-"""
+"""Maximum factor between the last observed pace and the pace that a trend leads to."""
 
 STILL_WARM_UP = 2.0
-"""The first laps count as warm-up, too, while they are so many times as slow as the median lap."""
+"""First laps count as warm-up while they are this many times slower than the median lap."""
 
 
 def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
-    """Seconds per step, and how much that of the steps to come may differ, as a part of it."""
+    """Return the seconds per step, and the relative error for the remaining steps."""
     steady = _steady(laps)
     seconds = sum(lap.seconds for lap in steady)
     steps = sum(lap.steps for lap in steady)
@@ -62,12 +52,8 @@ def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
     )
 
 
-def trend_of(laps: Sequence[Lap], rest: float) -> float | None:
-    """Seconds per step of the steps to come, if steps go on to get slower, or faster, as they have;
-    None: they do not.
-
-    `rest`: how many are to come.
-    """
+def trend_of(laps: Sequence[Lap], steps_left: float) -> float | None:
+    """Return the seconds per remaining step if steps keep getting slower or faster, else None."""
     steady = _steady(laps)
     parts = _put_together(steady, sum(lap.seconds for lap in steady) / TREND_PARTS)
     paces = [part.seconds / part.steps for part in parts]
@@ -82,18 +68,18 @@ def trend_of(laps: Sequence[Lap], rest: float) -> float | None:
         return None
     middles = [part.end - part.steps / 2 for part in parts]
     slope, begin = linear_regression(middles, paces)
-    led = begin + slope * (parts[-1].end + rest / 2)
+    led = begin + slope * (parts[-1].end + steps_left / 2)
     return min(max(led, paces[-1] / LONGEST_TREND), paces[-1] * LONGEST_TREND)
 
 
 def _steady(laps: Sequence[Lap]) -> list[Lap]:
-    """Without the first ones, while they are much slower than the others."""
+    """Return the laps without the slow first ones."""
     usual = median(lap.seconds / lap.steps for lap in laps)
     return list(dropwhile(lambda lap: lap.seconds / lap.steps > STILL_WARM_UP * usual, laps))
 
 
 def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
-    """Of the mean pace, as a part of it, by parts that are at least so long."""
+    """Return the relative standard error of the mean pace, by parts of at least these seconds."""
     parts = _put_together(laps, seconds)
     steps = sum(part.steps for part in parts)
     squares = (
@@ -106,7 +92,7 @@ def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
 
 
 def _put_together(laps: Sequence[Lap], seconds: float) -> list[Lap]:
-    """Neighbours put together until they are as long."""
+    """Return the laps with neighbours merged up to these seconds."""
     merged: list[Lap] = []
     for lap in laps:
         if merged and merged[-1].seconds < seconds:

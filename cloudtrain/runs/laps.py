@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass, field
 
 WARM_UP_STEPS = 2
-"""A lap that begins before so many steps of a process says nothing about the others."""
+"""Laps that begin within these first steps of a process are not typical."""
 
 KEPT_LAPS = 128
-"""With twice as many, two become one."""
+"""Minimum number of laps to keep; at twice as many, pairs are merged."""
 
 RECENT_SECONDS = 60.0
-"""The present speed is that of the latest laps that are so long together."""
+"""Duration of the latest laps that give the current speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,7 @@ class Pauses:
     longest: float = 0.0
     shortest: float = 0.0
     steps: float = 0.0
-    """Trained from the first report of the run to the latest of these pauses; steps that were
-    repeated count again.
-    """
+    """Steps trained from the first report to the last pause; repeated steps count again."""
 
     def add(self, seconds: float, steps: float) -> None:
         """Add a pause."""
@@ -61,14 +59,14 @@ class Pauses:
 
 @dataclass(slots=True)
 class Laps:
-    """The laps and pauses of a run, by the reports of its first rank, in bounded memory."""
+    """Laps and pauses of a run, from the reports of its first rank, in bounded memory."""
 
     laps: list[Lap] = field(default_factory=list)
     """Laps without warm-up, oldest first."""
     pauses: dict[str, Pauses] = field(default_factory=dict)
     """Pauses by activity."""
     warm_up: float = 0.0
-    """Seconds of the first steps of each process, as far as they were reported one by one."""
+    """Seconds of the first steps of each process, if they were reported one by one."""
     first: float = 0.0
     """Time of the first reported step as a Unix timestamp; 0: none yet."""
     time: float = 0.0
@@ -80,11 +78,11 @@ class Laps:
     paused: float = 0.0
     """Seconds of pauses since then that are over."""
     _reported: bool = False
-    """Whether the present process has reported a step."""
+    """True if the current process has reported a step."""
     _begin: float = 0.0
-    """The step that it began with: of the checkpoint that it said it resumed from, else 0."""
+    """First step of the current process, from its checkpoint or 0."""
     _pause: tuple[str, float] | None = None
-    """What goes on, and since when."""
+    """Current pause: its activity and start."""
 
     def reported(self, time: float, step: float | None) -> None:
         """Add a reported step. An earlier step than the last starts anew."""
@@ -104,7 +102,7 @@ class Laps:
         self.paused = 0.0
 
     def pausing(self, time: float, activity: str) -> None:
-        """The first rank does something else; empty: it trains again."""
+        """Start a pause of the first rank; an empty activity ends it."""
         if self._pause is not None:
             name, since = self._pause
             self._pause = None
@@ -133,9 +131,7 @@ class Laps:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Seconds of a step at present, by its warm-up where no more is known; None before two
-        different steps.
-        """
+        """Current seconds per step, from warm-up if necessary; None before two steps."""
         steps, seconds = (0.0, 0.0) if self.laps else (self.trained, self.warm_up)
         for lap in reversed(self.laps):
             steps = steps + lap.steps
@@ -145,14 +141,12 @@ class Laps:
         return seconds / steps if steps and seconds else None
 
     def leads_to(self, step: float | None) -> bool:
-        """Whether that step may follow the latest one: it is not further from it than that was from
-        the one before.
-        """
+        """Return whether a step is at most one lap after the last."""
         stride = self.laps[-1].steps if self.laps else 1.0
         return step is not None and 0 <= step - self.step <= stride
 
     def forgotten(self) -> Laps:
-        """Laps without what was reported so far, since that counted something else."""
+        """Return empty laps, because earlier reports counted something else."""
         return Laps(_begin=self._begin, _pause=self._pause)
 
     def _lap(self, time: float, step: float) -> None:

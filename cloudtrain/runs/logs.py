@@ -1,4 +1,4 @@
-"""Log files of a run, one per node, with timestamps; and the events among the lines."""
+"""Log files of a run, one per node, with timestamps; and events among their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloudtrain_launcher.events import CLIENT, EVENT_TYPES, Event, parse
 from cloudtrain_launcher.packages.bounded_files import open_regular_file
 
 RESERVED_EVENTS = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
-"""Types of events that only the client may write; one that a job prints is not believed."""
+"""Event types that only the client may write. Printed ones are ignored."""
 
 EVENT_MARK = b"::cloudtrain:: "
 
@@ -59,9 +59,9 @@ def log_line(time: float, node: int, raw: str) -> LogLine:
 
 
 def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[bytes]]:
-    """The job's events among a node's lines, and the lines of its log.
+    """Return the events among a node's lines, and its log lines.
 
-    These are its output, the lines that only look like an event, and a line for each event with
+    The log has the output, lines that only look like an event, and a line for each event with
     metrics.
     """
     events = []
@@ -92,14 +92,14 @@ class LogReader:
 
     def read_batch(self) -> list[LogLine]:
         """Return the next lines, at most BATCH_LINES; empty at the end."""
-        found = []
+        lines = []
         size = 0
         for line in self.read_all():
-            found.append(line)
+            lines.append(line)
             size += len(line.text)
-            if len(found) >= BATCH_LINES or size >= BATCH_CHARACTERS:
+            if len(lines) >= BATCH_LINES or size >= BATCH_CHARACTERS:
                 break
-        return found
+        return lines
 
     def read_all(self) -> Iterator[LogLine]:
         """Return all unread lines. Raise StorageError if a file cannot be read."""
@@ -110,9 +110,7 @@ class LogReader:
                 yield line
 
     def read_backward(self) -> Iterator[LogLine]:
-        """All lines that are there, the latest first; they count as read. StorageError when a file
-        cannot be read.
-        """
+        """Yield all lines, the latest first, and count them as read. May raise StorageError."""
         with ExitStack() as stack:
             parts = []
             for node, path in reversed(self._files()):

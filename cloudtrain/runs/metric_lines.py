@@ -22,7 +22,7 @@ def metric_line(event: Event) -> bytes | None:
 
 
 def metrics_text(event: Metrics) -> str:
-    """`epoch 1  step 100  loss 0.25  val_accuracy 0.93`."""
+    """Return `epoch 1  step 100  loss 0.25  val_accuracy 0.93`."""
     where = [
         f"{name} {value}"
         for name, value in (("epoch", event.epoch), ("step", event.step))
@@ -34,7 +34,7 @@ def metrics_text(event: Metrics) -> str:
 
 
 def progress_text(event: Progress) -> str:
-    """`epoch 1/3  step 100/300  loss 0.25  1.2k samples/s`."""
+    """Return `epoch 1/3  step 100/300  loss 0.25  1.2k samples/s`."""
     parts = position_parts(event)
     if event.loss is not None:
         parts.append(f"loss {format_number(event.loss)}")
@@ -44,12 +44,10 @@ def progress_text(event: Progress) -> str:
 
 
 def position_parts(progress: Progress) -> list[str]:
-    """`epoch 1/3` and `step 100/300`, with `?` for a total that is not known; what is not reported
-    is left out.
-    """
+    """Return `epoch 1/3` and `step 100/300` if reported, with `?` for an unknown total."""
     parts = (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps))
     return [
-        f"{name} {done}/{'?' if total is None else total}"
-        for name, done, total in parts
-        if done is not None
+        f"{name} {position}/{'?' if total is None else total}"
+        for name, position, total in parts
+        if position is not None
     ]

@@ -14,11 +14,10 @@ from cloudtrain.runs.files import encode_json, make_private_folder, private_open
 
 @contextmanager
 def new_folder(path: Path, documents: Mapping[str, str], kind: str) -> Iterator[Path]:
-    """A folder with these documents (text by file name), to be filled further; at the end of the
-    block it is `path`.
+    """Yield a draft folder with these documents, renamed to `path` at the end of the block.
 
-    RunExists when that is taken, as by another `kind` ("run") of that name; StorageError when the
-    disk refuses.
+    `kind` is "run" or "sweep", for messages. Raise RunExists if the path is taken, StorageError if
+    the disk refuses.
     """
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     with storing(path):

@@ -19,7 +19,7 @@ class LogPart:
 
     node: int
     lines: Sequence[tuple[float, bytes]]
-    """Each with its time, a Unix timestamp, and without its line end."""
+    """Unix timestamp and text without line end."""
     stream: str
     """The log's name in its cloud."""
     position: Mapping[str, Any]
@@ -28,16 +28,12 @@ class LogPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What one request to the platform has returned. Its events are written first, then its lines,
-    a part at a time.
-    """
+    """Result of one request to the platform. Events are written first, then each part of lines."""
 
     events: Sequence[Event] = ()
     """Events that the run folder lacks, in order."""
     lines: Callable[[Positions], Iterable[LogPart]] | None = None
-    """Reads the new part of each log from its position on. It is not called while another process
-    reads them.
-    """
+    """Reader of the new part of each log; not called while another process reads."""
 
 
 Record = Callable[[Observation], None]

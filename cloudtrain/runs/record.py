@@ -25,7 +25,7 @@ JOB = "job.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceRecord:
-    """The source as it was planned."""
+    """Source of a planned run."""
 
     root: str
     digest: str
@@ -40,7 +40,7 @@ class SourceRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextRecord:
-    """Where and from what a run was planned."""
+    """Folder, commit and source of a planned run."""
 
     folder: str
     git_commit: str
@@ -50,7 +50,7 @@ class ContextRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRecord:
-    """The part of a stored plan that a rerun is made from."""
+    """Part of a stored plan that a rerun needs."""
 
     provider: str
     """Name of the provider that runs it. May raise StorageError."""
@@ -75,9 +75,9 @@ class RunRecord:
 
     @property
     def is_of_another_machine(self) -> bool:
-        """Whether it was imported from a cloud's list of jobs: it has no source then, and no spec.
+        """True if the run was imported from a cloud's list, without source and spec.
 
-        False when its plan cannot be read.
+        False if its plan cannot be read.
         """
         with suppress(StorageError):
             return "adopted" in self._plan
@@ -95,28 +95,22 @@ class RunRecord:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """The spec as the plan writes it, defaults left out; of a run of another machine the name
-        alone.
-        """
+        """Spec without defaults; only the name for a run of another machine."""
         return self._part("spec")
 
     @property
     def quote(self) -> Mapping[str, Any]:
-        """What its machines were to cost, as the plan writes a CostEstimate; empty where nothing is
-        paid for.
-        """
+        """CostEstimate of the plan as JSON; empty if the run is free."""
         return self._part("target", "quote")
 
     @property
     def trial(self) -> Mapping[str, Any]:
-        """What it was told as a trial that may end itself, as the plan writes TrialRules; else
-        empty.
-        """
+        """TrialRules of the plan as JSON; empty if the run is not a trial."""
         return self._part("facts", "trial")
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether this machine runs it in place of the cloud whose request it is."""
+        """True if this machine executes the request of a cloud."""
         return self._plan.get("host") is not None
 
     @property
@@ -126,14 +120,12 @@ class RunRecord:
 
     @property
     def git_commit(self) -> str:
-        """The commit that its folder was at; empty for none, and where that is not known here."""
+        """Git commit of its folder; empty if unknown."""
         return str(self._part("facts").get("git_commit") or "")
 
     @property
     def places(self) -> frozenset[str]:
-        """The folder of its job, and the one in which the command was typed; empty if that is not
-        known here.
-        """
+        """Folder of the job and folder of the command; empty if unknown."""
         with suppress(StorageError):
             facts = self._part("facts")
             return frozenset(
@@ -143,21 +135,17 @@ class RunRecord:
 
     @property
     def source_root(self) -> str:
-        """The folder that its source was packed from; empty where that is not known here."""
+        """Source folder; empty if unknown."""
         return str(self._part("facts", "source").get("root") or "")
 
     @property
     def source_digest(self) -> str:
-        """The SHA-256 of its source's files, as SourceTree has it; empty where that is not known
-        here.
-        """
+        """Digest of its SourceTree; empty if unknown."""
         return str(self._part("facts", "source").get("digest") or "")
 
     @property
     def stop_after_seconds(self) -> int:
-        """When its launcher stops it, before the platform does; 0: never, or that is not known
-        here.
-        """
+        """Seconds until the launcher stops it, before the platform does; 0: never or unknown."""
         with suppress(StorageError):
             return int(self._folder.document(JOB).get("stop_after_seconds") or 0)
         return 0
@@ -168,19 +156,19 @@ class RunRecord:
         return self._read("target.grace_seconds", int)
 
     def config(self, kind: type[Config]) -> Config:
-        """The provider's own settings of the plan. StorageError if the plan has none, or others."""
+        """Return the provider's settings in the plan. Raise StorageError if they do not fit."""
         settings: dict[str, Any] = self._read("target.facts", dict)
         try:
             return kind.from_json(settings)
-        except TypeError as error:  # a field without a default is not there
+        except TypeError as error:  # a field without a default is missing
             raise self._folder.damaged(f"{PLAN} cannot be read: target.facts: {error}") from None
 
     def request(self, required: Mapping[str, type]) -> dict[str, Any]:
-        """The request, the cloud's own document. `required`: what it must hold, by dotted paths."""
+        """Return the cloud's request. `required`: types of required values by dotted path."""
         return self._folder.document(REQUEST, required)
 
     def plan(self) -> PlanRecord:
-        """The part of the plan that a rerun is made from. StorageError if something is missing."""
+        """Return the part of the plan that a rerun needs. May raise StorageError."""
         source: dict[str, Any] = self._read("facts.source", dict)
         return PlanRecord(
             provider=self.provider,
@@ -208,31 +196,31 @@ class RunRecord:
         )
 
     def _read(self, path: str, kind: type[T]) -> T:
-        """What the plan has at a dotted path. StorageError where it has nothing, or something else."""
-        found = self._optional(path, kind)
-        if found is None:
+        """Return a value of the plan by dotted path. May raise StorageError."""
+        value = self._optional(path, kind)
+        if value is None:
             raise self._missing(path)
-        return found
+        return value
 
     def _optional(self, path: str, kind: type[T]) -> T | None:
-        """The same; None where the plan says null."""
+        """Return a value of the plan by dotted path, or None for null."""
         *above, key = path.split(".")
-        found = self._part(*above).get(key, self)
-        if found is None or isinstance(found, kind):
-            return found
+        value = self._part(*above).get(key, self)
+        if value is None or isinstance(value, kind):
+            return value
         raise self._missing(path)
 
     def _missing(self, path: str) -> StorageError:
         return self._folder.damaged(f"{PLAN} cannot be read: it does not say {path}")
 
     def _part(self, *keys: str) -> Mapping[str, Any]:
-        """What the plan has below these keys; empty where there is nothing."""
+        """Return the part of the plan below these keys, or {}."""
         return part_of(self._plan, *keys)
 
 
 def part_of(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return the part of a document below these keys, or {}."""
-    found: Any = document
+    part: Any = document
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+        part = part.get(key) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}

@@ -31,7 +31,7 @@ class MetricPoint:
     step: float | None
     epoch: float | None
     values: Mapping[str, float]
-    """By name; a value may be NaN or infinite."""
+    """Values by name, which may be NaN or infinite."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -44,14 +44,12 @@ class MetricPoint:
 
 
 def metric_points(events: Iterable[Event]) -> list[MetricPoint]:
-    """Every report of metrics among the events, in their order; one that was read twice counts
-    once.
-    """
-    seen = SeenEvents()
+    """Return every report of metrics in order. One that was read twice counts once."""
+    seen_events = SeenEvents()
     result = []
     for event in events:
         if isinstance(event, Metrics) and (
-            event.seq is None or seen.add(event.node, event.rank, event.seq)
+            event.seq is None or seen_events.add(event.node, event.rank, event.seq)
         ):
             result.append(MetricPoint(event.time, event.step, event.epoch, event.values))
     return result
@@ -69,9 +67,7 @@ class Series:
 
     @property
     def best(self) -> tuple[float, float | None] | None:
-        """The best value and its step; None where the name does not tell whether less or more is
-        better.
-        """
+        """Best value and its step; None if the name does not tell which direction is better."""
         if _LOWER_IS_BETTER.search(self.name.lower()):
             return self.low
         return self.high if _HIGHER_IS_BETTER.search(self.name.lower()) else None
@@ -85,9 +81,7 @@ class Series:
 
 
 def series_of(points: Iterable[MetricPoint]) -> dict[str, Series]:
-    """Each metric by its name, in the order in which they were first reported. NaN is never the
-    best value.
-    """
+    """Return metrics by name, in order of their first report. NaN is never the best value."""
     result: dict[str, Series] = {}
     for point in points:
         for name, value in point.values.items():

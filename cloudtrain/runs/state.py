@@ -31,21 +31,17 @@ from cloudtrain_launcher.events import (
 )
 
 ENDED = ("succeeded", "failed", "stopped")
-"""The states that a run never leaves, unless it counts as not started and its job is found after
-all.
-"""
+"""Final states. A run that counts as not started leaves them if its job appears."""
 
 STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
 KEPT_POINTS = 500
-"""Points of a learning curve that are kept, evenly spread over its length."""
+"""Maximum number of points of a curve, evenly spread over its length."""
 
 
 @dataclass(slots=True)
 class Curve:
-    """One metric over time, thinned evenly as it grows; the first and the latest value are always
-    there.
-    """
+    """Metric over time, thinned evenly as it grows, with the first and the last value."""
 
     points: list[float] = field(default_factory=list)
     stride: int = 1
@@ -64,7 +60,7 @@ class Curve:
 
     @property
     def values(self) -> list[float]:
-        """What is kept, in order."""
+        """Points in order."""
         return self.points if (self.count - 1) % self.stride == 0 else [*self.points, self.latest]
 
 
@@ -73,24 +69,20 @@ _MAX_SEQ = 1 << 63
 
 @dataclass(slots=True)
 class SeenEvents:
-    """The (node, rank, seq) of events that were applied, in eight bytes for each: a long run has
-    millions.
-    """
+    """Set of applied events by (node, rank, seq), in eight bytes each: a long run has millions."""
 
     _sequences: dict[tuple[int, int], array[int]] = field(default_factory=dict)
-    """By node and rank, sorted; seq grows from event to event of a rank, so that most come at the
-    end.
-    """
+    """Sorted sequence numbers by node and rank. New events mostly come last."""
 
     def add(self, node: int, rank: int, seq: int) -> bool:
-        """Remember an event; whether it is new."""
+        """Add an event. Return whether it is new."""
         if not -_MAX_SEQ <= seq < _MAX_SEQ:
             return True  # no clock gives such a number, and an array cannot hold it
-        known = self._sequences.setdefault((node, rank), array("q"))
-        at = len(known) if not known or seq > known[-1] else bisect_left(known, seq)
-        if at < len(known) and known[at] == seq:
+        sequence = self._sequences.setdefault((node, rank), array("q"))
+        at = len(sequence) if not sequence or seq > sequence[-1] else bisect_left(sequence, seq)
+        if at < len(sequence) and sequence[at] == seq:
             return False
-        known.insert(at, seq)
+        sequence.insert(at, seq)
         return True
 
 
@@ -116,88 +108,85 @@ class RunState:
     ref: dict[str, Any] | None = field(default=None, repr=False)
     """Provider's reference to the job; None before the start."""
     requested: float = 0
-    """When the latest request that creates a job was sent to a cloud; 0: none was."""
+    """Time of the last request that creates a job; 0: not sent."""
     adopted: bool = False
     """True if another machine started it."""
     owner: str = ""
-    """Who did, if the cloud says it; empty for runs of this machine."""
+    """Owner according to the cloud; empty for runs of this machine."""
     instance: str = ""
-    """The type of machine it runs on, once the cloud has chosen it."""
+    """Machine type that the cloud chose."""
     kept: Kept | None = None
-    """Machines that are kept after the end, and billed."""
+    """Machines that stay after the end and are billed."""
     image: str = ""
-    """The address of the image that it runs in; empty where there is none, and for runs of an
-    earlier version.
-    """
+    """Address of its image; empty without one and for runs of earlier versions."""
     image_digest: str = ""
     """`sha256:…` of that image, if a registry has returned it."""
     stop_requested: float = 0
     phase: str = ""
-    """What a cloud is doing with the job, for people: `launching machines`."""
+    """Phase of the cloud's job for people: `launching machines`."""
     phase_since: float = 0
     phase_seen: float = 0
-    """When we first saw it, by this machine's clock."""
+    """Time of the first observation by this machine's clock."""
     results: list[str] | None = None
-    """Which of model, output and checkpoints existed at the end; None when that was not checked."""
+    """Existing results at the end among model, output and checkpoints; None if not checked."""
     log_unread: LogUnread | None = None
-    """Why the job's log cannot be read; None while it can."""
+    """Error of reading the job's log; None if it is readable."""
     billing: Billing | None = None
-    """What a cloud billed: billable_seconds, and usd where the price is known."""
+    """Billing by the cloud: billable_seconds, and usd if the price is known."""
     nodes_ended: dict[int, NodeEnded] = field(default_factory=dict, repr=False)
-    """How each node's launcher says that it has ended, by node."""
+    """End of each node, reported by its launcher."""
     restarts: int = 0
     ranks: set[int] = field(default_factory=set)
     """Ranks that have reported in."""
     progress: Progress | None = None
     activities: dict[tuple[int, int], Activity] = field(default_factory=dict, repr=False)
-    """What launchers (rank -1) and the first rank are doing besides training, by node and rank."""
+    """Activities besides training of launchers (rank -1) and the first rank, by node and rank."""
     reported: Metrics | None = field(default=None, repr=False)
-    """The latest metrics that were reported."""
+    """Last report of metrics."""
     laps: Laps = field(default_factory=Laps, repr=False)
-    """How fast it trains, from which a forecast is made."""
+    """Training speed, the base of a forecast."""
     schedule: Schedule | None = None
-    """How often training evaluates and saves, where the program has said it."""
+    """Frequency of evaluations and checkpoints, if the program announced it."""
     waited: float = 0.0
-    """Seconds in which it waited for machines again after its start: nothing is billed for them."""
+    """Seconds of waiting for machines after the start, which are not billed."""
     waiting_since: float = 0.0
-    """Since when it has not been running, though it had started; 0: it runs. Only if it runs again
-    was it a wait.
-    """
+    """Time since it stopped running after its start; 0: it runs. A wait only if it runs again."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The latest value of each metric."""
+    """Last value of each metric."""
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
-    """The course of each metric."""
+    """Curve of each metric."""
     progress_curves: dict[str, Curve] = field(default_factory=dict, repr=False)
-    """The course of the running loss (`loss`) and of the throughput (`samples/s`)."""
+    """Curves of the running loss (`loss`) and of the throughput (`samples/s`)."""
     usage: dict[int, Usage] = field(default_factory=dict, repr=False)
-    """What each node uses, as last measured."""
+    """Last measured resource usage of each node."""
     utilization: Utilization = field(default_factory=Utilization, repr=False)
-    """How busy GPUs and ranks were, on average."""
+    """Mean utilization of GPUs and ranks."""
     step_times: StepTimesHistory = field(default_factory=StepTimesHistory, repr=False)
-    """Where the time of each rank went."""
+    """Time of each rank by phase."""
     checkpoint: Checkpoint | None = None
-    """The latest one; it has a step."""
+    """Last checkpoint with a step."""
     resumed: Resumed | None = None
-    """The checkpoint that training has gone on from, the latest time that it did; it has a step."""
+    """Last checkpoint that training resumed from; it has a step."""
     profile: Profile | None = None
-    """The latest steps that were profiled."""
+    """Last profiled steps."""
     result: Result | None = None
     trial_outcome: str = ""
-    """How a trial of a sweep has ended itself: `pruned` at a rung, `paused` to wait for its
-    promotion, `measured` in a search for a batch size; else empty.
+    """Outcome of a trial that ended itself: `pruned`, `paused`, `measured`; else empty.
+
+    `pruned` at a rung, `paused` until its promotion, `measured` in a search for a batch size.
     """
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
-    """Warnings to show at the end; each once, though every node reports it."""
+    """Warnings to show at the end, without repetitions by other nodes."""
     limit_too_low: LimitTooLow | None = None
-    """The one that says that a limit is going to end it early."""
+    """Warning of a limit that will end the run early."""
     finished_ranks: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
-    """Ranks that have ended with 0 since the last restart: their node, and when."""
+    """Ranks that ended with 0 since the last restart: node and time."""
     seen: SeenEvents = field(default_factory=SeenEvents, repr=False)
 
     @property
     def lasting_warnings(self) -> list[str]:
-        """The warnings, after its end without the one that says how to have it end."""
+        """Warnings; after the end without the advice to raise a limit."""
         too_low = self.limit_too_low
         return [
             text
@@ -207,15 +196,13 @@ class RunState:
 
     @property
     def activity(self) -> Activity | None:
-        """What the run is doing besides training: the first rank's activity, else the first that a
-        launcher began.
-        """
+        """Current activity besides training: the first rank's, else the oldest of a launcher."""
         doing = self.activities.values()
         return min(doing, key=lambda activity: (activity.rank != 0, activity.time), default=None)
 
     @property
     def position(self) -> Progress:
-        """How far training has got: as the program has reported its progress, or else its metrics."""
+        """Training position by reported progress, else by metrics."""
         latest = self.progress or Progress()
         if self.reported is not None and (self.reported.step or -1) > (latest.step or -1):
             latest = latest.replace(step=self.reported.step)
@@ -224,9 +211,7 @@ class RunState:
         return latest
 
     def eta_seconds(self, now: float) -> float | None:
-        """How long the rest takes at the present pace, in seconds; None where the number of steps
-        is not known.
-        """
+        """Return the remaining seconds at the current pace, or None without a number of steps."""
         at = self.position
         if at.steps is None or at.step is None or self.has_ended:
             return None
@@ -242,28 +227,28 @@ class RunState:
 
     @property
     def may_have_started(self) -> bool:
-        """Whether it ended as not started although its request was sent: the cloud knows better."""
+        """True if it ended as not started after its request was sent; its job may exist."""
         return self.has_ended and self.ref is None and self.requested > 0
 
     @property
     def keeps_machines(self) -> bool:
-        """Whether machines may still be kept for it: until an event says that they are gone."""
+        """True until an event says that the kept machines are gone."""
         return self.kept is not None and self.kept.status in ("InUse", "Available")
 
     @property
     def kept_until(self) -> float:
-        """Until when machines are kept after its end; 0 when none are."""
+        """Time until which machines are kept after the end; 0 for none."""
         return (
             float(self.kept.until) if self.kept and self.has_ended and self.keeps_machines else 0.0
         )
 
     @property
     def log_error(self) -> str:
-        """`the log cannot be read: …`, why; empty while it can."""
+        """Text `the log cannot be read: …` with the reason; empty if it is readable."""
         return f"the log cannot be read: {self.log_unread.reason}" if self.log_unread else ""
 
     def seconds(self, now: float) -> float:
-        """How long it has run, or ran, in seconds. `now`: a Unix timestamp."""
+        """Return the seconds of its run up to `now`, a Unix timestamp, or its end."""
         begin = self.started or self.created
         return max(0.0, (self.ended or now) - begin) if begin else 0.0
 
@@ -309,8 +294,8 @@ _PROGRESS_FIELDS = ("epoch", "epochs", "step", "steps", "loss", "samples_per_s",
 
 
 def _fields(event: Event | None, *names: str) -> dict[str, Any] | None:
-    """These fields of an event, those that it has, in this order."""
+    """Return these fields of an event, without missing ones."""
     if event is None:
         return None
-    known = event.fields()
-    return {name: known[name] for name in names if known.get(name) is not None}
+    fields = event.fields()
+    return {name: fields[name] for name in names if fields.get(name) is not None}

@@ -1,4 +1,4 @@
-"""All runs on disk, below one data folder: making a new one, and finding one by its name."""
+"""Runs in a data folder: create one, or find one by its id."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""
 
 CLEANUP_FOLDER = "leftovers"
-"""A folder with one entry for each run that has left something outside of its own folder, still to
-be removed.
-"""
+"""Folder with one entry per run that may have left something outside its own folder."""
 
 
 class RunStore:
-    """All runs below one data folder."""
+    """Runs of one data folder."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -45,12 +43,10 @@ class RunStore:
         first_event: Event | None = None,
         submit_lock: list[FileLock] | None = None,
     ) -> RunFolder:
-        """Make a run folder with these documents (text by file name) and its first event, complete
-        or not at all.
+        """Create a run folder with these documents (text by name) and its first event, atomically.
 
-        `submit_lock` gets the lock that says the run is being submitted: it is held from the moment
-        in which the folder appears until it is released. RunExists when the id is taken,
-        StorageError when the disk refuses.
+        Append the lock of the submission to `submit_lock`, held from the creation of the folder
+        until its release. Raise RunExists if the id is taken, StorageError if the disk refuses.
         """
         folder = RunFolder(self.runs_dir / run_id)
         with new_folder(folder.path, documents, "run") as draft:
@@ -58,7 +54,7 @@ class RunStore:
             make_private_folder(draft / "logs")
             if submit_lock is not None:
                 lock = acquire(draft / SUBMIT_LOCK)
-                assert lock is not None  # noqa: S101  (nobody else knows the draft)
+                assert lock is not None  # noqa: S101  (the draft is private)
                 submit_lock.append(lock)
                 os.write(lock.file, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
             if first_event is not None:
@@ -67,9 +63,7 @@ class RunStore:
         return folder
 
     def _drop_from_index(self, run_id: str) -> None:
-        """Delete the index when it lists an earlier run of that id, whose folder was removed; it is
-        written again.
-        """
+        """Delete the index if it lists a removed run of that id. It is written again later."""
         index = self.data_dir / "index.jsonl"
         with suppress(OSError):
             content = read_regular_file(index, MAX_INDEX_BYTES)
@@ -78,7 +72,7 @@ class RunStore:
                 index.unlink()
 
     def ids(self) -> list[str]:
-        """All run ids, in no order. StorageError when the folder cannot be read."""
+        """Return all run ids, unordered. Raise StorageError if the folder cannot be read."""
         restrict_permissions(self.data_dir)
         try:
             with os.scandir(self.runs_dir) as entries:
@@ -93,20 +87,16 @@ class RunStore:
             raise StorageError(f"{self.runs_dir}: {error.strerror}", hint=DATA_DIR_HINT) from None
 
     def runs_to_clean_up(self) -> frozenset[str]:
-        """Ids of runs that may have left something outside of their folders for the provider to
-        remove; often empty.
-        """
+        """Return ids of runs whose provider may have to remove something; often empty."""
         try:
             return frozenset(path.name for path in (self.data_dir / CLEANUP_FOLDER).iterdir())
         except OSError:
             return frozenset()
 
     def open(self, name: str) -> RunFolder:
-        """The run of that id or, of those that this machine started, the only one that begins so,
-        or the `last` one.
+        """Return the run of that id, the only run of this machine that begins so, or the last one.
 
-        RunNotFound otherwise. A run of another machine, which was imported from a cloud's list,
-        needs its whole id.
+        A run of another machine needs its whole id. Raise RunNotFound otherwise.
         """
         ids = self.ids()
         if not ids:

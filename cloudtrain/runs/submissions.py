@@ -1,4 +1,4 @@
-"""What was submitted from a folder of this machine: runs and sweeps, the newest first."""
+"""Runs and sweeps that this machine submitted, newest first."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids, sweep_of_run
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A run or a sweep that this machine has submitted."""
+    """Run or sweep that this machine submitted."""
 
     folder: RunFolder
-    """Its folder; that of a sweep has the documents of a run, too."""
+    """Folder; a sweep's has the documents of a run, too."""
     is_sweep: bool
 
     @property
     def id(self) -> str:
-        """The id of the run or the sweep."""
+        """Id of the run or the sweep."""
         return self.folder.run_id
 
     @property
     def places(self) -> frozenset[str]:
-        """The folder of its job, and the one in which the command was typed. Empty if its plan
-        cannot be read.
-        """
+        """Folder of the job and folder of the command; empty if the plan cannot be read."""
         return RunRecord(self.folder).places
 
     def is_from(self, folder: Path) -> bool:
@@ -39,10 +37,9 @@ class Submission:
 
 
 def submissions(store: RunStore) -> Iterator[Submission]:
-    """Yield what this machine has submitted, the newest first. A sweep stands for all of its
-    trials.
+    """Yield runs and sweeps of this machine, newest first. Trials are left out.
 
-    StorageError when the folder of all runs cannot be read.
+    Raise StorageError if the folder of all runs cannot be read.
     """
     sweeps = sweep_ids(store.data_dir)
     candidates = [

@@ -1,6 +1,4 @@
-"""Ids of sweeps, and which runs are trials of one: by names alone, so that listing runs reads
-nothing of a sweep.
-"""
+"""Ids of sweeps and their trials, by name only: listing runs reads no sweep."""
 
 from __future__ import annotations
 
@@ -12,27 +10,25 @@ from pathlib import Path
 from cloudtrain.errors import StorageError
 
 SWEEPS = "sweeps"
-"""The folder of all sweeps, beside that of all runs."""
+"""Folder of all sweeps in a data folder."""
 
 _TRIAL = re.compile(r"(.+)-(?:t[0-9]{3,}(?:-[0-9]+)?|[0-9]{3,}-[0-9a-z]{8})")
-"""The second form is SageMaker's, for the training jobs of a tuning job."""
+"""Second form: training jobs of SageMaker's tuning jobs."""
 
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:
-    """The id of a trial's run, by which it is found again: `digits-k2x9-t007`, `digits-k2x9-t007-2`
-    for its second.
-    """
+    """Return the id of a trial's run: `digits-k2x9-t007`, then `digits-k2x9-t007-2`."""
     return f"{sweep_id}-t{trial:03}" + (f"-{attempt}" if attempt > 1 else "")
 
 
 def sweep_of_run(run_id: str, sweeps: Iterable[str]) -> str:
-    """The sweep, of these, that a run is a trial of; empty for none."""
+    """Return the sweep of a trial's run among these, or ""."""
     match = _TRIAL.fullmatch(run_id)
     return match[1] if match and match[1] in sweeps else ""
 
 
 def sweep_ids(data_dir: Path) -> set[str]:
-    """The ids of all sweeps of a data folder. StorageError when their folder cannot be read."""
+    """Return the ids of all sweeps. Raise StorageError if their folder cannot be read."""
     root = data_dir / SWEEPS
     try:
         with os.scandir(root) as entries:
@@ -46,9 +42,7 @@ def sweep_ids(data_dir: Path) -> set[str]:
 
 
 def sweep_named(name: str, data_dir: Path, runs: Iterable[str]) -> str:
-    """The sweep that a name means: its id, or a beginning that only it and its own trials have;
-    empty for none.
-    """
+    """Return the sweep of that id or unique beginning, which only its own trials share, or ""."""
     sweeps = sweep_ids(data_dir)
     if name in sweeps:
         return name

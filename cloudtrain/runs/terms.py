@@ -1,4 +1,4 @@
-"""What a run may cost and how long it may take, by the plan that it was submitted with."""
+"""Limits of a run on cost and time, from its plan."""
 
 from __future__ import annotations
 
@@ -12,28 +12,24 @@ from cloudtrain.runs.record import RunRecord, part_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """The price of a run's machines, and what ends it."""
+    """Price of a run's machines and its limits."""
 
     usd_per_hour: float | None = None
-    """Of all its machines at list price; None: the price is not known, or they have none."""
+    """List price of all its machines; None if unknown or without machines."""
     is_billed: bool = True
-    """Whether that is paid: not for a rehearsal, which keeps the limits of the cloud without its
-    price.
-    """
+    """False for a rehearsal, which has the limits of the cloud but no price."""
     kept_seconds: int = 0
-    """How long its machines are kept, and billed, after its end."""
+    """Seconds that its machines are kept and billed after its end."""
     seconds: int = 0
-    """It is stopped when it has run for so long; 0: nothing limits it."""
+    """Maximum seconds of its run; 0: no limit."""
     overhead_seconds: int = 0
-    """What a limit on cost sets aside besides: the time to stop, machines that are kept."""
+    """Seconds that a cost limit reserves for the stop and for kept machines."""
     limit: str = ""
-    """What says so, `limits.max_cost` or `limits.max_runtime`; empty: the platform."""
+    """Origin of the limit: `limits.max_cost`, `limits.max_runtime`; empty: the platform."""
 
 
 def terms_of(folder: RunFolder) -> Terms:
-    """The terms of a run; of one whose plan cannot be read, or that another machine submitted, none
-    are known.
-    """
+    """Return the terms of a run; empty if its plan cannot be read or is of another machine."""
     with suppress(StorageError, TypeError, ValueError):
         record = RunRecord(folder)
         quote = record.quote
@@ -41,7 +37,7 @@ def terms_of(folder: RunFolder) -> Terms:
         usd = part_of(quote, "price").get("usd")
         allowed = part_of(record.spec, "limits").get("max_runtime")
         seconds = int(quote.get("max_seconds") or allowed or 0)
-        if record.trial:  # it is to end early, at a rung
+        if record.trial:  # a trial ends early, at a rung
             seconds = 0
         return Terms(
             usd_per_hour=None if usd is None else usd * quote.get("nodes"),

@@ -1,4 +1,4 @@
-"""How busy the GPUs and the ranks of a run were, on average, as its launchers have measured it."""
+"""Mean utilization of a run's GPUs and ranks, measured by its launchers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cloudtrain_launcher.events import Usage
 
 @dataclass(slots=True)
 class Mean:
-    """The mean of some numbers."""
+    """Mean of numbers."""
 
     total: float = 0.0
     count: int = 0
 
     def add(self, value: float) -> None:
-        """The next number; one that is not finite is left out."""
+        """Add a number. Ignore NaN and infinities."""
         if math.isfinite(value):
             self.total = self.total + value
             self.count = self.count + 1
 
     @property
     def value(self) -> float:
-        """0 without numbers."""
+        """Mean, or 0 without numbers."""
         return self.total / self.count if self.count else 0.0
 
 
@@ -33,14 +33,14 @@ class Utilization:
     """Means over all measurements."""
 
     gpus: dict[tuple[int, str], Mean] = field(default_factory=dict)
-    """Percent of the time in which a GPU was busy, by node and by its number there."""
+    """Busy percentage of each GPU by node and index."""
     ranks: dict[str, Mean] = field(default_factory=dict)
-    """Percent of one core, by rank."""
+    """Percentage of one core by rank."""
     cores: dict[int, int] = field(default_factory=dict)
-    """Cores that the job may use, by node."""
+    """Cores available to the job by node."""
 
     def add(self, usage: Usage) -> None:
-        """The next measurement of a node."""
+        """Add a measurement of a node."""
         for gpu, percent in (usage.gpu_percent or {}).items():
             self.gpus.setdefault((usage.node, gpu), Mean()).add(percent)
         for rank, percent in (usage.rank_cpu_percent or {}).items():
@@ -50,7 +50,7 @@ class Utilization:
 
     @property
     def gpu_percent(self) -> float | None:
-        """The mean over all GPUs; None where there is no GPU."""
+        """Mean over all GPUs; None without GPUs."""
         return _mean(self.gpus.values())
 
 

@@ -67,7 +67,7 @@ class History:
 def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen() -> None:
     found = History().train(200).forecast()
     assert found.total.likely == pytest.approx(10 + 0.1 * 999 + 1.0, abs=0.2)
-    assert found.left.likely == pytest.approx(found.total.likely - 10 - 19.9)
+    assert found.remaining.likely == pytest.approx(found.total.likely - 10 - 19.9)
     assert found.total.low < found.total.likely < found.total.high
     assert (found.step, found.steps, found.seen_steps, found.usd, found.ending) == (
         200,
@@ -269,7 +269,7 @@ def test_an_overdue_run_is_not_forecast_to_have_ended() -> None:
     found = forecast(history.state, now=history.now + 500)
     assert found is not None
     assert found.total.likely >= history.now + 500 - STARTED
-    assert found.left.low == 0
+    assert found.remaining.low == 0
 
 
 def test_where_no_forecast_can_be_made_the_pace_tells_what_is_left() -> None:

@@ -16,7 +16,7 @@ from cloudtrain.submission import jobs as api
 from cloudtrain.submission.first_steps import FirstSteps, There
 
 FOUND = Forecast(
-    total=Span(90.0, 100.0, 120.0), left=Span(60.0, 70.0, 90.0), usd=None,
+    total=Span(90.0, 100.0, 120.0), remaining=Span(60.0, 70.0, 90.0), usd=None,
     step=300, steps=1000, seen_steps=298, seen_seconds=29.8,
 )  # fmt: skip
 
