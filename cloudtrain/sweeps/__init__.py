@@ -1,3 +1,1 @@
-"""Sweeps: which trials are run, what became of them, and what is done next; a trial is a run of the
-ordinary kind.
-"""
+"""Search for good settings: sweeps, their trials as ordinary runs, and their suggestions."""

@@ -1,6 +1,4 @@
-"""The process in the background that drives a sweep: `python -m cloudtrain.sweeps.background
-FOLDER`.
-"""
+"""Background process that drives a sweep: `python -m cloudtrain.sweeps.background FOLDER`."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from cloudtrain.sweeps.trials import RunTrials
 
 
 def main() -> int:
-    """Drive the sweep in that folder to its end; the exit code."""
+    """Drive the sweep of the folder to its end and return the exit code."""
     folder = SweepFolder(Path(sys.argv[1]))
     try:
         definition = folder.definition()
@@ -34,10 +32,9 @@ def main() -> int:
 
 
 def _drive_ray(folder: SweepFolder) -> None:
+    # Importing Ray takes seconds, and most sweeps do not use it.
     from cloudtrain.sweeps.ray.loop import RayRuns, drive_ray
-    from cloudtrain.sweeps.ray.tune import (
-        RayCluster,
-    )  # which imports Ray: seconds, and most sweeps need none
+    from cloudtrain.sweeps.ray.tune import RayCluster
 
     drive_ray(folder, RayCluster(folder), RayRuns(folder, folder.definition()))
 

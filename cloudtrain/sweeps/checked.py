@@ -1,4 +1,4 @@
-"""Read the values of a sweep from its files: every field has the type that its class declares."""
+"""Reader of the files of a sweep that checks each field against the type of its class."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from cloudtrain_launcher.event_record import field_type
 
 T = TypeVar("T")
 Check = Callable[[Any], Any]
-"""Returns the value to use; raises InvalidValue."""
+"""Return the value to use, or raise InvalidValue."""
 
 
 def read_checked(kind: type[T], document: Any, **checks: Check) -> T:
-    """Return the dataclass of that kind in a JSON object. Unknown keys are ignored.
+    """Return the dataclass in a JSON object. Ignore unknown keys.
 
-    `checks`: of fields, in place of those of their types. ValueError if a field is missing or its
-    value is invalid.
+    `checks` replaces the checks of some fields. Raise ValueError if a field is missing or invalid.
     """
     try:
         return _read(kind, document, checks)

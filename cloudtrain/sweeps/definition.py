@@ -45,7 +45,7 @@ class Definition:
     provider: str
     """Provider of its trials."""
     as_: str = ""
-    """The provider whose requests are rehearsed there; empty for none."""
+    """Provider whose requests are rehearsed; empty for none."""
     engine: Literal["portable", "native", "ray"] = "portable"
     metric: str
     goal: Literal["minimize", "maximize"]
@@ -62,15 +62,16 @@ class Definition:
     """Number of trials; in a search for a batch size, the maximum."""
     parallel: int = 1
     retries: int = 0
-    """How often a failed trial is run again before it counts as failed."""
+    """Number of repetitions before a failed trial counts as failed."""
     rungs: tuple[int, ...] = ()
     """Reports of the metric, from 1, after which trials are compared; empty: no early stopping."""
     eta: int = 3
     last_report: int | None = None
     """Reports of a whole trial; None if unknown."""
     promotes: bool = False
-    """True: trials end at their rung, and the best continue from their checkpoints. False: trials
-    that are behind end.
+    """True: trials pause at rungs, and the best continue from their checkpoints.
+
+    False: trials that fall behind end.
     """
     budget: Caps = Caps()
     """Budget of all trials; seconds count from the start of the sweep."""

@@ -1,4 +1,4 @@
-"""Drive a sweep: observe its trials, record what is new, and act, until the sweep ends.
+"""Drive a sweep: observe its trials, record news and act, until the sweep ends.
 
 The journal holds all knowledge, so that a new driver can replace a killed one at any moment.
 """
@@ -24,7 +24,7 @@ from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester, suggester_of
 
 PAUSE_SECONDS = 0.2
-"""Pause between two rounds; the provider limits how often a cloud is asked."""
+"""Pause between two rounds; the provider limits its requests to a cloud."""
 
 
 class Trials(Protocol):
@@ -51,10 +51,10 @@ START_RETRY_SECONDS = 30.0
 
 
 class DriverClock:
-    """Clock of one driver: starts at the latest time of the journal or of the system, then counts
-    on.
+    """Clock of a driver, which never goes back.
 
-    Setting the system's clock changes nothing. The time that a machine sleeps counts.
+     It starts at the latest time of the journal or the system, whichever is later, and ignores
+    changes of the system time. The time that a machine sleeps counts.
     """
 
     def __init__(self, latest: float) -> None:
@@ -91,7 +91,7 @@ class SweepJournal:
         return new_events
 
     def write(self, *events: SweepEvent) -> None:
-        """Append events and apply them, with those that other processes appended before."""
+        """Append events, then apply all new events of the journal."""
         if events:
             self.folder.append(*events)
         self.read()
@@ -147,11 +147,10 @@ class Driver:
                 self._start(trial.number)
 
     def advance(self) -> bool:
-        """Run one round: act on the state, then observe every trial. Return True at the end of the
-        sweep.
+        """Run one round: act on the state, then observe every trial.
 
-        Each event is acted on before the next trial is observed: the order is the same after a
-        kill.
+         Return True at the end of the sweep. Each event is acted on before the next trial is
+        observed: the order is the same after a kill.
         """
         self.journal.read()
         if self._act():
@@ -175,11 +174,14 @@ class Driver:
                     SweepEnded(time=self.clock.now(), state=action.state, reason=action.reason)
                 )
                 return True
-            self._suggest() if isinstance(action, Suggest) else self._launch(action)
+            if isinstance(action, Suggest):
+                self._suggest()
+            else:
+                self._launch(action)
         return False
 
     def _look_at(self, trial: Trial) -> None:
-        """Record all that is new of a trial at once, and tell the others."""
+        """Record new events of a trial at once and publish its values to other trials."""
         if events := self.trials.observe(trial):
             self.journal.write(*events)
             self.trials.publish(self.state)
@@ -214,18 +216,14 @@ class Driver:
 
 
 def to_be_stopped(state: SweepState) -> list[Trial]:
-    """Return the running trials to stop.
-
-    They are all trials of a sweep that stops, or all but the one that reached the target.
-    """
+    """Return the running trials to stop: all, or all except the trial at the target."""
     if state.state != "stopping" and state.reached is None:
         return []
+
     running = [trial for trial in state.trials if trial.state == "running"]
-    return (
-        running
-        if state.state == "stopping"
-        else [trial for trial in running if trial.number != state.reached]
-    )
+    if state.state == "stopping":
+        return running
+    return [trial for trial in running if trial.number != state.reached]
 
 
 def request_stop(folder: SweepFolder) -> None:

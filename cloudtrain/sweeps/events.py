@@ -1,4 +1,4 @@
-"""Events of a sweep in its journal, from which its state is computed."""
+"""Events of a sweep in its journal."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ class Launching(SweepEvent):
     trial: int
     run: str
     until: int | None = None
-    """Report of the metric at which the run pauses for its promotion; None: it trains to its end.
-    """
+    """Report that pauses the run for its promotion; None: it trains to its end."""
     resumes: str = ""
     """Run whose checkpoints it continues from; empty for a new start."""
     cap_usd: float | None = None
-    """Maximum cost of this run; None if nothing is billed."""
+    """Maximum cost of this run; None without costs."""
     cap_seconds: float | None = None
 
 
@@ -74,13 +73,15 @@ class RunEnded(SweepEvent):
     outcome: Literal[
         "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
     ]
-    """completed: it trained to its end; pruned: it was behind at a rung; paused: it waits at its
-    rung for promotion; too_large: its batch did not fit into memory or the data; interrupted: the
+    """How the run ended.
+
+    completed: it trained to its end; pruned: it was behind at a rung; paused: it waits at its rung
+    for promotion; too_large: its batch did not fit into memory or the data; interrupted: the
     platform took its machine away; stopped: on request; refused: it was never started.
     """
     reason: str = ""
     cause: str = ""
-    """Exception of the program, such as ModuleNotFoundError; empty if none is known."""
+    """Exception of the program, such as ModuleNotFoundError; empty if unknown."""
     usd: float | None = None
     """Cost; None if unknown: then its cap counts."""
     seconds: float = 0.0

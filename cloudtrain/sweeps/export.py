@@ -1,4 +1,4 @@
-"""The trials of a sweep as a table of comma-separated values, for a spreadsheet or pandas."""
+"""Export of the trials of a sweep as CSV, for a spreadsheet or pandas."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import math
 from cloudtrain.sweeps.state import SweepState
 
 COLUMNS = ("trial", "state", "reports", "value", "usd", "seconds", "run")
-"""Beside the settings, which stand after the trial's number."""
+"""Columns of every table; the settings follow the trial's number."""
 
 
 def as_csv(state: SweepState) -> str:
-    """One line for each trial (RFC 4180), after one with the names of the columns.
+    """Return a header and one line for each trial (RFC 4180).
 
-    `value` is the latest report of the objective, empty where that was not a finite number. A
-    setting that is named like one of the columns is told as `parameters.NAME`.
+    `value` is the latest report of the objective, empty if it is not finite. A setting with the
+    name of a column becomes `parameters.NAME`.
     """
     keys = list(state.definition.space)
     file = io.StringIO()
@@ -36,5 +36,5 @@ def as_csv(state: SweepState) -> str:
 
 
 def _cell(value: object) -> object:
-    """A value as a program is given it: true and false as job.yaml writes them."""
+    """Return a value as a program receives it: true and false as in job.yaml."""
     return str(value).lower() if isinstance(value, bool) else value

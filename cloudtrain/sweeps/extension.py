@@ -1,4 +1,4 @@
-"""More trials for a sweep: what an extension adds, what it may cost, and why it is refused. Pure."""
+"""Extension of a sweep: new trials, their maximum cost, and refusals. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Extension:
     resumed: tuple[int, ...]
     """Trials that a stop interrupted, by number."""
     worst_usd: float | None
-    """Maximum cost of the extension; None if nothing is billed, or no price is known."""
+    """Maximum cost of the extension; None without costs or with an unknown price."""
 
 
 def plan_extension(
@@ -37,10 +37,9 @@ def plan_extension(
     parallel: int | None = None,
     budget: Caps | None = None,
 ) -> Extension:
-    """Plan so many new trials, beside those that a stop interrupted.
+    """Plan new trials in addition to trials that a stop interrupted.
 
-    `parallel` and `budget` take the place of the sweep's own. UsageError if nothing would be
-    started.
+    `parallel` and `budget` replace the sweep's values. Raise UsageError if there is nothing to do.
     """
     _refuse_what_cannot_grow(state)
     budget = budget or Caps()
@@ -52,8 +51,8 @@ def plan_extension(
         raise UsageError(message, hint="start another one with a larger space")
     if not most and not resumed and (state.ended or (parallel is None and budget == Caps())):
         message = (
-            f"nothing to do: no trial of sweep {_id(state)} was interrupted, and no more are"
-            " asked for"
+            f"nothing to do: no trial of sweep {_id(state)} was interrupted, and new trials were"
+            " not requested"
         )
         raise UsageError(message, hint=f"cloudtrain sweep more {_id(state)} 20")
     if parallel is not None and parallel > MAX_PARALLEL:
@@ -88,7 +87,7 @@ def _resumable(state: SweepState) -> Iterable[Trial]:
 def _refuse_what_cannot_grow(state: SweepState) -> None:
     if state.definition.is_native:
         message = f"the service that carries out sweep {_id(state)} takes no more trials"
-        hint = "start another sweep, or engine: portable, which goes on from the same study"
+        hint = "start another sweep, or engine: portable, which continues from the same study"
         raise UsageError(message, hint=hint)
     if state.definition.is_batch_size_search:
         hint = "another range, or another objective, is another sweep"
@@ -99,7 +98,7 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
 
 
 def _refuse_budget(state: SweepState, extended: SweepState, now: float) -> None:
-    """UsageError if the budget would shrink, or pays for no further run."""
+    """Raise UsageError if the budget would shrink, or is too small for another run."""
     old = state.definition.budget
     new = extended.definition.budget
     if old.usd is not None and new.usd is not None and new.usd < old.usd:

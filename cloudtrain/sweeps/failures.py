@@ -28,12 +28,13 @@ class FailedTrials:
     runs: tuple[str, ...]
     """Latest run of each."""
     set_apart_by: tuple[str, ...]
-    """In what every one of them differs from every trial that did not fail: `batch_size: 512 or
-    more (others: up to 256)`. Empty where nothing does.
+    """Differences of every failed trial from all successful trials; often empty.
+
+    Example: `batch_size: 512 or more (others: up to 256)`.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, for `--json`."""
+        """Return plain JSON for `--json`."""
         return {
             "trials": list(self.trials),
             "runs": list(self.runs),
@@ -43,11 +44,12 @@ class FailedTrials:
 
 
 def failed_trials(sweep: Sweep) -> list[FailedTrials]:
-    """Return the failed trials by cause, the most frequent first. Raise StorageError if a run is
-    unreadable.
+    """Return the failed trials by cause, the most frequent first.
+
+    Raise StorageError if a run cannot be read.
     """
     status = sweep.status()
-    others = [
+    successful = [
         trial.parameters
         for trial in status.trials
         if trial.state not in (*IN_FLIGHT, "failed") and trial.runs
@@ -67,7 +69,7 @@ def failed_trials(sweep: Sweep) -> list[FailedTrials]:
         diagnosis = diagnose_run(run.folder, state)
         groups.setdefault(_key(diagnosis, state), []).append((trial, diagnosis))
     ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0].number))
-    return [_together(group, others) for group in ordered]
+    return [_together(group, successful) for group in ordered]
 
 
 def _key(diagnosis: Diagnosis, state: RunState) -> str:
@@ -79,49 +81,51 @@ def _key(diagnosis: Diagnosis, state: RunState) -> str:
 
 
 def _together(
-    group: Sequence[tuple[Trial, Diagnosis]], others: Sequence[Mapping[str, Scalar]]
+    group: Sequence[tuple[Trial, Diagnosis]], successful: Sequence[Mapping[str, Scalar]]
 ) -> FailedTrials:
     trials = [trial for trial, _ in group]
     return FailedTrials(
         diagnosis=group[0][1],
         trials=tuple(trial.number for trial in trials),
         runs=tuple(trial.run for trial in trials),
-        set_apart_by=tuple(what_sets_apart([trial.parameters for trial in trials], others)),
+        set_apart_by=tuple(what_sets_apart([trial.parameters for trial in trials], successful)),
     )
 
 
 def what_sets_apart(
-    failed: Sequence[Mapping[str, Scalar]], others: Sequence[Mapping[str, Scalar]]
+    failed: Sequence[Mapping[str, Scalar]], successful: Sequence[Mapping[str, Scalar]]
 ) -> list[str]:
-    """Return a text for each setting whose values differ from those of all other trials.
+    """Return a text for each setting that separates failed trials from all other trials.
 
-    Empty for fewer than two failed trials or without others: then every setting would differ by
-    chance.
+    Empty for fewer than two failed trials or without other trials: any difference may be chance.
     """
-    if len(failed) < MIN_TRIALS or not others:
+    if len(failed) < MIN_TRIALS or not successful:
         return []
     differences = []
     for key in failed[0]:
-        values, rest = (
-            [each[key] for each in trials if key in each] for trials in (failed, others)
-        )
-        if len(values) == len(failed) and rest and (text := _apart(values, rest)):
+        failed_values = [parameters[key] for parameters in failed if key in parameters]
+        good_values = [parameters[key] for parameters in successful if key in parameters]
+        if len(failed_values) < len(failed) or not good_values:
+            continue
+        text = _difference(failed_values, good_values)
+        if text:
             differences.append(f"{key}: {text}")
     return differences
 
 
-def _apart(values: Sequence[Scalar], rest: Sequence[Scalar]) -> str:
+def _difference(values: Sequence[Scalar], good_values: Sequence[Scalar]) -> str:
+    """Return the difference of all failed values from all good values; empty for an overlap."""
     numbers = _numbers(values)
-    other_numbers = _numbers(rest)
+    other_numbers = _numbers(good_values)
     if numbers and other_numbers:
         if min(numbers) > max(other_numbers):
             return f"{min(numbers):g} or more (others: up to {max(other_numbers):g})"
         if max(numbers) < min(other_numbers):
             return f"{max(numbers):g} or less (others: from {min(other_numbers):g})"
         return ""
-    if set(values) & set(rest):
+    if set(values) & set(good_values):
         return ""
-    return f"{_listed(values)} (others: {_listed(rest)})"
+    return f"{_listed(values)} (others: {_listed(good_values)})"
 
 
 def _numbers(values: Sequence[Scalar]) -> list[float]:

@@ -1,5 +1,6 @@
-"""When a sweep is given up: no trial has reported a number, and trying other values would not
-change that. Pure.
+"""Rules that give up a sweep without results.
+
+They apply if no trial has reported a number and other values would not change that. Pure.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.state import SweepState, Trial
 
 MAX_ALIKE = 3
-"""Trials that may end for the same cause, one that no value of a setting explains."""
+"""Maximum trials that end for one cause that no value of a setting explains."""
 MAX_WITHOUT_RESULT = 8
-"""Trials that may end without a number for any cause: settings may explain it. If half of a space
-fails, so many in a row are 1 in 256.
+"""Maximum trials that end without a number for any cause.
+
+If half of a space fails, the chance of this many failures in a row is 1 in 256.
 """
 INDEPENDENT_OF_VALUES = frozenset(
     (
@@ -32,10 +34,9 @@ INDEPENDENT_OF_VALUES = frozenset(
 
 
 def why_to_give_up(state: SweepState) -> str:
-    """Return the reason to start no more trials; empty to go on.
+    """Return the reason to start no further trials; empty if the sweep may continue.
 
-    Trials before the latest extension of the sweep do not count: who asks for more has looked at
-    them.
+    Trials before the latest extension do not count: the user has seen their results.
     """
     if any(_has_result(trial) for trial in state.trials):
         return ""
@@ -69,9 +70,7 @@ def _has_result(trial: Trial) -> bool:
 
 
 def _cause(trial: Trial) -> str:
-    """Return what trials that were lost for the same reason share; empty if a value may be the
-    reason.
-    """
+    """Return a key of failures with one cause; empty if a value may be the cause."""
     if trial.state == "completed":
         return "" if trial.reports else "no report"
     return trial.cause if trial.cause in INDEPENDENT_OF_VALUES else ""

@@ -1,4 +1,4 @@
-"""The points of a space that has an end of them, numbered: the last setting varies fastest. Pure."""
+"""Points of a finite space by number: the last setting varies fastest. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Space = Mapping[str, Dimension]
 
 
 class Grid:
-    """Suggests every point, in the order of their numbers."""
+    """Suggester of every point, in order."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
-        """The next point."""
+        """Return the next point."""
         return point_at(self._space, len(state.trials))
 
 
 def points_of(space: Space) -> int | None:
-    """How many points a space has; None where it has a range of real numbers."""
+    """Return the number of points of a space; None if it contains a real range."""
     sizes = [_size(dimension) for dimension in space.values()]
     return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
@@ -38,7 +38,7 @@ def _size(dimension: Dimension) -> int | None:
 
 
 def point_at(space: Space, number: int) -> Mapping[str, Scalar]:
-    """The point of that number, from 0. ValueError for a space without an end."""
+    """Return a point by number, from 0. Raise ValueError for an infinite space."""
     point: dict[str, Scalar] = {}
     for key in reversed(list(space)):
         values = grid_values(space[key])
@@ -48,26 +48,24 @@ def point_at(space: Space, number: int) -> Mapping[str, Scalar]:
 
 
 def number_of(space: Space, point: Mapping[str, Scalar]) -> int:
-    """The number of a point. ValueError for one that the space does not have."""
+    """Return the number of a point. Raise ValueError if the space does not contain it."""
     number = 0
     for key, dimension in space.items():
         values = grid_values(dimension)
         value = point[key]
-        # By type, too: 1 and true are equal.
-        at = (
-            values.index(int(value))
-            if isinstance(values, range)
-            else _kinds(values).index((type(value), value))
-        )
+        if isinstance(values, range):
+            at = values.index(int(value))
+        else:  # with types: 1 and true are equal
+            at = _kinds(values).index((type(value), value))
         number = number * len(values) + at
     return number
 
 
 def grid_values(dimension: Dimension) -> Sequence[Scalar]:
-    """The values of a setting, in order; ValueError for a range of real numbers."""
+    """Return the values of a setting, in order. Raise ValueError for a real range."""
     values = _values(dimension)
     if values is None:
-        raise ValueError(f"{dimension.text()} has no end of values")
+        raise ValueError(f"{dimension.text()} has infinitely many values")
     return values
 
 

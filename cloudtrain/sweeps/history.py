@@ -21,15 +21,15 @@ class Moment:
     value: float | None
     """Latest value of the trial; None if there is none, or it is not a finite number."""
     best: float | None
-    """Value of the best trial so far."""
+    """Value of the best trial until then."""
     usd: float
-    """Cost of all ended runs so far."""
+    """Cost of all runs that had ended."""
     seconds: float
-    """Since the first trial was suggested; the time between an end and `sweep more` left out."""
+    """Seconds since the first suggestion, without pauses before `sweep more`."""
 
 
 def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequence[Moment]:
-    """Return the moments at which runs ended."""
+    """Return the moment of each end of a run."""
     state = SweepState.new(definition)
     moments = []
     for event in events:
@@ -54,7 +54,7 @@ def history(definition: Definition, events: Iterable[SweepEvent | None]) -> Sequ
 
 
 def heard_of(events: Iterable[SweepEvent | None]) -> Mapping[int, tuple[float, float]]:
-    """For each trial when it was suggested, and when it was last heard of (Unix timestamps)."""
+    """Return the times of the suggestion and of the latest event of each trial."""
     ends: dict[int, tuple[float, float]] = {}
     for event in events:
         if isinstance(event, Suggested):

@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from cloudtrain.sweeps.state import SweepState, Trial
 
 MIN_TRIALS = 4
-"""Fewer say nothing about which setting it was."""
+"""Minimum number of trials with different values."""
 
 Sample = tuple[Trial, float]
-
 
 INSTALL = "pip install 'cloudtrain[sweeps]' scikit-learn"
 
@@ -31,8 +30,7 @@ class Importance:
 def importance(state: SweepState) -> Importance:
     """Return the importance of the settings that a sweep varies.
 
-    With rungs, all trials are compared after the same number of reports: trials that ended early
-    have no other value to compare.
+    With rungs, all trials are compared after the same number of reports.
     """
     samples, values = _samples(state)
     if len(samples) < MIN_TRIALS or len({value for _, value in samples}) < 2:

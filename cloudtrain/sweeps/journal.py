@@ -1,6 +1,4 @@
-"""A sweep on disk: `sweep.json` and `spec.yaml`, written once, and `journal.jsonl`, which only
-grows.
-"""
+"""Files of a sweep: `sweep.json` and `spec.yaml`, which are fixed, and `journal.jsonl`."""
 
 from __future__ import annotations
 
@@ -34,11 +32,10 @@ class SweepFolder:
 
     @staticmethod
     def create(data_dir: Path, definition: Definition, documents: Mapping[str, str]) -> SweepFolder:
-        """Make the folder of a sweep, complete or not at all. RunExists when its id is taken,
-        StorageError.
+        """Create the folder of a sweep, complete or not at all.
 
-        `documents`: those that runs have, too, by file name: `spec.yaml` and `plan.json`, of the
-        job without the values of a trial.
+         `documents`: `spec.yaml` and `plan.json` of the job without values of a trial, by name.
+        Raise RunExists if the id is taken, StorageError if writing fails.
         """
         folder = SweepFolder(data_dir / SWEEPS / definition.sweep_id)
         with new_folder(folder.path, {SWEEP: as_text(definition.to_json()), **documents}, "sweep"):
@@ -46,26 +43,23 @@ class SweepFolder:
         return folder
 
     def definition(self) -> Definition:
-        """What the sweep is. StorageError when it cannot be read."""
+        """Return the definition. Raise StorageError if it cannot be read."""
         try:
             return Definition.from_json(json.loads(read_regular_file(self.path / SWEEP)))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise self._damaged(f"{SWEEP} cannot be read: {error}") from None
 
     def append(self, *events: SweepEvent) -> None:
-        """Append events, one line of JSON each, flushed to the disk before this returns.
-        StorageError.
-        """
+        """Append events and flush them to the disk. Raise StorageError if that fails."""
         lines = "".join(
             strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events
         )
         append_lines(self.path / JOURNAL, lines, durable=True)
 
     def events_from(self, offset: int = 0) -> Iterator[tuple[SweepEvent | None, int]]:
-        """The events appended after a byte offset, each with the offset after it; None for a line
-        that holds none.
+        """Yield events from a byte offset, each with the offset after it.
 
-        StorageError when they cannot be read.
+        An invalid line gives None. Raise StorageError if the journal cannot be read.
         """
         try:
             with open_regular_file(self.path / JOURNAL) as file:
@@ -77,15 +71,14 @@ class SweepFolder:
             raise self._damaged(f"{JOURNAL} cannot be read: {error.strerror or error}") from None
 
     def is_driven(self) -> bool:
-        """Return whether a process drives it now."""
+        """Return True if a process drives the sweep."""
         return bool(is_locked(self.path / DRIVER_LOCK))
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Hold the lock of the one process that drives the sweep; the kernel releases it when that
-        dies.
+        """Hold the lock of the driver of the sweep; the kernel releases it if the process dies.
 
-        UsageError when another process holds it.
+        Raise UsageError if another process holds it.
         """
         with storing(self.path):
             lock = acquire(self.path / DRIVER_LOCK, wait=False)

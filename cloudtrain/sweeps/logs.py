@@ -18,24 +18,21 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
 POLL_SECONDS = 0.2
-"""Between two looks at runs that are about to end after their sweep."""
+"""Interval of reads of runs that end shortly after their sweep."""
 
 TrialLine = tuple[int, LogLine]
 """Number of a trial, and a line of one of its runs."""
 
 
 class SweepLogs:
-    """Logs of all runs of the trials, or of one trial; runs that start later join.
-
-    `filters` are those of `Run.logs`.
-    """
+    """Logs of all trials, or of one; later runs join. `filters`: as for `Run.logs`."""
 
     def __init__(self, sweep: Sweep, trial: int | None, **filters: Any) -> None:
         self._sweep = sweep
         self._trial = trial
         self._filters = filters
         self._streams: dict[str, tuple[int, LogStream]] = {}
-        """By run: the trial that it is of."""
+        """Trial and stream of each run."""
 
     def stored(self, *, tail: int | None = None, retry: bool = False) -> Iterable[TrialLine]:
         """Return existing lines, oldest first; with `tail` only the last N of all trials."""
@@ -44,8 +41,9 @@ class SweepLogs:
         return merged if tail is None else deque(merged, maxlen=tail)
 
     def fresh(self) -> Iterator[TrialLine]:
-        """Yield new lines until the sweep, or the one trial, has ended. Replace a driver that was
-        killed.
+        """Yield new lines until the end of the sweep or of its one trial.
+
+        Replace a driver that was killed.
         """
         for update in self._sweep.watch():
             self._join(update.state)
@@ -57,7 +55,7 @@ class SweepLogs:
             yield from self._merged(LogStream.fresh)
 
     def _join(self, state: SweepState) -> None:
-        """Streams for the runs that have been started."""
+        """Open streams for runs that were started."""
         for trial in state.trials:
             if self._trial is None or trial.number == self._trial:
                 started = {run.run for run in trial.runs} - self._streams.keys()

@@ -1,7 +1,7 @@
-"""A sweep by its cloud's own service: started once, then mirrored into the journal, trial by trial.
+"""Sweep by its cloud's service: started once, then mirrored into the journal.
 
-The service chooses the values and starts the trials. Each becomes an ordinary run as soon as the
-service lists it, and its events tell its reports and its end, as those of trials of our own do.
+The service chooses the values and starts the trials. Each trial becomes an ordinary run when the
+service lists it; the events of the run contain its reports and its end.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ FINAL = ("completed", "pruned", "failed", "stopped")
 def start_native(
     plan: SweepPlan, archive: Path, image: ResolvedImage | None, progress: Progress | None = None
 ) -> SweepFolder:
-    """Make the sweep's folder and start the sweep at its cloud. CloudError and StorageError as
-    `submit` raises them.
+    """Create the sweep's folder and start the sweep at its cloud.
+
+    Raise CloudError and StorageError as `submit` does.
     """
     job = plan.job
     definition = plan.definition
@@ -46,9 +47,8 @@ def start_native(
     request = native.render(job, image)
     folder = SweepFolder.create(Path(job.context.data_dir), definition, documents_of(job, request))
     run = RunFolder(folder.path)
-    with (
-        folder.driving()
-    ):  # a driver would take a submission that goes on for one that was interrupted
+    # The lock keeps a driver from mistaking an active submission for an interrupted one.
+    with folder.driving():
         run.append(submitting(job), durable=True)
         try:
             reference = native.start(job, request, run, archive, progress, History(run).record)
@@ -63,10 +63,9 @@ def start_native(
 
 
 def drive_native(folder: SweepFolder, *, pause: Callable[[], None] | None = None) -> SweepState:
-    """Mirror a sweep into its journal until it has ended, and return its state. UsageError when
-    another process does.
+    """Mirror a sweep into its journal until it has ended, and return its state.
 
-    `pause`: called between two looks.
+    `pause` is called between two observations. Raise UsageError if another process drives it.
     """
     definition = folder.definition()
     journal = SweepJournal(folder, SweepState.new(definition))
@@ -85,7 +84,7 @@ def _pause() -> None:
 
 
 class NativeMirror:
-    """One process's work on the journal of a sweep that a cloud carries out."""
+    """Copy of a sweep that a cloud carries out, in the journal."""
 
     def __init__(self, journal: SweepJournal) -> None:
         self.journal = journal
@@ -95,17 +94,17 @@ class NativeMirror:
         self._store = RunStore(journal.folder.path.parents[1])
         self._provider = get_provider(self._definition.provider)
         self._native = self._provider.native_sweeps()
-        from cloudtrain.sweeps.trials import (
-            RunTrials,
-        )  # of no use to the process that starts a sweep
+        # A process that only starts a sweep does without this import.
+        from cloudtrain.sweeps.trials import RunTrials
 
         self._trials = RunTrials(journal.folder, self._definition)
-        self._seen: NativeSweepState | None = None
+        self._observed: NativeSweepState | None = None
         self._next_look = 0.0
 
     def advance(self) -> None:
-        """Ask the service, if it is time to, and write down all that is new. A cloud that fails is
-        asked again.
+        """Observe the service, if it is time to, and record news.
+
+        Repeat after transient errors of the cloud.
         """
         self.journal.read()
         if self.journal.state.state == "stopping" and not self._history.read().stop_requested:
@@ -114,38 +113,38 @@ class NativeMirror:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self._provider.poll_seconds(self._run)
             try:
-                self._seen = self._native.observe(
+                self._observed = self._native.observe(
                     self._run, self._history.read(), self._history.record
                 )
             except CloudError as error:
                 if not error.transient:
                     raise
-        if self._seen is not None:
-            self._mirror(self._seen)
+        if self._observed is not None:
+            self._mirror(self._observed)
         elif self._history.read().has_ended:
             self.journal.write(
                 SweepEnded(time=time.time(), state="failed", reason=self._history.state.reason)
             )
 
-    def _mirror(self, seen: NativeSweepState) -> None:
-        for trial in seen.trials:
+    def _mirror(self, sweep: NativeSweepState) -> None:
+        for trial in sweep.trials:
             if trial.number == len(self.journal.state.trials):
                 self._begin(trial)
             self.journal.write(*self._news(trial))
         running = any(trial.state == "running" for trial in self.journal.state.trials)
-        if seen.state in ("succeeded", "failed", "stopped") and not running:
-            self.journal.write(SweepEnded(time=time.time(), state=seen.state, reason=seen.reason))
+        if sweep.state in ("succeeded", "failed", "stopped") and not running:
+            self.journal.write(SweepEnded(time=time.time(), state=sweep.state, reason=sweep.reason))
 
     def _begin(self, trial: NativeTrial) -> None:
-        """Make an ordinary run of a trial, and write down that it is there."""
+        """Create an ordinary run for a trial and record it."""
         if trial.run is not None:
-            with suppress(
-                RunExists
-            ):  # another machine's jobs were listed, or an earlier driver was killed here
+            # It exists if an earlier driver was killed here.
+            with suppress(RunExists):
                 self._store.create(trial.name, trial.run.documents(), trial.run.submitting)
-            made = RunFolder(self._store.runs_dir / trial.name)
-            if History(made).read().ref is None:
-                made.append(trial.run.submitted)
+            folder = RunFolder(self._store.runs_dir / trial.name)
+            if History(folder).read().ref is None:
+                folder.append(trial.run.submitted)
+
         cap = self._definition.trial_cap
         now = time.time()
         self.journal.write(
@@ -171,7 +170,5 @@ class NativeMirror:
                 event.outcome == "stopped" and trial.state == "completed"
             ):
                 yield replace(event, outcome=trial.state)  # type: ignore[arg-type]
-            elif (
-                trial.state in FINAL
-            ):  # it saved when it was asked to stop, and ended as if it were done
+            elif trial.state in FINAL:  # it saved a checkpoint at the stop, then ended normally
                 yield event

@@ -1,7 +1,6 @@
-"""TPE and Gaussian processes, by Optuna. What they suggest depends on the state of the sweep alone.
+"""Suggestions by Optuna (TPE, Gaussian processes) from the state of the sweep alone.
 
-The study of the suggestion before is gone on with where it has become the one that would be made
-anew, which is faster.
+For speed, reuse the previous study if rebuilding it would give the same one.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'cloudtrain[sweeps]'"
 
-Known = tuple[Mapping[str, Scalar], Mapping[str, Any]]
+StudyTrial = tuple[Mapping[str, Scalar], Mapping[str, Any]]
 """A trial in the study of Optuna: values, state and objective."""
 
 
 class OptunaSampler:
-    """Learns from what trials have reached. The sampler of each trial has a seed of its own."""
+    """Suggester that learns from results of trials, with another seed for each trial."""
 
     def __init__(self, definition: Definition) -> None:
         self._optuna = _import_optuna(definition.sampler)
@@ -35,75 +34,81 @@ class OptunaSampler:
         self._distributions = {
             key: self._distribution(item) for key, item in definition.space.items()
         }
-        self._earlier = [self._known_earlier(trial) for trial in definition.earlier]
+        self._earlier = [self._earlier_study_trial(trial) for trial in definition.earlier]
         self._running = {"state": self._optuna.trial.TrialState.RUNNING}
         self._study: optuna.Study | None = None
-        self._told: list[Known] = []
+        self._study_trials: list[StudyTrial] = []
         """Trials of the study."""
         self._numbers: list[int] = []
-        """The number that each of them has there: that of a suggestion which became no trial is
-        left out.
-        """
-        self._asked: optuna.trial.Trial | None = None
+        """Optuna's number of each trial; unused suggestions have none here."""
+        self._suggestion: optuna.trial.Trial | None = None
         """Latest suggestion."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """Return a suggestion with knowledge of all earlier trials."""
-        known = self._with_values([*self._earlier, *(self._known(trial) for trial in state.trials)])
+        """Return a suggestion from the results of all earlier trials."""
+        own_trials = [self._study_trial(trial) for trial in state.trials]
+        trials = self._with_values([*self._earlier, *own_trials])
         study = self._study
-        if study is None or not self._is_right(known):
-            study = self._study = self._optuna.create_study(direction=self._definition.goal)
-            self._told = []
+        if study is None or not self._is_right(trials):
+            study = self._optuna.create_study(direction=self._definition.goal)
+            self._study = study
+            self._study_trials = []
             self._numbers = []
-            self._asked = None
-        self._tell(study, known)
+            self._suggestion = None
+        self._tell(study, trials)
+
         study.sampler = self._sampler(len(state.trials), draw)
-        self._asked = study.ask(self._distributions)
-        return {
-            key: _value(item, self._asked.params[key])
-            for key, item in self._definition.space.items()
-        }
+        suggestion = study.ask(self._distributions)
+        self._suggestion = suggestion
+        space = self._definition.space
+        return {key: _value(item, suggestion.params[key]) for key, item in space.items()}
 
-    def _is_right(self, known: Sequence[Known]) -> bool:
-        """Whether all that the study was told is so still, but for trials that went on then.
+    def _is_right(self, trials: Sequence[StudyTrial]) -> bool:
+        """Return True if the study still matches the trials.
 
-        What Optuna was told as ended stays as it is: a trial that has got to its next rung since is
-        told anew.
+         Trials that ran when they were added may have changed. Optuna cannot change an ended trial:
+        after its next rung such a trial needs a new study.
         """
-        return len(self._told) <= len(known) and all(
-            one == other or (one[0] == other[0] and one[1] == self._running)
-            for one, other in zip(self._told, known, strict=False)
-        )
+        if len(self._study_trials) > len(trials):
+            return False
+        for old, new in zip(self._study_trials, trials, strict=False):
+            was_running = old[0] == new[0] and old[1] == self._running
+            if old != new and not was_running:
+                return False
+        return True
 
-    def _tell(self, study: optuna.Study, known: Sequence[Known]) -> None:
-        """Bring the study of some trials to what is known of all."""
-        if (asked := self._asked) is not None:
-            new = known[len(self._told)][0] if len(known) > len(self._told) else None
-            if new == asked.params:
-                self._told.append((new, self._running))
-                self._numbers.append(asked.number)
+    def _tell(self, study: optuna.Study, trials: Sequence[StudyTrial]) -> None:
+        """Update the study with the present results of all trials."""
+        suggestion = self._suggestion
+        if suggestion is not None:
+            count = len(self._study_trials)
+            new_point = trials[count][0] if len(trials) > count else None
+            if new_point == suggestion.params:
+                self._study_trials.append((new_point, self._running))
+                self._numbers.append(suggestion.number)
             else:
-                study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
-        for at, (number, told, now) in enumerate(
-            zip(self._numbers, self._told, known, strict=False)
-        ):
-            if told != now:
-                study.tell(number, now[1].get("value"), state=now[1]["state"])
-                self._told[at] = now
-        first = len(study.get_trials(deepcopy=False))
-        added = known[len(self._told) :]
-        study.add_trials([self._frozen(each) for each in added])
-        self._numbers += range(first, first + len(added))
-        self._told += added
+                study.tell(suggestion, state=self._optuna.trial.TrialState.FAIL)
 
-    def _known(self, trial: Trial) -> Known:
+        for at, (number, old, new) in enumerate(
+            zip(self._numbers, self._study_trials, trials, strict=False)
+        ):
+            if old != new:
+                study.tell(number, new[1].get("value"), state=new[1]["state"])
+                self._study_trials[at] = new
+
+        first = len(study.get_trials(deepcopy=False))
+        added = trials[len(self._study_trials) :]
+        study.add_trials([self._frozen(trial) for trial in added])
+        self._numbers += range(first, first + len(added))
+        self._study_trials += added
+
+    def _study_trial(self, trial: Trial) -> StudyTrial:
         """Return the trial as the sampler sees it."""
         space = self._definition.space
-        return {
-            key: _internal(item, trial.parameters[key]) for key, item in space.items()
-        }, self._outcome(trial)
+        point = {key: _internal(item, trial.parameters[key]) for key, item in space.items()}
+        return point, self._outcome(trial)
 
-    def _known_earlier(self, trial: EarlierTrial) -> Known:
+    def _earlier_study_trial(self, trial: EarlierTrial) -> StudyTrial:
         states = self._optuna.trial.TrialState
         space = self._definition.space
         point = {key: _internal(item, trial.parameters[key]) for key, item in space.items()}
@@ -111,22 +116,21 @@ class OptunaSampler:
             return point, {"state": states.PRUNED}
         return point, {"state": states.COMPLETE, "value": trial.value}
 
-    def _frozen(self, known: Known) -> optuna.trial.FrozenTrial:
-        parameters, outcome = known
-        found: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
+    def _frozen(self, trial: StudyTrial) -> optuna.trial.FrozenTrial:
+        parameters, outcome = trial
+        frozen: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
             **outcome, params=dict(parameters), distributions=self._distributions
         )
-        return found
+        return frozen
 
     def _outcome(self, trial: Trial) -> dict[str, Any]:
-        """The state of a trial in Optuna's study, and its value there.
+        """Return the state and value of a trial for Optuna's study.
 
-        With early stopping the value at the last rung counts, also while the trial goes on or waits
-        for its promotion. Told as pruned, a trial would stand behind all that got further, which
-        the first few did whatever they were. The rest that run count as no better than the others,
-        so that the next one is not put beside them. A trial that failed, or has no number as its
-        result, is pruned without a value: TPE ranks it behind all others. As FAIL it would be
-        ignored, and values like its own tried again.
+         With early stopping the value at the last rung counts, also while the trial runs or waits
+        for its promotion: as a pruned trial it would rank behind all longer trials, good or bad.
+        Running trials without a value keep the next suggestion at a distance. A failed trial, or
+        one without a finite result, is pruned without a value: TPE ranks it last. Optuna ignores
+        trials in the state FAIL, and would suggest similar values again.
         """
         states = self._optuna.trial.TrialState
         report = max((rung for rung in self._definition.rungs if rung <= trial.reports), default=0)
@@ -145,24 +149,24 @@ class OptunaSampler:
             }
         return {"state": states.COMPLETE, "value": value}
 
-    def _with_values(self, known: Sequence[Known]) -> list[Known]:
-        """Give trials without a result the worst value so far, where only trials with values are
-        learnt from.
+    def _with_values(self, trials: Sequence[StudyTrial]) -> list[StudyTrial]:
+        """Return the trials, with the worst value for trials without a result.
+
+        Only the Gaussian process needs this: it learns only from values.
         """
         states = self._optuna.trial.TrialState
-        values = [outcome["value"] for _, outcome in known if outcome["state"] == states.COMPLETE]
+        values = [outcome["value"] for _, outcome in trials if outcome["state"] == states.COMPLETE]
         if self._definition.sampler != "gp" or not values:
-            return list(known)
+            return list(trials)
         worst = min(values) if self._definition.goal == "maximize" else max(values)
         lost = {"state": states.COMPLETE, "value": worst}
         return [
             (point, lost if outcome["state"] == states.PRUNED else outcome)
-            for point, outcome in known
+            for point, outcome in trials
         ]
 
     def _sampler(self, number: int, draw: int) -> Any:
-        # A hash: generators whose seeds are near each other begin with values that are near each
-        # other.
+        # A hash: generators with similar seeds begin with similar values.
         text = f"{self._definition.seed}:{number}:{draw}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
         if self._definition.sampler == "gp":
@@ -172,7 +176,7 @@ class OptunaSampler:
     def _distribution(self, item: Dimension) -> Any:
         kinds = self._optuna.distributions
         if isinstance(item, Choice):
-            # By number: of values that are equal, such as 1 and true, Optuna would take the first.
+            # By number: Optuna would mix up equal values, such as 1 and true.
             return kinds.CategoricalDistribution(range(len(item.values)))
         if isinstance(item, Integers):
             return kinds.IntDistribution(item.low, item.high, log=item.log, step=item.step)
@@ -187,10 +191,10 @@ def _internal(item: Dimension, value: Scalar) -> Scalar:
     )
 
 
-def _value(item: Dimension, found: float) -> Scalar:
+def _value(item: Dimension, internal: float) -> Scalar:
     if isinstance(item, Choice):
-        return item.values[int(found)]
-    return int(found) if isinstance(item, Integers) else float(found)
+        return item.values[int(internal)]
+    return int(internal) if isinstance(item, Integers) else float(internal)
 
 
 def _import_optuna(sampler: str) -> Any:

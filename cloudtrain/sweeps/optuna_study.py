@@ -1,6 +1,4 @@
-"""A sweep as a study of Optuna: the trials with what they reported, in a file that
-`optuna.load_study` opens.
-"""
+"""Export of a sweep as an Optuna study, a file for `optuna.load_study`."""
 
 from __future__ import annotations
 
@@ -26,21 +24,21 @@ INSTALL = "pip install 'cloudtrain[sweeps]'"
 
 
 def distributions_of(definition: Definition) -> Mapping[str, Any]:
-    """The space of a sweep, as Optuna has it."""
+    """Return the space of a sweep as Optuna's distributions."""
     return {key: _distribution(item) for key, item in definition.space.items()}
 
 
 def optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """The values of a trial, as they stand in these distributions."""
+    """Return the values of a trial in these distributions."""
     space = definition.space
-    return {key: _told(space[key], parameters[key]) for key in space}
+    return {key: _optuna_value(space[key], parameters[key]) for key in space}
 
 
 def write_study(state: SweepState, times: Mapping[int, tuple[float, float]], file: Path) -> None:
-    """Write all trials into an SQLite file, a study named like the sweep.
+    """Write all trials into an SQLite file, as a study with the sweep's id.
 
-    `times`: for each trial when it was suggested, and when it was last heard of (Unix timestamps).
-    UsageError without Optuna, OSError.
+    `times`: suggestion and latest event of each trial (Unix timestamps). Raise UsageError without
+    Optuna, OSError if writing fails.
     """
     try:
         import optuna
@@ -50,8 +48,7 @@ def write_study(state: SweepState, times: Mapping[int, tuple[float, float]], fil
         ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     trials = [_frozen(state, trial, times.get(trial.number, (0.0, 0.0))) for trial in state.trials]
-    # Made elsewhere: the path of a database URL cannot have every character, and nobody is to see
-    # it half-written.
+    # A database URL does not allow every character, and readers must not see a partial file.
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "study.db"
         storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
@@ -100,9 +97,7 @@ def _frozen(
 
 
 def _state(state: SweepState, trial: Trial) -> str:
-    """Optuna's name of a trial's state. It has none for a trial that waits for its promotion, or
-    was stopped.
-    """
+    """Return Optuna's name of a trial's state, the closest for paused and stopped trials."""
     if trial.state == "completed":
         return "COMPLETE" if trial.value is not None and math.isfinite(trial.value) else "FAIL"
     if trial.state == "pruned" or (trial.state == "paused" and state.ended):
@@ -114,16 +109,14 @@ def _distribution(item: Dimension) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(item, Choice):
-        return CategoricalDistribution([_told(item, value) for value in item.values])
+        return CategoricalDistribution([_optuna_value(item, value) for value in item.values])
     if isinstance(item, Integers):
         return IntDistribution(item.low, item.high, log=item.log, step=item.step)
     return FloatDistribution(item.low, item.high, log=item.log)
 
 
-def _told(item: Dimension, value: Scalar) -> Scalar:
-    """A value as Optuna is told it: as text where values of a choice are equal, as 1 and true: it
-    would mix them up.
-    """
+def _optuna_value(item: Dimension, value: Scalar) -> Scalar:
+    """Return a value for Optuna: text if values of the choice are equal, such as 1 and true."""
     if isinstance(item, Choice) and len(set(item.values)) < len(item.values):
         return repr(value)
     return value

@@ -25,15 +25,15 @@ from cloudtrain.sweeps.state import SweepState, Trial
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """Everything that is decided before the first trial."""
+    """Definition and job of a sweep before its first trial."""
 
     definition: Definition
     job: Plan
-    """The job of all trials without their values; its run id is the sweep's."""
+    """Job of all trials without their values; its run id is the sweep's."""
 
     @property
     def worst_usd(self) -> float | None:
-        """Maximum cost of all trials; None if nothing is billed or a price is unknown."""
+        """Maximum cost of all trials; None without costs or with an unknown price."""
         definition = self.definition
         budget = definition.budget.usd
         trial_usd = definition.trial_cap.usd
@@ -62,11 +62,10 @@ def plan_sweep(
     data_dir: str | None = None,
     progress: Progress | None = None,
 ) -> SweepPlan:
-    """Decide what a sweep is, and do nothing. UsageError for a job without a `sweep`, SpecError as
-    for any plan.
+    """Plan a sweep without starting anything.
 
-    A budget in money is shared equally between the trials where the job itself has neither a cap
-    nor a time.
+     Share a budget in money equally among the trials if the job limits neither cost nor time. Raise
+    UsageError for a job without `sweep`, SpecError as for any plan.
     """
     sweep = job.spec.sweep
     if sweep is None and ("sweep",) in job.document.origins:
@@ -100,9 +99,7 @@ def plan_sweep(
 
 
 def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
-    """Add what the sweep learns from: read now, so that its suggestions depend on its own files
-    alone.
-    """
+    """Add the results of `learn_from`: later suggestions need only the sweep's files."""
     if sweep.learn_from is None or sweep_plan.definition.engine == "native":
         return sweep_plan
     from cloudtrain.sweeps.sweep import find_sweep
@@ -179,8 +176,8 @@ def _promotes(job_plan: Plan, stopping: EarlyStopping, last: int | None) -> bool
 def earlier_trials(state: SweepState, definition: Definition) -> tuple[EarlierTrial, ...]:
     """Return ended trials of a sweep whose values are in the space of another one.
 
-    The trials from which it learnt itself come first. Raise UsageError if the objective differs, or
-    no trial fits.
+    Trials that it learned from come first. Raise UsageError if the objective differs or no trial
+    fits.
     """
     old = state.definition
     if (old.metric, old.goal) != (definition.metric, definition.goal):

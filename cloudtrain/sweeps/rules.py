@@ -32,10 +32,7 @@ _MAX_COST: Keys = ("sweep", "budget", "max_cost")
 
 
 def sweep_issues(plan: Plan) -> list[Issue]:
-    """Return the issues of the sweep of a job, errors first.
-
-    `plan`: that of the job with its own values.
-    """
+    """Return the issues of a sweep, errors first. `plan`: plan of the job itself."""
     sweep = plan.spec.sweep
     if sweep is None:
         return []
@@ -50,14 +47,12 @@ def sweep_issues(plan: Plan) -> list[Issue]:
 
 
 def billed(plan: Plan) -> CostEstimate | None:
-    """Return the cost estimate of a run; None if nothing is billed."""
+    """Return the cost estimate of a run; None without costs."""
     return None if plan.is_rehearsal else plan.target.cost_estimate
 
 
 def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
-    """Return the reports of a whole trial: from the section, or from arguments of the shared
-    trainer.
-    """
+    """Return the reports of a whole trial from the section or the trainer's arguments."""
     if sweep.stopping is not None and sweep.stopping.max is not None:
         return sweep.stopping.max
     values = spec.args.values
@@ -72,32 +67,27 @@ def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
 
 
 def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
-    """Arguments that the shared trainer would refuse, and more nodes than the provider has."""
+    """Yield arguments that the shared trainer would refuse, and too many nodes."""
     if plan.spec.entrypoint is None:
         before = {_bare(issue) for issue in trainer_issues(plan)}
         for key, dimension in sweep.space.items():
-            found = {
-                value: [
-                    issue
-                    for issue in map(_bare, trainer_issues(replace(plan, spec=spec)))
-                    if issue not in before
-                ]
-                for value in samples(dimension)
-                if (spec := _with_value(plan.spec, path_of(key), value))
-            }
+            issues_by_value = {}
+            for value in samples(dimension):
+                spec = _with_value(plan.spec, path_of(key), value)
+                if spec is None:
+                    continue
+                issues = map(_bare, trainer_issues(replace(plan, spec=spec)))
+                issues_by_value[value] = [issue for issue in issues if issue not in before]
             written = [] if f"sweep.space.{key}[0]" in plan.origins else ""
-            yield from issues_of_values(key, written, found) if found else ()
+            if issues_by_value:
+                yield from issues_of_values(key, written, issues_by_value)
+
     nodes = sweep.space.get("resources.nodes")
-    most = (
-        max((value for value in samples(nodes) if isinstance(value, int)), default=0)
-        if nodes
-        else 0
-    )
+    counts = samples(nodes) if nodes else []
+    most = max((count for count in counts if isinstance(count, int)), default=0)
     if most > plan.target.max_nodes:
-        message = (
-            f"{most} nodes are more than {plan.target.provider} runs at once"
-            f" ({plan.target.max_nodes})"
-        )
+        provider = plan.target.provider
+        message = f"{most} nodes exceed the limit of {provider} ({plan.target.max_nodes})"
         yield Issue(("sweep", "space", "resources.nodes"), message)
 
 
@@ -172,7 +162,7 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
             " allows them"
         )
         yield warning(message, path=("sweep", "budget", "max_time"))
-    if budget.max_cost is None or sweep.engine == "native":  # which has rules of its own
+    if budget.max_cost is None or sweep.engine == "native":  # native sweeps have other rules
         return
     if estimate is None:
         yield warning("plays no part: nothing is billed there", path=_MAX_COST)
@@ -192,13 +182,13 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
             f"pays for {count} of {sweep.trial_count} trials if each costs all it may:"
             f" {estimate.worst_usd:.2f} USD"
         )
-        yield warning(message, "those that end earlier leave more for others", path=_MAX_COST)
+        yield warning(message, "trials that end early leave money for the rest", path=_MAX_COST)
 
 
 def _shares(
     estimate: CostEstimate, usd_per_hour: float, usd: float, trials: int
 ) -> Iterator[Issue]:
-    """A budget that is shared equally, as no limit says what a trial may cost."""
+    """Yield an error if an equal share of the budget is too small for a trial."""
     seconds = int(usd / trials / usd_per_hour * HOUR) - estimate.overhead_seconds
     if seconds < SHORTEST_SECONDS:
         message = (
@@ -216,10 +206,10 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")
     if stopping.promote != "always" and not declared.publishes:
         message = (
-            f"ends trials by what their driver tells them, and jobs on {declared.label} cannot be"
-            " told anything"
+            "needs messages from the driver to running trials, and jobs on"
+            f" {declared.label} cannot receive any"
         )
-        yield Issue(at, message, "promote: always needs no such word; or no early stopping")
+        yield Issue(at, message, "promote: always works without; or remove early stopping")
     if stopping.promote == "always" and declared.is_remote:
         message = (
             f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
@@ -242,7 +232,7 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 
 
 def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator[Issue]:
-    """Yield errors that a provider has about early stopping, and not about the job itself."""
+    """Yield errors that a provider reports only for early stopping."""
     metric = sweep.objective.metric
     goal = sweep.objective.goal
     trial = TrialRules(

@@ -1,4 +1,4 @@
-"""Successive halving, as the launcher has it: driver and jobs decide by the same rules."""
+"""Successive halving with the rules of the launcher, for drivers and jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ __all__ = ["goes_on", "is_better", "most_runs", "promotable", "rungs_of"]
 
 
 def most_runs(trials: int, retries: int, promoting_rungs: int, eta: int) -> int:
-    """How many runs so many trials are at most: each, its retries, and those that bring the best
-    1/eta of a rung back.
+    """Return the maximum number of runs: every trial, its promotions, and their retries.
 
-    `promoting_rungs`: 0 where no trial is promoted. A promotion is as likely to fail as a first
-    run, and has as many retries.
+    `promoting_rungs`: 0 without promotions. At each rung the best 1/eta continue.
     """
     runs = promoted = trials
     for _ in range(promoting_rungs):

@@ -57,7 +57,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
     if not state.definition.is_batch_size_search and (given_up := why_to_give_up(state)):
         return None if running else _end(state, given_up)
     trial = _waiting(state) or _promotable(state)
-    if trial is None and len(state.trials) >= _wanted(state):
+    if trial is None and len(state.trials) >= _trial_count(state):
         return None if running else _end(state, "")
     cap, refusal = cap_of_next(state, now)
     if refusal:
@@ -66,10 +66,10 @@ def next_action(state: SweepState, now: float) -> Action | None:
 
 
 def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
-    """Return the caps of the next run, and why it cannot be started, if it cannot.
+    """Return the caps of the next run, and the reason if it cannot be started.
 
-    Costs so far and caps of all runs never exceed the budget. A clock that is set back gives no
-    time back.
+     The cost of all runs and the caps of active ones never exceed the budget. A clock that is set
+    back does not extend the time.
     """
     now = max(now, state.latest)
     definition = state.definition
@@ -91,11 +91,8 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
             return Caps(), "the time of the budget is over"
         seconds = seconds_left if seconds is None else min(seconds, seconds_left)
     elif definition.budget.seconds is not None:
-        seconds = (
-            definition.budget.seconds
-            if seconds is None
-            else min(seconds, definition.budget.seconds)
-        )
+        budget = definition.budget.seconds
+        seconds = budget if seconds is None else min(seconds, budget)
     return Caps(usd=usd, seconds=seconds), ""
 
 
@@ -110,16 +107,16 @@ def _start(state: SweepState, trial: Trial, cap: Caps) -> Start:
 
 
 def _until(state: SweepState, trial: Trial) -> int | None:
-    """Return the report at which the next run of a trial ends: the next rung."""
+    """Return the report that ends the next run of a trial: the next rung."""
     if not state.definition.promotes:
         return None
     return next((rung for rung in state.definition.rungs if rung > trial.reports), None)
 
 
-def _wanted(state: SweepState) -> int:
+def _trial_count(state: SweepState) -> int:
     """Return the number of trials, at most the number of points of a finite space.
 
-    A search for a batch size has one more trial while another size follows.
+    A search for a batch size has one more trial while there is another size to try.
     """
     if state.definition.is_batch_size_search:
         return len(state.trials) + (batch_size.next_trial(state) is not None)
@@ -164,13 +161,9 @@ def _end(state: SweepState, reason: str) -> End:
         return End("succeeded" if succeeded else "failed", f"{reason}; {text}" if reason else text)
     if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
-        every = failed > 0 and failed == len(state.trials)
-        why = reason or (
-            f"all {failed} trials failed"
-            if every
-            else f"no trial reported {state.definition.metric}"
-        )
-        return End("failed", why)
+        if not reason and failed and failed == len(state.trials):
+            reason = f"all {failed} trials failed"
+        return End("failed", reason or f"no trial reported {state.definition.metric}")
     if not reason and len(state.trials) < state.wanted:
         reason = f"all {len(state.trials)} combinations of its values were tried"
     return End("succeeded", reason)

@@ -1,6 +1,4 @@
-"""A search written on the command line: `--set args.lr=1e-4,1e-3,1e-2`, without a section in
-job.yaml.
-"""
+"""Search from the command line, `--set args.lr=1e-4,1e-3`, without a section in job.yaml."""
 
 from __future__ import annotations
 
@@ -22,23 +20,23 @@ MOST_SAMPLES = 65536
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Overrides that say several values, as the `space` of a sweep, and the others as they are.
+    """Split overrides into the `space` of a sweep and ordinary overrides.
 
-    `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. A text in quotes is
-    one value, and so is a list in brackets. `sweep.space.lr=…` and other fields of the section are
-    none: they override what is written.
+     `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. Text in quotes is
+    one value, and so is a list in brackets. Overrides of the section, such as `sweep.space.lr=…`,
+    are ordinary ones.
     """
     space: dict[str, Any] = {}
-    rest: list[str] = []
+    ordinary: list[str] = []
     for override in overrides:
         path, equals, text = override.partition("=")
         key = path.strip()
         values = _several(text) if equals and key.partition(".")[0] in VARIED else None
         if values is None:
-            rest.append(override)
+            ordinary.append(override)
         else:
             space[key] = values
-    return space, tuple(rest)
+    return space, tuple(ordinary)
 
 
 def _several(text: str) -> str | list[Any] | None:
@@ -57,7 +55,7 @@ def sweep_values(
     """Return a section `sweep` over a space: a grid if all settings are lists without `trials`.
 
     `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. Raise
-    UsageError if it cannot be read.
+    UsageError if it is invalid.
     """
     is_grid = trials is None and all(
         isinstance(dimension, list) or "choice" in dimension for dimension in space.values()
@@ -76,7 +74,7 @@ def batch_size_values(
     """Return a section `sweep` that searches for a batch size.
 
     `space`: settings of --set; if empty, the batch-size argument of the job from one sample per
-    process. `spec`: the job as YAML gave it. Raise UsageError if the argument is not known.
+    process. `spec`: the job as plain YAML. Raise UsageError if the argument is unknown.
     """
     if not space:
         args = spec.get("args")
@@ -93,7 +91,7 @@ def batch_size_values(
 
 
 def _least_batch(spec: Mapping[str, Any]) -> int:
-    """One sample for each process and accumulation step that the job names."""
+    """Return one sample for each process and accumulation step of the job."""
     product = 1
     for section, name in (
         ("resources", "nodes"),
@@ -107,16 +105,16 @@ def _least_batch(spec: Mapping[str, Any]) -> int:
 
 
 def read_objective(text: str) -> dict[str, str]:
-    """`{metric, goal}` of `val_accuracy:maximize`; by default the accuracy that the shared trainer
-    reports.
+    """Return `{metric, goal}` of a text such as `val_accuracy:maximize`.
 
-    UsageError where a metric that is not the shared trainer's has no goal, or an unknown one.
+    The default is the accuracy of the shared trainer. Raise UsageError for another metric without a
+    goal, or an unknown goal.
     """
-    metric, _, goal = (
-        (text or DEFAULT_METRIC).rpartition(":")
-        if ":" in text
-        else (text or DEFAULT_METRIC, "", "")
-    )
+    if ":" in text:
+        metric, _, goal = text.rpartition(":")
+    else:
+        metric = text or DEFAULT_METRIC
+        goal = ""
     goal = goal or REPORTED.get(metric, "")
     goals = [word for word in ("minimize", "maximize") if goal and word.startswith(goal.lower())]
     if not metric or len(goals) != 1:

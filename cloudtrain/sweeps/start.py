@@ -1,6 +1,4 @@
-"""Starts a sweep: its source is packed and its image built once, for all trials; then its driver
-does the rest.
-"""
+"""Start of a sweep: pack the source and build the image once, then start the driver."""
 
 from __future__ import annotations
 
@@ -22,11 +20,9 @@ if TYPE_CHECKING:
 def start_sweep(
     plan: SweepPlan, *, progress: Progress | None = None, pushing: Progress | None = None
 ) -> Sweep:
-    """Make the sweep's folder, pack its source, have its image built, and start its driver; returns
-    at once.
+    """Create the sweep's folder, pack its source, build its image, start its driver, and return.
 
-    The first trial follows from what the driver finds. RunExists when its id is taken, and as
-    `submit` does.
+    Raise RunExists if the id is taken, and errors as `submit` does.
     """
     data_dir = Path(plan.job.context.data_dir)
     archive = pack_source(plan.job, progress)

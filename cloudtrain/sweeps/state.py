@@ -34,9 +34,7 @@ class Trial:
     number: int
     parameters: Mapping[str, Scalar]
     state: str = "waiting"
-    """waiting (for a run), running, paused (at a rung), completed, pruned, failed, stopped;
-    too_large if its batch size does not fit.
-    """
+    """waiting, running, paused (at a rung) or one of ENDED."""
     reason: str = ""
     runs: list[Launching] = field(default_factory=list)
     """Its runs, the latest last."""
@@ -45,7 +43,7 @@ class Trial:
     position: float | None = None
     """Training step of the latest report, or its epoch; None if unknown."""
     cause: str = ""
-    """Exception that its latest run raised; empty if none is known."""
+    """Exception of its latest run; empty if unknown."""
     failures: int = 0
     """Number of failed runs; interruptions of spot machines do not count."""
     spent_usd: float = 0.0
@@ -103,7 +101,7 @@ class SweepState:
     started: float = 0.0
     """Start of the first trial, shifted by pauses before `extended`; 0: not started."""
     latest: float = 0.0
-    """Latest time in the journal without reports: trials have clocks of their own machines."""
+    """Latest time in the journal without reports, whose clocks are of other machines."""
     state: str = "running"
     """running, stopping, succeeded, failed or stopped; `extended` makes it running again."""
     reason: str = ""
@@ -122,21 +120,19 @@ class SweepState:
 
     @property
     def planned(self) -> int:
-        """Number of trials; of an ended search for a batch size, those that it took."""
-        return (
-            len(self.trials) if self.ended and self.definition.is_batch_size_search else self.wanted
-        )
+        """Number of planned trials; after a search for a batch size, of actual trials."""
+        if self.ended and self.definition.is_batch_size_search:
+            return len(self.trials)
+        return self.wanted
 
     @property
     def why_ended(self) -> str:
         """Reason of its end for people; empty while it runs."""
         if not self.ended or self.reason:
             return self.reason
-        return (
-            "its trial has ended"
-            if len(self.trials) == 1
-            else f"all {len(self.trials)} trials have ended"
-        )
+        if len(self.trials) == 1:
+            return "its trial has ended"
+        return f"all {len(self.trials)} trials have ended"
 
     @property
     def in_flight(self) -> list[Trial]:
@@ -244,9 +240,7 @@ class SweepState:
                 trial.is_stopping = False
 
     def _fits(self, parameters: Mapping[str, Scalar]) -> bool:
-        """Return True if these are valid values of all settings; a cloud's own engine may round
-        them.
-        """
+        """Return True for valid values of all settings; a cloud's engine may round them."""
         space = self.definition.space
         if parameters.keys() != space.keys():
             return False
@@ -294,8 +288,7 @@ class SweepState:
         trial.reason = event.reason
         trial.cause = event.cause
         trial.failures += event.outcome == "failed"
-        # What comes to its end after the report that it was to end at has got to its rung all the
-        # same.
+        # A run that fails after its rung's report has reached the rung.
         after = "paused" if run.until is not None and trial.reports >= run.until else "waiting"
         if event.outcome == "failed":
             trial.state = after if trial.failures <= self.definition.retries else "failed"

@@ -1,4 +1,4 @@
-"""Suggest the values of the next trial: those of a grid in order, random ones, or Optuna's.
+"""Suggest the values of the next trial: a grid in order, random values, or Optuna's.
 
 A suggestion depends on the journal alone: on the seed, the number of the trial, and the events
 before it. The successor of a killed driver continues the same sequence.
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.state import SweepState
 
 DRAWS = 4
-"""Attempts of a sampler to suggest a new point, before one of the points that are left is drawn."""
+"""Attempts of a sampler to suggest a new point, before a random unused point is drawn."""
 
 
 class Suggester(Protocol):
     """Chooses the values of trials from the state alone."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """Return the values of the next trial; another `draw` chooses other ones."""
+        """Return the values of the next trial; another `draw` gives other values."""
 
 
 def suggester_of(definition: Definition) -> Suggester:
@@ -54,9 +54,9 @@ def _sampler_of(definition: Definition) -> Suggester:
 
 
 class Distinct:
-    """Suggestions of another suggester, without points that a trial has had.
+    """Suggestions of another suggester, without points of earlier trials.
 
-    They would give the same result: to try values under several seeds, make the seed a setting.
+    Repetitions would give the same result: to try several seeds, make the seed a setting.
     """
 
     def __init__(self, suggester: Suggester, definition: Definition) -> None:
@@ -66,7 +66,7 @@ class Distinct:
         self._size = points_of(definition.space) or 0
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
-        """Return a point that no trial has had; `schedule` ends the sweep when there is none."""
+        """Return a new point; `schedule` ends the sweep before they run out."""
         identities = {_identity(trial.parameters) for trial in state.trials}
         for attempt in range(draw, draw + DRAWS):
             point = self._suggester.suggest(state, attempt)
@@ -93,7 +93,7 @@ class BatchSizes:
     """Sizes that are doubled until one does not fit, then halved in between."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
-        """Return the next size; `schedule` ends the search when there is none."""
+        """Return the next size; `schedule` ends the search after the last one."""
         size = batch_size.next_trial(state)
         if size is None:
             raise ValueError("all sizes that tell anything were tried")
@@ -101,9 +101,9 @@ class BatchSizes:
 
 
 class KnownPoints:
-    """Points that the user names, then those of another suggester.
+    """Points from the user, then suggestions of another suggester.
 
-    The other suggester also chooses settings that a named point leaves out.
+    The other suggester also chooses settings that a point leaves out.
     """
 
     def __init__(self, suggester: Suggester, points: Sequence[Mapping[str, Scalar]]) -> None:
@@ -145,7 +145,7 @@ class RandomValues:
 
 
 def value_at(dimension: Dimension, part: float) -> Scalar:
-    """Return the value at this part of a dimension, in [0, 1); all values are equally likely."""
+    """Return the value at a part of a dimension, in [0, 1); all values are equally likely."""
     if isinstance(dimension, Choice):
         return dimension.values[int(part * len(dimension.values))]
     if isinstance(dimension, Integers):

@@ -117,7 +117,7 @@ class Sweep:
     def plan_extension(
         self, trials: int, *, parallel: int | None = None, budget: Caps | None = None
     ) -> Extension:
-        """Plan more trials of the same search. Raise UsageError if none can be started."""
+        """Plan more trials of the search. Raise UsageError if there is nothing to do."""
         return plan_extension(self.status(), trials, time.time(), parallel=parallel, budget=budget)
 
     def extend(self, extension: Extension) -> None:
@@ -126,7 +126,7 @@ class Sweep:
         self.start_driver()
 
     def best(self) -> tuple[Trial, Run]:
-        """Return the best trial and its latest run. Raise RunNotFound if no trial has a value yet."""
+        """Return the best trial and its latest run. Raise RunNotFound before the first value."""
         best = self.status().best
         if best is None:
             hint = f"cloudtrain status {self.id}"
@@ -136,15 +136,13 @@ class Sweep:
         return best, self.run_of(best)
 
     def arguments(self) -> tuple[Mapping[str, Any], bool]:
-        """Return the job's named arguments without values of a trial, and whether it runs the
-        shared trainer.
-        """
+        """Return the job's named arguments, and whether it runs the shared trainer."""
         spec = RunRecord(RunFolder(self.folder.path)).spec
         values = (spec.get("args") or {}).get("values")
         return (values if isinstance(values, Mapping) else {}), spec.get("entrypoint") is None
 
     def run_of(self, trial: Trial) -> Run:
-        """Return the latest run of a trial. Raise RunNotFound if none was started."""
+        """Return the latest run of a trial. Raise RunNotFound before its first run."""
         folder = RunFolder(self.folder.path.parents[1] / "runs" / trial.run)
         if not trial.run or not folder.path.is_dir():
             raise RunNotFound(f"trial {trial.number} of sweep {self.id} has no run")
@@ -161,11 +159,9 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
     """Return the sweep with this id or unique prefix. Raise RunNotFound if there is none."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     ids = sweep_ids(folder)
-    matches = (
-        [name]
-        if name in ids
-        else sorted(sweep_id for sweep_id in ids if name and sweep_id.startswith(name))
-    )
+    matches = [name]
+    if name not in ids:
+        matches = sorted(sweep_id for sweep_id in ids if name and sweep_id.startswith(name))
     if len(matches) == 1:
         return Sweep(SweepFolder(folder / SWEEPS / matches[0]))
     if matches:
@@ -179,7 +175,7 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
 
 
 def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
-    """Return all readable sweeps of this machine, in no order."""
+    """Return all readable sweeps of this machine, in any order."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     sweeps = []
     for sweep_id in sweep_ids(folder):

@@ -1,6 +1,4 @@
-"""The plan of one run of a trial: the job with its values and caps, and the source that the sweep
-began with.
-"""
+"""Plan of one run of a trial: the job with its values and caps, and the sweep's source."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
 
 
 class TrialPlans:
-    """Makes the plans of a sweep's trials. The source is the one that was packed when the sweep was
-    started.
-    """
+    """Plans of a sweep's trials, all with the source of the sweep's start."""
 
     def __init__(self, folder: SweepFolder, definition: Definition) -> None:
         record = RunRecord(RunFolder(folder.path))
@@ -39,10 +35,9 @@ class TrialPlans:
         )
 
     def plan(self, trial: Trial, launching: Launching, resume_from: str) -> Plan:
-        """The plan of a run that is about to be started. SpecError when the values make no valid
-        job of it.
+        """Return the plan of a new run. Raise SpecError if its values are not valid for the job.
 
-        `resume_from`: the checkpoints of an earlier run of the trial; empty for none.
+        `resume_from`: checkpoints of an earlier run of the trial; empty for none.
         """
         document = override(self._document, self._overrides(trial.parameters, launching))
         if "name" not in document.values:
@@ -62,7 +57,7 @@ class TrialPlans:
         overrides = [override_of(key, value) for key, value in parameters.items()]
         if launching.cap_seconds is not None:  # never more than the job's own limit
             overrides.append(f"limits.max_runtime={max(1, int(launching.cap_seconds))} s")
-        if self._old.checkpoints_uri:  # a folder for each, or trials would go on from each other's
+        if self._old.checkpoints_uri:  # a folder for each run: trials must not share checkpoints
             overrides.append(
                 f"checkpoints.uri={self._old.checkpoints_uri.rstrip('/')}/{launching.run}/"
             )

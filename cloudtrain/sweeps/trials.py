@@ -61,7 +61,7 @@ Ending = Literal[
 
 
 class _TrialRun:
-    """A run and the events of it that were read."""
+    """Run of a trial, and how far its events were read."""
 
     def __init__(self, folder: RunFolder, reports: MetricReports) -> None:
         self.monitor = RunMonitor(folder)
@@ -69,7 +69,7 @@ class _TrialRun:
         self.offset = 0
         self.stop_requested = False
         self.is_decided = False
-        """True once it has reached its last rung: later reports do not count."""
+        """True after its last rung: later reports do not count."""
 
 
 class RunTrials:
@@ -92,9 +92,7 @@ class RunTrials:
         return self._folder(trial.run).path.is_dir()
 
     def plan(self, trial: Trial) -> Plan:
-        """Return the plan of the latest run of a trial. Raise SpecError if its values make no valid
-        job.
-        """
+        """Return the plan of a trial's latest run. Raise SpecError if its values are invalid."""
         launching = trial.runs[-1]
         return self._plans.plan(trial, launching, self._checkpoints(launching.resumes))
 
@@ -108,21 +106,19 @@ class RunTrials:
         except RunExists:
             return None
         except CloudtrainError as error:
-            if (
-                error.outcome is Outcome.UNKNOWN
-            ):  # the next look asks the provider what became of it
+            if error.outcome is Outcome.UNKNOWN:  # the next `observe` asks the provider
                 return None
             may_pass = isinstance(error, CloudError) and error.transient
             return _ended(trial, "interrupted" if may_pass else "refused", error.message)
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """Return its new reports and its end. Ask later if the cloud does not answer."""
+        """Return new reports and the end of a trial. Skip a cloud that does not answer."""
         run = self._run(trial)
         with suppress(CloudError):
             run.monitor.refresh()
         state = run.monitor.state
-        ended = state.has_ended  # before the events are read: there are no more after its end
+        ended = state.has_ended  # before reading events: the end is the last one
         events, run.offset = run.monitor.folder.events_since(run.offset)
         sweep_events: list[SweepEvent] = list(_reports(trial, run, events))
         if ended:
@@ -139,7 +135,7 @@ class RunTrials:
             if trial.state != "running" or self._published.get(trial.run) == text:
                 continue
             run = self._run(trial)
-            with suppress(CloudError):  # it is told the next time
+            with suppress(CloudError):  # the next round repeats it
                 self._provider.publish(run.monitor.folder, run.monitor.state, RUNGS_FILE, text)
                 self._published[trial.run] = text
 
@@ -153,7 +149,7 @@ class RunTrials:
     def _run(self, trial: Trial) -> _TrialRun:
         if trial.run not in self._runs:
             folder = self._folder(trial.run)
-            # What the job itself was told that earlier runs of the trial have reported.
+            # The job's own record of reports of earlier runs of the trial.
             rules = RunRecord(folder).trial
             reports = MetricReports(
                 self._definition.metric, rules.get("reports", 0), rules.get("position")
@@ -192,9 +188,7 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
     for event in events:
         if isinstance(event, RungReached):
             run.is_decided |= event.outcome != "goes_on"
-        if (
-            run.is_decided or not isinstance(event, Metrics) or event.rank > 0
-        ):  # the launcher counts those of rank 0
+        if run.is_decided or not isinstance(event, Metrics) or event.rank > 0:
             continue
         value = run.reports.add(event)
         if value is not None and run.reports.count > trial.reports:
@@ -216,11 +210,13 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     if definition.trial_cap.usd is None:
         usd = 0.0 if usd is None else usd
     if state.state == "succeeded":
-        outcome: Ending = (
-            "pruned" if decision == "pruned" else "paused" if decision == "paused" else "completed"
-        )
+        outcome: Ending = "completed"
+        if decision == "pruned":
+            outcome = "pruned"
+        elif decision == "paused":
+            outcome = "paused"
         return _ended(trial, outcome, "", usd, seconds)
-    if state.ref is None:  # its submission was interrupted: nothing was started
+    if state.ref is None:  # its submission was interrupted before the start
         return _ended(trial, "interrupted", state.reason, 0.0, 0.0)
     if state.state == "stopped":
         by_platform = any(
@@ -235,9 +231,9 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
 
 
 def is_too_large(state: RunState) -> bool:
-    """Return whether a run failed because its batch did not fit into memory or the data set.
+    """Return True if a run failed because its batch did not fit into memory or the data set.
 
-    A process that was killed for an unknown reason is not a sign of that.
+    A process that was killed for an unknown reason does not count.
     """
     cause = state.error
     text = f"{cause.exception}: {cause.message}" if cause else state.reason

@@ -224,7 +224,7 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
     assert told(planned) == []
     monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=False))
     (line,) = told(planned)
-    assert "sweep.method: ends trials by what their driver tells them" in line
+    assert "sweep.method: needs messages from the driver" in line
     promoting = plan(f"trials: 3\n  early_stopping: {{promote: always}}\n  {SPACE}")
     assert told(promoting) == [
         "warning job.yaml:6:20: sweep.early_stopping.promote: starts a machine on The cluster anew"

@@ -1,3 +1,1 @@
-"""Sweeps by the engine `ray`: Ray Tune places the trials, and what it would forget is in the
-journal.
-"""
+"""Sweeps by the engine `ray`: Ray Tune places the trials, the journal holds the state."""

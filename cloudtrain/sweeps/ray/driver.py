@@ -1,9 +1,8 @@
-"""Drives a sweep on a Ray cluster: Ray Tune places the trials, and its ASHA ends them; the journal
-knows all of it.
+"""Drive a sweep on a Ray cluster: Ray Tune places the trials, and its ASHA ends them.
 
-Ray forgets what trials had at their rungs when its driver dies (ray#30838), and ends the trials
-with it. A new driver therefore never restores Ray's own state: it tells the scheduler all values
-anew, in the order of the journal, and runs on what had not ended, from its checkpoints.
+Ray forgets the values at rungs when its driver dies (ray#30838), and ends all trials. A new driver
+never restores Ray's state: it replays all values to the scheduler in the order of the journal, and
+continues unfinished trials from their checkpoints.
 """
 
 from __future__ import annotations
@@ -24,42 +23,40 @@ from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester
 
 MAX_LOSSES = 3
-"""A trial whose worker is lost so often without one report in between has failed."""
+"""Maximum losses of a trial's worker without a report in between."""
 
 
 class Halving(Protocol):
     """Decides which trials end early, as Ray's ASHA does."""
 
     def falls_behind(self, trial: int, report: int, value: float) -> bool:
-        """Take in a report; whether the trial ends with it."""
+        """Take in a report. Return True if the trial ends with it."""
 
 
 class Jobs(Protocol):
-    """The runs of trials, on a disk that driver and workers share."""
+    """Runs of trials, on a disk that driver and workers share."""
 
     def has_run(self, trial: Trial) -> bool:
-        """Whether the latest run of a trial was submitted."""
+        """Return True if the latest run of a trial was submitted."""
 
     def plan(self, trial: Trial) -> Plan:
-        """The plan of that run."""
+        """Return the plan of its latest run."""
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """What is new of it."""
+        """Return its new events."""
 
     def request_stop(self, trial: Trial) -> None:
-        """Ask it to stop."""
+        """Ask its run to stop."""
 
     def was_asked_to_stop(self, trial: Trial) -> bool:
-        """Whether somebody has."""
+        """Return True if anybody asked its run to stop."""
 
     def has_failed_by_itself(self, trial: Trial) -> bool:
-        """Whether its program has failed, and was not just ended."""
+        """Return True if its program failed and was not ended from outside."""
 
 
 class RayDriver:
-    """One process's work on a sweep. Ray Tune asks it for trials, and tells it what workers have
-    seen.
-    """
+    """Driver that hands out trials to Ray Tune and records events from workers."""
 
     def __init__(
         self, journal: SweepJournal, jobs: Jobs, suggester: Suggester, halving: Halving | None
@@ -70,31 +67,28 @@ class RayDriver:
         self._halving = halving
         self._clock = DriverClock(0.0)
         self._announced: list[int] = []
-        """Trials whose run the journal announces, and that nobody has started."""
+        """Trials whose run is in the journal and was not started."""
         self._left: dict[int, bool] = {}
-        """Trials whose worker is gone: whether somebody had asked their run to stop before."""
+        """Trials without a worker: True if a stop of their run was requested before."""
         self._behind: set[int] = set()
         self._losses: dict[int, tuple[int, int]] = {}
-        """Trial -> how many reports it had made, and how often in a row its worker was lost then.
-        """
+        """Reports of a trial, and the losses of its worker since then."""
         self._next_look = 0.0
         self.end: End | None = None
-        """How the sweep ends, when nothing is left to be done."""
+        """End of the sweep; None while it runs."""
 
     @property
     def state(self) -> SweepState:
-        """The state by all events that were read."""
+        """State after all events that were read."""
         return self.journal.state
 
     @property
     def folder(self) -> SweepFolder:
-        """The folder of the sweep."""
+        """Folder of the sweep."""
         return self.journal.folder
 
     def recover(self) -> None:
-        """Tell the scheduler what trials had at their rungs, and take over those that an earlier
-        driver has left.
-        """
+        """Replay the journal to the scheduler and take over trials of an earlier driver."""
         for event in self.journal.read():
             if isinstance(event, Reported):
                 self._decide(event)
@@ -106,9 +100,7 @@ class RayDriver:
                 self._announced.append(trial.number)
 
     def advance(self) -> None:
-        """Look after what no worker looks after: runs that were left, and a stop of the whole
-        sweep.
-        """
+        """Observe runs without a worker, and carry out a stop of the sweep."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + PAUSE_SECONDS
@@ -129,8 +121,9 @@ class RayDriver:
                     self.take(self._as_left(event) if isinstance(event, RunEnded) else event)
 
     def next_trial(self) -> Mapping[str, Any] | None:
-        """What a worker needs to know to start the next run; None: none for now, or, with `end`,
-        none any more.
+        """Return what a worker needs to start the next run.
+
+        None: no run at present or, with `end`, no run at all.
         """
         self.advance()
         if self.state.state == "stopping":
@@ -151,9 +144,9 @@ class RayDriver:
                 return handed_out
 
     def take(self, event: SweepEvent) -> None:
-        """Write down what a worker has seen; a trial that falls behind with it is told to stop.
+        """Record an event of a worker, and stop a trial that falls behind with it.
 
-        What it reports after that counts no more, and does not change how it has ended.
+        Later reports of that trial do not count, and do not change how it ended.
         """
         is_behind = isinstance(event, (Reported, RunEnded)) and event.trial in self._behind
         if isinstance(event, RunEnded):
@@ -172,9 +165,7 @@ class RayDriver:
                     self._jobs.request_stop(self.state.trials[event.trial])
 
     def lose(self, number: int, why: str) -> None:
-        """A worker has ended, and not its trial: the run is brought to its end, then another one
-        goes on from it.
-        """
+        """End the run of a lost worker; another run continues from it."""
         trial = self.state.trials[number]
         if trial.state != "running":
             return
@@ -187,7 +178,7 @@ class RayDriver:
             self.journal.write(self._lost(trial, why))
 
     def withdraw(self, number: int) -> None:
-        """A trial of a sweep that is stopped was taken back from Ray before a worker had begun it."""
+        """Record that Ray gave back a trial of a stopped sweep before its start."""
         trial = self.state.trials[number]
         if trial.state == "running" and not self._jobs.has_run(trial):
             self.take(_ended(trial, "stopped", "it had not begun"))
@@ -215,9 +206,7 @@ class RayDriver:
         return self.state.trials[action.trial]
 
     def _handed_out(self, trial: Trial) -> Mapping[str, Any] | None:
-        """A trial for Ray, with what it takes of a machine; None where its values make no valid
-        job.
-        """
+        """Return a trial for Ray with its resources; None if its values are invalid."""
         try:
             plan = self._jobs.plan(trial)
         except CloudtrainError as error:
@@ -244,9 +233,7 @@ class RayDriver:
         self._next_look = 0.0
 
     def _as_left(self, event: RunEnded) -> RunEnded:
-        """How a run has ended whose worker had ended before: it was interrupted, if it has not come
-        to its end.
-        """
+        """Return the end of a run without a worker: interrupted, unless it had ended."""
         trial = self.state.trials[event.trial]
         was_asked = self._left.get(event.trial, False) or self.state.state == "stopping"
         by_itself = event.outcome == "failed" and self._jobs.has_failed_by_itself(trial)

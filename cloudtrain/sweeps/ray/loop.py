@@ -1,6 +1,4 @@
-"""Drives a sweep on a Ray cluster to its end, through clusters that break or cannot be reached for
-a while.
-"""
+"""Loop that drives a sweep on a Ray cluster to its end, through failures of the cluster."""
 
 from __future__ import annotations
 
@@ -25,25 +23,25 @@ from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.trials import RunTrials
 
 MAX_BREAKS = 3
-"""How often Ray Tune may break without one report in between, before the sweep ends."""
+"""Maximum failures of Ray Tune without a report in between."""
 RECONNECT_SECONDS = 10.0
-"""Between two attempts to reach a cluster that has trials of the sweep, and does not answer."""
+"""Interval of attempts to reach a cluster that does not answer."""
 
 
 class Cluster(Protocol):
-    """Ray, as far as a driver needs it."""
+    """Connection of a driver to Ray."""
 
     def connect(self) -> None:
-        """Join the cluster, or start one on this machine. CloudError where it does not answer."""
+        """Join the cluster, or start one here. Raise CloudError if it does not answer."""
 
     def disconnect(self) -> None:
-        """Leave it; one that was started here is ended."""
+        """Leave the cluster, and end one that was started here."""
 
     def halving(self, definition: Definition) -> Halving | None:
-        """The scheduler of a sweep, which knows nothing yet; None where no trial ends early."""
+        """Return a new scheduler for a sweep; None without early stopping."""
 
     def run(self, driver: RayDriver) -> None:
-        """Run all that the driver hands out, until it says that there is no more."""
+        """Run all trials of the driver until it hands out the last one."""
 
 
 class RayRuns(RunTrials):
@@ -54,11 +52,11 @@ class RayRuns(RunTrials):
         self._runs_dir = folder.path.parents[1] / "runs"
 
     def was_asked_to_stop(self, trial: Trial) -> bool:
-        """Return whether somebody asked its run to stop; a lost worker does not ask."""
+        """Return True if anybody asked its run to stop; a lost worker does not ask."""
         return RunPaths(self._runs_dir / trial.run).stop_file.exists()
 
     def has_failed_by_itself(self, trial: Trial) -> bool:
-        """Return whether its program failed, and was not ended from outside."""
+        """Return True if its program failed and was not ended from outside."""
         return History(RunFolder(self._runs_dir / trial.run)).read().error is not None
 
 
@@ -69,10 +67,9 @@ def drive_ray(
     *,
     pause: Callable[[float], None] = time.sleep,
 ) -> SweepState:
-    """Drive a sweep by Ray Tune to its end and return its state. UsageError when another process
-    drives it.
+    """Drive a sweep by Ray Tune to its end and return its state.
 
-    `pause`: waits so many seconds.
+    `pause` sleeps for a number of seconds. Raise UsageError if another process drives the sweep.
     """
     definition = folder.definition()
     breaks = 0
@@ -103,14 +100,14 @@ def drive_ray(
 
 
 def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None]) -> str:
-    """Run trials on the cluster until the sweep is over, or Ray breaks; why it broke, else empty."""
+    """Run trials until the sweep is over or Ray fails. Return the failure, or an empty text."""
     if not _connected(driver, cluster, pause):
         return ""
     try:
         cluster.run(driver)
     except (CloudtrainError, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001  (whatever Ray raises: the journal knows how to go on)
+    except Exception as error:  # noqa: BLE001  (any error of Ray: the journal has the state)
         traceback.print_exc()
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]
     finally:
@@ -119,14 +116,15 @@ def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None
 
 
 def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None]) -> bool:
-    """Join the cluster, however long that takes once there are trials; False where the sweep has
-    ended meanwhile.
+    """Join the cluster. Return False if the sweep has ended.
+
+    Retry without limit once there are trials.
     """
     while True:
         try:
             cluster.connect()
         except CloudError as error:
-            if not driver.state.trials:  # nothing to lose, and somebody waits for the first one
+            if not driver.state.trials:  # without trials, fail at once
                 driver.end = End("failed", error.message)
                 return False
             print(error.render(), file=sys.stderr, flush=True)
@@ -145,7 +143,7 @@ def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], Non
 
 
 def _end_all(driver: RayDriver, pause: Callable[[float], None]) -> None:
-    """Bring all runs to their end that still go on."""
+    """End all active runs."""
     for trial in driver.state.trials:
         driver.lose(trial.number, "Ray Tune broke")
     while any(trial.state == "running" for trial in driver.state.trials):

@@ -1,6 +1,4 @@
-"""What of a sweep is refused where Ray Tune is to carry it out. Nothing of Ray is imported, and no
-cluster is asked.
-"""
+"""Errors of sweeps with the engine `ray`, without importing Ray or asking a cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ from cloudtrain.issues import Issue, Keys
 from cloudtrain.planning.plan import Plan
 
 NEEDS = ("ray", "pandas", "pyarrow", "fsspec", "requests")
-"""What `import ray.tune` takes; `pip install ray` alone does not bring all of it."""
+"""Modules that `import ray.tune` needs; `pip install ray` alone does not install all."""
 
 _AT: Keys = ("sweep", "engine")
 
 
 def ray_issues(plan: Plan) -> Iterator[Issue]:
-    """Its workers run trials as processes of their machines, and nothing else."""
+    """Yield the reasons why Ray cannot run the trials of a plan."""
     hint = "engine: portable runs trials wherever jobs run"
     label = plan.target.declaration.label
     host = declaration_of(plan.provider)
@@ -52,9 +50,7 @@ def ray_issues(plan: Plan) -> Iterator[Issue]:
 
 
 def as_checked_here(plan: Plan) -> Plan:
-    """The job of a sweep as this machine can check it: GPUs that Ray is to find are not looked for
-    here.
-    """
+    """Return the job as this machine can check it: without GPUs that Ray provides."""
     if plan.spec.sweep is None or plan.spec.sweep.engine != "ray" or not plan.gpus:
         return plan
     return replace(plan, target=replace(plan.target, gpus=0))

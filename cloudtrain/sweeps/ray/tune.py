@@ -1,6 +1,4 @@
-"""The one module that imports Ray: a sweep as Ray Tune sees it. What it decides and remembers is
-driver.py's.
-"""
+"""Adapter of a sweep to Ray Tune, the only module that imports Ray. Decisions are in driver.py."""
 
 from __future__ import annotations
 
@@ -30,28 +28,26 @@ from cloudtrain.sweeps.ray.worker import RayWorker
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 WORST = 1e300
-"""In place of what is not a number, which compares as neither better nor worse."""
+"""Replacement for NaN, which compares as neither better nor worse."""
 
 ADDRESS = "RAY_ADDRESS"
-"""The environment variable that names the cluster, as Ray has it."""
+"""Environment variable with the address of the cluster, as in Ray."""
 CONNECT_SECONDS = 10.0
 DASHBOARD_FILE = "ray-dashboard"
-"""Where the sweep's folder keeps the address of Ray's dashboard, while it is driven."""
+"""File of the sweep's folder with the address of Ray's dashboard during the sweep."""
 ADDRESS_FILE = "ray-address"
-"""Where the sweep's folder keeps it for a driver that is started from another shell."""
+"""File of the sweep's folder with RAY_ADDRESS, for a driver from another shell."""
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
 }
-"""Set where the user has not: what Tune would keep of its own is never read again."""
+"""Defaults of Ray's settings: files that Tune saves by itself are never read."""
 
 
 class RayCluster:
-    """The cluster that RAY_ADDRESS names, or that runs on this machine; else one of this machine
-    alone.
-    """
+    """Cluster of RAY_ADDRESS, or a running one on this machine, or else a new one."""
 
     def __init__(self, folder: SweepFolder) -> None:
         self._folder = folder.path
@@ -59,7 +55,7 @@ class RayCluster:
             os.environ.setdefault(name, value)
 
     def connect(self) -> None:
-        """Join it. CloudError where it does not answer."""
+        """Join the cluster. Raise CloudError if it does not answer."""
         address_file = self._folder / ADDRESS_FILE
         address = os.environ.get(ADDRESS) or (
             read_regular_text(address_file) if address_file.exists() else ""
@@ -86,23 +82,20 @@ class RayCluster:
             (self._folder / DASHBOARD_FILE).write_text(f"http://{url}")
 
     def disconnect(self) -> None:
-        """Leave it; one that was started here ends, with all of its processes."""
+        """Leave the cluster; one that was started here ends with all its processes."""
         ray.shutdown()
         (self._folder / DASHBOARD_FILE).unlink(missing_ok=True)
 
     def halving(self, definition: Definition) -> RayHalving | None:
-        """Ray's ASHA with the rungs of a sweep, which knows no values yet; None where no trial ends
-        early.
-        """
+        """Return Ray's ASHA with the rungs of a sweep; None without early stopping."""
         return RayHalving(definition) if definition.rungs else None
 
     def run(self, driver: RayDriver) -> None:
-        """Run all trials that the driver hands out, until it says that there are no more."""
+        """Run all trials of the driver until it hands out the last one."""
         path = driver.folder.path
         parallel = driver.state.definition.parallel
-        os.environ.setdefault(
-            "TUNE_MAX_PENDING_TRIALS_PG", str(parallel)
-        )  # by default one after another
+        # By default Tune starts one trial after another.
+        os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(parallel))
         tune.Tuner(
             tune.with_resources(RayTrial, _resources),
             param_space={"folder": str(path)},
@@ -117,19 +110,17 @@ class RayCluster:
             run_config=tune.RunConfig(
                 name=f"tune-{time.time():.0f}",
                 storage_path=str(path / "ray"),
-                checkpoint_config=tune.CheckpointConfig(
-                    checkpoint_at_end=False
-                ),  # runs save their own
+                # Runs save their checkpoints themselves.
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
             ),
         ).fit()
 
 
 def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
-    """What Ray's worker processes get of this one: our variables and, `started_here`, this Python.
+    """Return the environment of Ray's workers: our variables and, if `started_here`, this Python.
 
-    Ray hands its path to a shell as it is (2.x, `RuntimeEnvContext.exec_worker`): with a space in
-    it no worker starts.
+    Ray passes its path to a shell without quotes (2.x, `RuntimeEnvContext.exec_worker`).
     """
     variables = {
         name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")
@@ -141,7 +132,7 @@ def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
 
 
 class RayHalving:
-    """Ray's own scheduler for ASHA, told what trials report by their numbers in the sweep."""
+    """Ray's own ASHA scheduler, with the sweep's numbers of trials."""
 
     def __init__(self, definition: Definition) -> None:
         first = definition.rungs[0]
@@ -155,13 +146,13 @@ class RayHalving:
             mode="max" if definition.goal == "maximize" else "min",
             grace_period=first,
             reduction_factor=eta,
-            max_t=last
-            * math.sqrt(eta),  # between the last rung and the next: whole trials end by themselves
+            # Between the last rung and the next one: whole trials end by themselves.
+            max_t=last * math.sqrt(eta),
             stop_last_trials=False,
         )
 
     def falls_behind(self, trial: int, report: int, value: float) -> bool:
-        """Whether Ray would end the trial with this report, which it remembers."""
+        """Record a report. Return True if Ray would end the trial with it."""
         if trial not in self._trials:
             self._trials[trial] = SimpleNamespace(trial_id=str(trial))
             self._asha.on_trial_add(None, self._trials[trial])
@@ -172,9 +163,7 @@ class RayHalving:
 
 
 class RayTrial(tune.Trainable):  # type: ignore[misc]
-    """A process of the cluster that runs trials, one after another; each result is an event of the
-    sweep.
-    """
+    """Process of the cluster that runs trials in turn; each result is an event."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Start the first trial."""
@@ -182,7 +171,7 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Start another one in the same process, in which torch may be warm already."""
+        """Start another trial in the same process, where torch may be warm."""
         self._worker.begin(new_config["trial"], new_config["run"])
         return True
 
@@ -192,19 +181,17 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
         result = {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
         if isinstance(event, Reported):
             value = math.nan if event.value is None else event.value
-            result |= {
-                "report": event.report,
-                self._worker.metric: value,
-            }  # for what reads Tune's own folder
+            # For programs that read Tune's own folder.
+            result |= {"report": event.report, self._worker.metric: value}
         return result
 
     def cleanup(self) -> None:
-        """Leave nothing running."""
+        """End all runs of this process."""
         self._worker.close()
 
 
 def _check_port(address: str) -> None:
-    """CloudError where nobody listens at HOST:PORT: Ray itself would try for many minutes."""
+    """Raise CloudError if HOST:PORT does not answer: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -224,48 +211,46 @@ def _resources(config: dict[str, Any]) -> PlacementGroupFactory:
 
 
 class _Search(Searcher):  # type: ignore[misc]
-    """Hands out the trials of the driver."""
+    """Searcher that hands out the trials of the driver."""
 
     def __init__(self, driver: RayDriver) -> None:
         super().__init__()
         self._driver = driver
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """The next run; FINISHED when the sweep is over."""
+        """Return the next run; FINISHED at the end of the sweep."""
         next_trial = self._driver.next_trial()
         if next_trial is None:
             return Searcher.FINISHED if self._driver.end else None
         return dict(next_trial)
 
     def on_trial_complete(self, *_: Any, **__: Any) -> None:
-        """The scheduler hears it, too."""
+        """Ignore it: the scheduler receives it too."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the journal has it."""
+        """Save nothing: the journal has the state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Never called."""
+        """Restore nothing; never called."""
 
     def __reduce__(self) -> Any:
-        """Tune keeps a copy, of no use."""
+        """Return a stub: Tune keeps a copy that nothing reads."""
         return (Searcher, ())
 
 
 class _Schedule(FIFOScheduler):  # type: ignore[misc]
-    """Hands what trials report to the driver, which tells a run itself that it is to end."""
+    """Scheduler that passes reports to the driver, which stops runs by itself."""
 
     def __init__(self, driver: RayDriver) -> None:
         super().__init__()
         self._driver = driver
 
     def __reduce__(self) -> Any:
-        """Tune keeps a copy, of no use."""
+        """Return a stub: Tune keeps a copy that nothing reads."""
         return (FIFOScheduler, ())
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """At each step of Tune: look after what is left, and take back what has not begun when the
-        sweep stops.
-        """
+        """Observe runs without a worker; a sweep that stops takes back pending trials."""
         self._driver.advance()
         if self._driver.state.state == "stopping":
             for trial in tune_controller.get_trials():
@@ -274,7 +259,7 @@ class _Schedule(FIFOScheduler):  # type: ignore[misc]
         return super().choose_trial_to_run(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Take in an event. The trial ends when its run has, and not before."""
+        """Take in an event. A trial ends with its run, not before."""
         self._take(result)
         return str(TrialScheduler.CONTINUE)
 
@@ -283,14 +268,14 @@ class _Schedule(FIFOScheduler):  # type: ignore[misc]
         self._take(result)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """A worker was lost, or has broken."""
+        """Record the loss of a worker."""
         lines = str(trial.get_error() or "").strip().splitlines() or ["no reason is known"]
         self._driver.lose(
             trial.config["trial"], f"Ray has lost its worker: {lines[-1].strip()[:300]}"
         )
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """A trial was taken back before it began."""
+        """Record a trial that was taken back before its start."""
         self._driver.withdraw(trial.config["trial"])
 
     def _take(self, result: dict[str, Any]) -> None:

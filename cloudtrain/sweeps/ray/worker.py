@@ -1,9 +1,7 @@
-"""One trial on a worker of a Ray cluster: an ordinary run, started and watched there; Ray itself is
-not needed for it.
+"""Worker of a Ray cluster: start and watch trials as ordinary runs. Does not import Ray.
 
-The driver and its workers meet in the data folder, on a disk that all of them see: the worker reads
-there what the driver has written down, and hands back events, which the driver alone writes into
-the journal.
+Driver and workers share the data folder: a worker reads the driver's journal there and returns
+events; only the driver writes the journal.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class RayWorker:
-    """What one process of Ray does for a sweep: a trial, and after it perhaps another one."""
+    """Process of Ray that runs trials in turn."""
 
     def __init__(self, folder: Path, cpus: int) -> None:
-        """`cpus`: how many of this machine's Ray has lent to each trial."""
+        """`cpus`: number of this machine's cores that Ray lends to each trial."""
         end_runs_with_this_process()
         self._folder = SweepFolder(folder)
         self._cpus = cpus
@@ -44,13 +42,11 @@ class RayWorker:
 
     @property
     def metric(self) -> str:
-        """The objective of the sweep."""
+        """Objective of the sweep."""
         return self._state.definition.metric if self._state else ""
 
     def begin(self, number: int, run: str) -> None:
-        """Start a run of a trial, which the journal has announced; what stands in the way is its
-        end.
-        """
+        """Start a run from the journal; an error becomes its end."""
         self._state = None
         self._number = number
         try:
@@ -81,13 +77,10 @@ class RayWorker:
         return trials.start(state.trials[number])
 
     def _open(self) -> RunTrials:
-        """The runs of the sweep, and a warm process for them. UsageError if its folder is not seen
-        here.
-        """
+        """Return the runs of the sweep with a warm process. Raise UsageError without its folder."""
         if self._trials is None:
-            from cloudtrain.sweeps.trials import (
-                RunTrials,
-            )  # of no use to the driver, which imports this class
+            # The driver imports this class, and does without this import.
+            from cloudtrain.sweeps.trials import RunTrials
 
             try:
                 definition = self._folder.definition()
@@ -102,21 +95,19 @@ class RayWorker:
         return self._trials
 
     def next_event(self) -> SweepEvent:
-        """Wait for the next report of the trial, or for its end, after which there is nothing more."""
+        """Wait for the next report of the trial, or its end, which is the last event."""
         while not self._events:
             trial = self._running()
             if trial is None or self._trials is None:
-                raise UsageError("no run of a trial goes on here")
+                raise UsageError("this worker does not run a trial")
             self._take(*self._trials.observe(trial))
             if not self._events:
                 time.sleep(PAUSE_SECONDS)
         return self._events.popleft()
 
     def close(self) -> None:
-        """Stop the run that goes on, if there is one, wait for its end, and leave no process
-        behind.
-        """
-        with suppress(StorageError):  # its folder was removed: it ends by itself
+        """Stop the active run, if any, wait for its end, and end all processes."""
+        with suppress(StorageError):  # a run without its folder ends by itself
             while (
                 (trial := self._running()) is not None
                 and self._trials is not None
