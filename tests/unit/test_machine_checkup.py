@@ -20,7 +20,7 @@ from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker import checkup as containers
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checkup, machine
-from cloudtrain.providers.local.known_trouble import found_trouble
+from cloudtrain.providers.local.known_trouble import found_incompatibilities
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from cloudtrain.submission.checkup_targets import exit_code
 
@@ -113,10 +113,10 @@ def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
 
 
 def test_trouble_is_a_pair_of_versions_and_not_one_of_them() -> None:
-    assert not list(found_trouble({"torch": "2.2.2"}))
-    assert not list(found_trouble({"torch": "2.2.2", "numpy": "1.26.4"}))
-    assert not list(found_trouble({"torch": "2.13.0+cpu", "numpy": "2.1.0"}))
-    assert [pair for pair, _ in found_trouble({"torch": "2.2.2", "numpy": "2.0.0"})] == [
+    assert not list(found_incompatibilities({"torch": "2.2.2"}))
+    assert not list(found_incompatibilities({"torch": "2.2.2", "numpy": "1.26.4"}))
+    assert not list(found_incompatibilities({"torch": "2.13.0+cpu", "numpy": "2.1.0"}))
+    assert [pair for pair, _ in found_incompatibilities({"torch": "2.2.2", "numpy": "2.0.0"})] == [
         "torch 2.2.2 with numpy 2.0.0"
     ]
 

@@ -1,3 +1,1 @@
-"""The local provider: launchers as processes of this machine, under a supervisor that outlives the
-client.
-"""
+"""The local provider: launchers as processes, under a supervisor that outlives the client."""

@@ -1,6 +1,4 @@
-"""What all providers on this machine share: a supervisor process per run, and artifacts in the
-run's own folders.
-"""
+"""Common base of the providers on this machine: a supervisor per run, local artifacts."""
 
 from __future__ import annotations
 
@@ -50,44 +48,39 @@ if TYPE_CHECKING:
     from cloudtrain.runs.state import RunState
 
 ORPHAN_STOP_SECONDS = 10
-"""How long nodes that lost their supervisor may take to save a checkpoint and end."""
+"""Seconds for orphaned nodes to save a checkpoint and end."""
 
 START_DEADLINE_SECONDS = 20
-"""If no supervisor has started by then, none will: one that comes later gives up."""
+"""Seconds until a supervisor must have started; a later one gives up."""
 
 REMOTE_START_DEADLINE_SECONDS = 120
-"""The same for a supervisor in another container or on another host, which may start more slowly.
-"""
+"""The same for a supervisor in another container or on another host."""
 
 STOP_RESPONSE_SECONDS = 60
-"""A supervisor in another container or on another host is given up if it sends no heartbeat so long
-after a stop.
-"""
+"""Seconds without a heartbeat after a stop until a remote supervisor is given up."""
 
 UNSTARTED = "submit was interrupted before anything started"
 
 UNUSED = ("image", *CLOUD_FIELDS, "resources.shm")
-"""Fields of the spec that are not used on this machine."""
+"""Fields of the spec without effect on this machine."""
 
 
 class LocalBackend(Provider):
-    """The part of a provider that is the same for processes and for containers."""
+    """Common part of the providers for processes and for containers."""
 
     container_root = ""
-    """The path in the container below which a job sees the run's folders; empty: it sees them where
-    they are.
-    """
+    """Folder in the container with the run's folders; empty if the job sees the originals."""
 
     @property
     def contracts(self) -> tuple[str, ...]:
-        """The plain contract, and those of the clouds, which are emulated."""
+        """The plain contract and the emulated contracts of the clouds."""
         from cloudtrain.providers.aws.declaration import DECLARATION as AWS
         from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 
         return ("plain", AWS.contract, AZURE.contract)
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """An issue if the run is to resume from checkpoints that are in a cloud."""
+        """Return an issue if the run is to resume from checkpoints in a cloud."""
         earlier = plan.context.resume_from
         if "://" not in earlier:
             return []
@@ -97,7 +90,7 @@ class LocalBackend(Provider):
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
     ) -> Emulator[Launch]:
-        """The emulator that executes a request under its contract. Called by the supervisor."""
+        """Return the emulator of a request's contract. Called by the supervisor."""
         raise NotImplementedError
 
     def start(
@@ -109,14 +102,11 @@ class LocalBackend(Provider):
         progress: Progress | None,  # noqa: ARG002
         record: Record,  # noqa: ARG002  (the supervisor reports for itself)
     ) -> dict[str, Any]:
-        """Start the supervisor in a session of its own, so that closing the terminal does not end
-        it.
-        """
+        """Start the supervisor in a new session, so that closing the terminal does not end it."""
         paths = RunPaths(run.path)
         if plan.context.trial:
-            with storing(
-                paths.published
-            ):  # before the start: Docker would create what it mounts as root
+            # before the start: Docker would create the mounted folder as root
+            with storing(paths.published):
                 make_private_folder(paths.published)
         argv = [str(run.path), str(archive), *lifeline()]
         with (
@@ -144,41 +134,38 @@ class LocalBackend(Provider):
         argv: Sequence[str],  # noqa: ARG002
         log: IO[bytes],  # noqa: ARG002
     ) -> int | None:
-        """Start the supervisor from a process that is kept warm; its process id, or None if there
-        is none for it.
+        """Start the supervisor from a warm process; return its process id, or None.
 
-        `argv`: its arguments, first the run's folder. `log`: where its output goes.
+        `argv`: its arguments, first the run's folder. `log`: file for its output.
         """
         return None
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
-        """One second: observing a run on this machine is cheap."""
+        """Return one second: observing a run on this machine is cheap."""
         return 1.0
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """The end of a run whose supervisor is dead; what it left running is ended first.
+        """Yield the end of a run whose supervisor is dead, after ending its leftovers.
 
-        If it is unknown whether the supervisor lives, nothing is ended, and a phase says so.
+        If the state of the supervisor is unknown, all processes stay, and a phase reports that.
         """
         return () if state.has_ended else (Observation(events=self._state_events(run, state)),)
 
     def _state_events(self, run: RunFolder, state: RunState) -> Sequence[Event]:
-        """What the supervisor's state means for the run. StorageError if the run's folder was
-        removed.
-        """
+        """Return events for the supervisor's state. StorageError if the run's folder is gone."""
         if not run.path.is_dir():
             hint = "a training that still ran there ends within seconds"
             raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
-        now = time.time()
+        time_now = time.time()
         supervisor = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
         is_starting = supervisor is SupervisorState.NOT_STARTED and not self._is_overdue(
-            run, state, now
+            run, state, time_now
         )
         if is_starting and state.ref is None and run.was_submitted_by_a_dead_process():
             _end_unstarted(run)
             return []
         if supervisor is SupervisorState.ALIVE or is_starting:
-            return [_phase(now, "")] if state.phase else []
+            return [_phase(time_now, "")] if state.phase else []
         given_up = supervisor is SupervisorState.UNKNOWN and _ignored_stop(run.path)
         # It may have written the last event and exited after the events were read.
         if run.last_event(Ended):
@@ -189,7 +176,11 @@ class LocalBackend(Provider):
         if supervisor is SupervisorState.UNKNOWN and not given_up:
             phase = f"no sign of life of its supervisor{_where(run.path)}"
             since = last_heartbeat(run.path)
-            return [] if state.phase == phase else [_phase(now, phase, since if since > 0 else now)]
+            return (
+                []
+                if state.phase == phase
+                else [_phase(time_now, phase, since if since > 0 else time_now)]
+            )
         reason = UNSTARTED
         if given_up:
             reason = (
@@ -200,22 +191,21 @@ class LocalBackend(Provider):
             reason = "its supervisor is gone (killed, or this machine was restarted)"
         if not given_up and (orphans := self.end_orphans(run.path)):
             reason += f"; {orphans}"
-        return [Ended(time=now, state="failed", reason=reason)]
+        return [Ended(time=time_now, state="failed", reason=reason)]
 
-    def _is_overdue(self, run: RunFolder, state: RunState, now: float) -> bool:
+    def _is_overdue(self, run: RunFolder, state: RunState, time_now: float) -> bool:
         deadline = START_DEADLINE_SECONDS if state.ref is None else REMOTE_START_DEADLINE_SECONDS
-        return now - state.created >= deadline and not run.is_being_submitted()
+        return time_now - state.created >= deadline and not run.is_being_submitted()
 
     def end_orphans(self, run: Path) -> str:
-        """End processes that a dead supervisor left running; returns a note, empty if there were
-        none.
-        """
+        """End processes that a dead supervisor left; return a note, empty if there were none."""
         count = end_orphans(run, ORPHAN_STOP_SECONDS)
         return f"{count} processes that were left have been ended" if count else ""
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
-        """Write the stop file, which the supervisor checks every second, and send SIGTERM if it is
-        on this machine.
+        """Write the stop file, and send SIGTERM if the supervisor is on this machine.
+
+        The supervisor checks the file every second.
         """
         with storing(run.path):
             RunPaths(run.path).stop_file.touch()
@@ -223,26 +213,24 @@ class LocalBackend(Provider):
         return True
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
-        """Write the file into the run's folder, where its nodes read it. StorageError if the disk
-        refuses.
-        """
+        """Write the file into the run's folder for its nodes. StorageError if the disk refuses."""
         folder = RunPaths(run.path).published
         with storing(folder):
             folder.mkdir(FOLDER_MODE, exist_ok=True)
             replace_text(folder / name, text)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
-        """The run's own folders that are not empty."""
+        """Return the run's own folders that are not empty."""
         paths = RunPaths(run.path)
-        found = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
+        folders = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
         return {
             name: str(path)
-            for name, path in found.items()
+            for name, path in folders.items()
             if _is_own_folder(path) and any(path.iterdir())
         }
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """The path of the checkpoint folder; empty if there are none."""
+        """Return the path of the checkpoint folder; empty if there are none."""
         return self.artifacts(run, state).get("checkpoints", "")
 
     def fetch(
@@ -267,21 +255,21 @@ class LocalBackend(Provider):
         return copied
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """UsageError: a run on this machine keeps no machines."""
+        """Raise UsageError: a run on this machine keeps no machines."""
         raise UsageError(f"run {run.run_id} keeps no machines: it runs on this one")
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """UsageError: there is no SDK for this machine."""
+        """Raise UsageError: this machine has no SDK."""
         raise UsageError("a run on this machine has no object of a cloud's SDK")
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Return True if it is a folder and not a link, by which a job could reach another user's files."""
+    """Return True for a folder, False for a link, which could lead to another user's files."""
     return path.is_dir() and not path.is_symlink()
 
 
-def _phase(now: float, phase: str, since: float | None = None) -> Phase:
-    return Phase(time=now, phase=phase, since=since or now)
+def _phase(time_now: float, phase: str, since: float | None = None) -> Phase:
+    return Phase(time=time_now, phase=phase, since=since or time_now)
 
 
 def _where(run: Path) -> str:
@@ -290,9 +278,7 @@ def _where(run: Path) -> str:
 
 
 def _ignored_stop(run: Path) -> bool:
-    """Return True if a stop was requested long ago and no heartbeat has come since, by the clock of the
-    disk.
-    """
+    """Return True if no heartbeat followed a stop for long, by the clock of the disk."""
     try:
         requested_at = RunPaths(run).stop_file.stat().st_mtime
     except OSError:
@@ -301,14 +287,12 @@ def _ignored_stop(run: Path) -> bool:
 
 
 def resolve_path(plan: Plan, location: str) -> str:
-    """The absolute path of a location on this machine; relative ones in the spec count from the
-    job's folder.
-    """
+    """Return the absolute path of a location; relative ones start in the job's folder."""
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
 
 
 def _end_unstarted(run: RunFolder) -> None:
-    """End a run that no supervisor has. One that starts later sees the event and gives up.
+    """End a run without a supervisor. A later one sees the event and gives up.
 
     Both look and write under the supervisor's lock, so that only one of them wins.
     """

@@ -1,4 +1,4 @@
-"""Checks whether this machine can run a plan, before anything is started."""
+"""Checks whether this machine can run a plan, before the start."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cloudtrain.units import format_size
 
 FEW_PROCESSES = 16
 MAX_PROCESSES_PER_CORE = 4
-"""Above both numbers a plan warns that processes crowd the machine."""
+"""Limits above which a plan warns that processes crowd the machine."""
 
 
 def host_rules(plan: Plan) -> list[Issue]:
-    """Problems that the disk and the environment show. No process is started."""
+    """Return problems found on the disk and in the environment. Start no process."""
     python = plan.host.config_as(LocalConfig).python
     issues = _data_folder_rules(plan)
     if python == sys.executable:
@@ -51,7 +51,7 @@ def _data_folder_rules(plan: Plan) -> list[Issue]:
 
 
 def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
-    """Warn about many more processes than cores. `cores`: of this machine, which runs all nodes."""
+    """Warn about many more processes than cores of this machine, which runs all nodes."""
     processes = plan.spec.resources.nodes * plan.processes
     if plan.gpus or processes <= max(FEW_PROCESSES, MAX_PROCESSES_PER_CORE * cores):
         return []
@@ -66,16 +66,17 @@ def _memory_bytes() -> int:
 
 
 def host_checks(plan: Plan) -> list[Issue]:
-    """Problems that only a process can find: torch in another Python, the number of GPUs."""
+    """Return problems that need a process: torch in another Python, the number of GPUs."""
     python = plan.host.config_as(LocalConfig).python
-    wanted = plan.gpus
+    required_gpus = plan.gpus
     issues = _torch(python) if python != sys.executable else []
-    return issues or gpu_checks(plan, python, wanted, "per node")
+    return issues or gpu_checks(plan, python, required_gpus, "per node")
 
 
 def not_executed(plan: Plan, named_by: str) -> Issue:
-    """The warning that replaces the checks if settings beside the job name the Python: it is not
-    run for a plan.
+    """Return a warning in place of the checks if a file beside the job names the Python.
+
+    Such a program is not run for a plan.
     """
     message = (
         f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so it is not run before"
@@ -84,22 +85,20 @@ def not_executed(plan: Plan, named_by: str) -> Issue:
     return warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")
 
 
-def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Issue]:
-    """An error if GPUs are wanted and no driver is loaded. `of`: `per node` or `in all`."""
-    return [] if _has_driver() else _too_few(plan, 0, wanted, of)
+def gpu_rules(plan: Plan, required_gpus: int, of: str) -> list[Issue]:
+    """Return an error if GPUs are required without a driver. `of`: `per node` or `in all`."""
+    return [] if _has_driver() else _too_few(plan, 0, required_gpus, of)
 
 
-def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Issue]:
-    """An error if CUDA shows fewer GPUs than are wanted. A machine without a driver is left to
-    `gpu_rules`.
-    """
-    return (
-        _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
-    )
+def gpu_checks(plan: Plan, python: str, required_gpus: int, of: str) -> list[Issue]:
+    """Return an error if CUDA shows too few GPUs. `gpu_rules` covers a missing driver."""
+    if not required_gpus or not _has_driver():
+        return []
+    return _too_few(plan, _gpus(python, plan.spec.env), required_gpus, of)
 
 
-def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Issue]:
-    if found >= wanted:
+def _too_few(plan: Plan, visible_gpus: int, required_gpus: int, of: str) -> list[Issue]:
+    if visible_gpus >= required_gpus:
         return []
     processes = min(plan.processes, 2)
     machine = _without_machine(plan)
@@ -107,15 +106,14 @@ def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Issue]:
         "to rehearse on the CPU: --set resources.gpus=0 --set"
         f" resources.processes={processes}{machine}"
     )
-    message = f"this machine shows {found} GPUs, the spec asks for {wanted} {of}"
+    message = f"this machine shows {visible_gpus} GPUs, the spec asks for {required_gpus} {of}"
     return [Issue((), message, hint)]
 
 
 def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
-    """Problems with the inputs and secrets of this machine: missing or empty files, variables that
-    are not set.
+    """Check local inputs and secrets: missing or empty files, variables that are not set.
 
-    `in_container`: the job runs in a container, which does not have the user's credentials.
+    `in_container`: the job runs in a container, without the user's credentials.
     """
     issues = []
     for name, item in plan.spec.inputs.items():
@@ -170,7 +168,7 @@ def _cloud_secret_issue(
 
 
 def _without_machine(plan: Plan) -> str:
-    """The flags that undo the spec's choice of a GPU or an instance type; empty if it makes none."""
+    """Return flags that undo the spec's GPU or instance type; empty if it names neither."""
     resources = plan.spec.resources
     chosen = {"gpu": resources.gpu, "instance": resources.instance}
     return "".join(f" --set resources.{name}=null" for name in chosen if chosen[name])
@@ -183,28 +181,24 @@ def _torch(python: str) -> list[Issue]:
     else:
         probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
         try:
-            has_torch = (
-                subprocess.run(
-                    [python, "-c", probe], timeout=30, check=False, capture_output=True
-                ).returncode
-                == 0
+            answer = subprocess.run(
+                [python, "-c", probe], timeout=30, check=False, capture_output=True
             )
+            has_torch = answer.returncode == 0
         except (OSError, subprocess.TimeoutExpired) as error:
             return [Issue((), f"{python} cannot be run: {error}", hint)]
     return [] if has_torch else [Issue((), f"torch is not installed for {python}", hint)]
 
 
 def _has_driver() -> bool:
-    """Return True if a GPU driver of NVIDIA or WSL is loaded, by its device files. True on other systems
-    than Linux.
-    """
+    """Return True if a GPU driver of NVIDIA or WSL is loaded; always True outside Linux."""
     return sys.platform != "linux" or any(
         Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")
     )
 
 
 def _gpus(python: str, env: Mapping[str, str]) -> int:
-    """The number of GPUs that CUDA would show the job, found by the launcher's own code."""
+    """Return the number of GPUs that CUDA shows the job, by the launcher's own code."""
     query = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "host.py")]
     chosen = {key: value for key, value in env.items() if key.startswith("CUDA_")}
     environ = {**os.environ, **chosen}

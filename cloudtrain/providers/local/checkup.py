@@ -1,6 +1,4 @@
-"""Checks of this machine for `cloudtrain doctor`: Python, torch, GPUs, driver, disk, versions with
-known trouble.
-"""
+"""Checks of this machine for `cloudtrain doctor`: Python, torch, GPUs, driver, disk."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.providers.local import machine
-from cloudtrain.providers.local.known_trouble import found_trouble, release
+from cloudtrain.providers.local.known_trouble import found_incompatibilities, release
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from cloudtrain.units import format_size
 
@@ -17,12 +15,10 @@ OLDEST_PYTHON = "3.10"
 """Oldest Python of a job, as the launcher requires it."""
 
 MIN_FREE_BYTES = 2 * 10**9
-"""For a run's source, logs and a few checkpoints of a small model."""
+"""Space for a run's source, logs and a few checkpoints of a small model."""
 
 MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
-"""The oldest driver that runs programs of a major version of CUDA: NVIDIA, "CUDA Compatibility",
-minor versions.
-"""
+"""Major version of CUDA -> its oldest driver (NVIDIA, "CUDA Compatibility")."""
 
 _CUDA_WHEELS = (
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
@@ -30,14 +26,14 @@ _CUDA_WHEELS = (
 
 
 def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check]:
-    """The checks, each as soon as it is answered.
+    """Yield each check as soon as it is answered.
 
-    `python`: that of local runs; `named_by`: the file beside the job that names it, which may be
-    somebody else's and is not executed for a question; empty for none.
+    `python`: the Python of local runs; `named_by`: the file beside the job that names it, or empty.
+    Such a file may be somebody else's, so its program is not executed.
     """
     if named_by:
-        asked = Question("Python", f"does {python} run, and has it torch", ("python",))
-        yield asked.not_applicable(
+        question = Question("Python", f"does {python} run, and has it torch", ("python",))
+        yield question.not_applicable(
             f"it is named by {named_by}: a program that a file beside the job names is not run"
         )
         facts = PythonFacts(path=python)
@@ -59,103 +55,101 @@ def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check
 
 
 def python_check(facts: PythonFacts) -> Check:
-    """Check that the Python of local runs can be run, and is new enough."""
-    asked = Question(
+    """Check that the Python of local runs works and is new enough."""
+    question = Question(
         "Python", f"does {facts.path} run, and is it {OLDEST_PYTHON} or newer", ("python",)
     )
     if not facts.version:
-        return asked.wrong(
+        return question.wrong(
             f"it does not run: {facts.error}", "set CLOUDTRAIN_PYTHON to a Python that has torch"
         )
     if release(facts.version) < release(OLDEST_PYTHON):
-        return asked.wrong(f"it is {facts.version}", "set CLOUDTRAIN_PYTHON to a newer one")
-    return asked.ok(f"it is {facts.version}")
+        return question.wrong(f"it is {facts.version}", "set CLOUDTRAIN_PYTHON to a newer one")
+    return question.ok(f"it is {facts.version}")
 
 
 def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
-    """Check that torch can be imported, and sees the GPUs that the driver has."""
-    asked = Question("torch", "can it be imported, and does it see the GPUs")
+    """Check that torch can be imported and sees the driver's GPUs."""
+    question = Question("torch", "can it be imported, and does it see the GPUs")
     if facts.error:
         fix = f"{facts.path} -m pip install --force-reinstall torch"
-        return asked.wrong(f"it cannot be imported: {facts.error}", fix)
+        return question.wrong(f"it cannot be imported: {facts.error}", fix)
     if not facts.torch:
-        return asked.not_applicable(
+        return question.not_applicable(
             'it is not installed; runs here need it: pip install "cloudtrain[train]"'
         )
     if gpus.names and not facts.cuda:
-        return asked.wrong(
+        return question.wrong(
             f"torch {facts.torch} is built without CUDA, and there is {gpus.names[0]}", _CUDA_WHEELS
         )
     if gpus.names and not facts.torch_gpus and not _is_too_old(gpus, facts):
         message = f"torch {facts.torch} sees none of the {len(gpus.names)} GPUs that the driver has"
-        return asked.wrong(
+        return question.wrong(
             message, "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine"
         )
     sees = f", which sees {facts.torch_gpus} of {len(gpus.names)} GPUs" if gpus.names else ""
-    return asked.ok(f"torch {facts.torch}{sees}")
+    return question.ok(f"torch {facts.torch}{sees}")
 
 
 def gpu_check(gpus: GpuFacts) -> Check:
     """Check that the GPUs of this machine have a driver that answers."""
-    asked = Question("GPUs", "which GPUs of NVIDIA are here")
+    question = Question("GPUs", "which GPUs of NVIDIA are here")
     if gpus.error:
-        return asked.wrong(
+        return question.wrong(
             f"nvidia-smi cannot reach the driver: {gpus.error}",
             "restart the machine after an update",
         )
     if gpus.names:
         counts = {name: gpus.names.count(name) for name in gpus.names}
-        return asked.ok(", ".join(f"{count} x {name}" for name, count in counts.items()))
+        return question.ok(", ".join(f"{count} x {name}" for name, count in counts.items()))
     if gpus.on_bus:
         message = f"{gpus.on_bus} on the PCI bus, and no driver for them"
-        return asked.wrong(
+        return question.wrong(
             message,
             "install NVIDIA's driver:"
             " https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
         )
-    return asked.not_applicable("none: jobs here run on the CPU")
+    return question.not_applicable("none: jobs here run on the CPU")
 
 
 def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
     """Check that the driver is new enough for the CUDA that torch is built for."""
-    asked = Question("driver", "is it new enough for torch")
+    question = Question("driver", "is it new enough for torch")
     if _is_too_old(gpus, facts):
         oldest = MIN_DRIVERS[release(facts.cuda)[0]]
         message = (
             f"it is {gpus.driver}, and torch {facts.torch} (CUDA {facts.cuda}) needs {oldest} or"
             " newer"
         )
-        return asked.wrong(
+        return question.wrong(
             message, "install a newer driver, or a torch that is built for an older CUDA"
         )
-    return asked.ok(f"it is {gpus.driver}" + (f", for CUDA {facts.cuda}" if facts.cuda else ""))
+    return question.ok(f"it is {gpus.driver}" + (f", for CUDA {facts.cuda}" if facts.cuda else ""))
 
 
 def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
-    """Check that runs can be kept in the data folder. `free`: bytes."""
-    asked = Question("disk", f"is there room for runs in {folder}", ("data_dir",))
+    """Check that the data folder has space for runs. `free`: bytes."""
+    question = Question("disk", f"is there room for runs in {folder}", ("data_dir",))
     if not can_write:
-        return asked.wrong(
+        return question.wrong(
             "this user may not write there", "set CLOUDTRAIN_DATA_DIR to a folder of yours"
         )
     if free < MIN_FREE_BYTES:
         fix = "remove old runs there, or set CLOUDTRAIN_DATA_DIR to a folder on another disk"
-        return asked.wrong(
+        return question.wrong(
             f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix
         )
-    return asked.ok(f"{format_size(free)} are free")
+    return question.ok(f"{format_size(free)} are free")
 
 
 def version_check(versions: Mapping[str, str], where: str) -> Check:
-    """Check that packages are installed that are known to break each other. `where`: `here`, or for
-    which Python.
-    """
-    asked = Question("packages", f"are versions with known trouble installed {where}")
-    found = list(found_trouble(versions))
-    if not found:
-        return asked.ok("none that is known")
-    (pair, trouble), *_ = found
-    return asked.wrong(f"{pair}: {trouble.what}", trouble.fix)
+    """Check for packages that break each other. `where`: `here`, or the Python."""
+    question = Question("packages", f"are versions with known trouble installed {where}")
+    incompatibilities = list(found_incompatibilities(versions))
+    if not incompatibilities:
+        return question.ok("none that is known")
+    pair, incompatibility = incompatibilities[0]
+    return question.wrong(f"{pair}: {incompatibility.problem}", incompatibility.fix)
 
 
 def _is_too_old(gpus: GpuFacts, facts: PythonFacts) -> bool:

@@ -1,4 +1,4 @@
-"""What a run on this machine needs to know of it, decided when it is planned."""
+"""Facts about this machine that a plan fixes for a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cloudtrain.planning.target import ProviderConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalConfig(ProviderConfig):
-    """The Python that runs the job, and the machine."""
+    """Python of the job, and facts about the machine."""
 
     python: str
-    """The path of the interpreter."""
+    """Path of the interpreter."""
     cores: int = 1
-    """Those that this process may use; nodes share them."""
+    """Cores that this process may use; nodes share them."""
     system: str = ""
-    """As `sys.platform` names it: `linux`, `darwin`."""
+    """Name of the system as in `sys.platform`: `linux`, `darwin`."""

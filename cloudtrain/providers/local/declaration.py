@@ -1,4 +1,4 @@
-"""What runs on this machine are called, and what of a spec they read."""
+"""Declaration of the local provider."""
 
 from __future__ import annotations
 

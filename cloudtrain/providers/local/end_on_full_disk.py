@@ -1,6 +1,4 @@
-"""Stores how a run ended if a full disk does not take the event: in a file whose space was reserved
-at the start.
-"""
+"""Store how a run ended despite a full disk, in a file with space reserved at the start."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ RESERVED_BYTES = 4096
 """One block of the usual file systems, which overwrite it in place."""
 
 _MAX_CHARACTERS = 500
-"""Of any one text in the event."""
+"""Maximum length of each text in the event."""
 
 
 def reserve(file: Path) -> None:
-    """Reserve the space, if there is any left."""
+    """Reserve the space, if the disk has any."""
     try:
         with file.open("wb") as reserved:
             reserved.write(b" " * RESERVED_BYTES)
@@ -30,7 +28,7 @@ def reserve(file: Path) -> None:
 
 
 def write(file: Path, event: Ended) -> None:
-    """Write the event that ends the run, shortened to fit; does nothing if no space was reserved."""
+    """Write the last event, shortened to fit; do nothing if no space was reserved."""
     short = _shortened(event.to_json())
     text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
     if len(text) > RESERVED_BYTES:
@@ -47,7 +45,7 @@ def write(file: Path, event: Ended) -> None:
 
 
 def read(file: Path) -> Ended | None:
-    """The stored event; None if there is none."""
+    """Return the stored event, or None."""
     try:
         event = parse(file.read_bytes())
     except OSError:
@@ -58,6 +56,6 @@ def read(file: Path) -> Ended | None:
 def _shortened(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_MAX_CHARACTERS]
-    return (
-        {key: _shortened(item) for key, item in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {key: _shortened(item) for key, item in value.items()}
+    return value

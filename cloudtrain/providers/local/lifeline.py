@@ -1,8 +1,7 @@
-"""Runs that end with the process that starts them, where a machine is only lent to that process.
+"""End runs with the process that starts them, on a machine that is lent to that process.
 
-A supervisor outlives the program that has started it. On a machine that a scheduler lends, such as
-a node of a Ray cluster, it must not: the scheduler counts the machine as free again as soon as that
-program has ended.
+A supervisor outlives its program. On a machine lent by a scheduler, such as a node of a Ray
+cluster, it must not: the scheduler counts the machine as free once that program has ended.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from contextlib import contextmanager
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
 _tied: list[int] = []
-"""The process whose runs end with it: it says so for itself, and not for its forks."""
+"""Process whose runs end with it; its forks do not count."""
 
 
 def end_runs_with_this_process() -> None:
-    """From now on, each run that this process starts is stopped within seconds after this process
-    has ended.
-    """
+    """Stop each run that this process starts from now on soon after this process ends."""
     _tied[:] = [os.getpid()]
 
 
 @contextmanager
 def runs_end_with_this_process() -> Iterator[None]:
-    """A context in which the runs that this process starts do so."""
+    """Open a context for runs that end with this process."""
     before = list(_tied)
     end_runs_with_this_process()
     try:
@@ -37,12 +34,10 @@ def runs_end_with_this_process() -> Iterator[None]:
 
 
 def lifeline() -> list[str]:
-    """What a supervisor is given as its last argument, if its run is to end with this process; else
-    nothing.
-    """
+    """Return the supervisor's last argument if its run is to end with this process."""
     return [json.dumps(ProcessIdentity.of(os.getpid()).to_json())] if _tied == [os.getpid()] else []
 
 
 def read_lifeline(arguments: list[str]) -> ProcessIdentity | None:
-    """The process that a run ends with, from what `lifeline` gave; None if there is none."""
+    """Return the process that a run ends with, from the result of `lifeline`, or None."""
     return ProcessIdentity.from_json(json.loads(arguments[0])) if arguments else None

@@ -1,6 +1,4 @@
-"""What this machine is like: its Python and torch, GPUs and driver, disk, as values. Changes
-nothing.
-"""
+"""Facts about this machine: Python, torch, GPUs, driver, disk. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from typing import Any
 from cloudtrain.providers.local.known_trouble import PACKAGES
 
 PROBE_SECONDS = 120
-"""How long a Python may take to import torch: a cold disk takes most of a minute."""
+"""Timeout of an import of torch; a cold disk takes most of a minute."""
 SMI_SECONDS = 30
 
 _NVIDIA = "0x10de"
@@ -27,97 +25,97 @@ _DISPLAY = "0x03"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PythonFacts:
-    """The Python that local runs use."""
+    """Facts about the Python of local runs."""
 
     path: str
     version: str = ""
-    """Empty where it could not be run."""
+    """Version; empty if the Python could not be run."""
     error: str = ""
-    """Why it could not be run, or why torch could not be imported."""
+    """Reason why the Python could not be run, or torch could not be imported."""
     torch: str = ""
-    """Its version, `2.13.0+cpu`; empty where it is not installed."""
+    """Version of torch, `2.13.0+cpu`; empty if it is not installed."""
     cuda: str = ""
-    """What torch is built for: `13.0`; empty for none."""
+    """Version of CUDA that torch is built for, `13.0`; empty for none."""
     torch_gpus: int = 0
-    """How many GPUs torch sees."""
+    """Number of GPUs that torch sees."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the packages that are known to be trouble together."""
+    """Versions of packages with known incompatibilities."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuFacts:
-    """The GPUs of NVIDIA, as the driver and the PCI bus know them."""
+    """GPUs of NVIDIA, as the driver and the PCI bus report them."""
 
     driver: str = ""
-    """Its version; empty where none answers."""
+    """Version of the driver; empty without one."""
     names: tuple[str, ...] = ()
     error: str = ""
-    """What nvidia-smi says where it cannot reach the driver."""
+    """Message of nvidia-smi if it cannot reach the driver."""
     on_bus: int = 0
-    """How many the PCI bus shows, whether there is a driver or not."""
+    """Number of GPUs on the PCI bus, with or without a driver."""
 
 
 def ask_python(path: str) -> PythonFacts:
-    """Ask a Python about itself and its torch, in a process of its own."""
+    """Ask a Python about itself and its torch, in a separate process."""
     program = [path, str(Path(__file__).with_name("python_facts.py")), *PACKAGES]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             program, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
         )
-        said: dict[str, Any] = json.loads((done.stdout.strip().splitlines() or [""])[-1])
+        facts: dict[str, Any] = json.loads((completed.stdout.strip().splitlines() or [""])[-1])
     except (OSError, subprocess.TimeoutExpired) as error:
         return PythonFacts(path=path, error=str(error))
     except ValueError:
         return PythonFacts(
-            path=path, error=f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
+            path=path, error=f"exit code {completed.returncode}: {completed.stderr.strip()[-300:]}"
         )
-    torch = said["torch"]
+    torch = facts["torch"]
     return PythonFacts(
         path=path,
-        version=said["python"],
+        version=facts["python"],
         error=torch.get("error", ""),
         torch=torch.get("version", ""),
         cuda=torch.get("cuda", ""),
         torch_gpus=torch.get("gpus", 0),
-        versions=said["versions"],
+        versions=facts["versions"],
     )
 
 
 def ask_driver() -> GpuFacts:
-    """Ask nvidia-smi about driver and GPUs, where there is one; and the PCI bus, which knows GPUs
-    without a driver.
-    """
+    """Ask nvidia-smi about driver and GPUs, and the PCI bus about GPUs without a driver."""
     on_bus = _gpus_on_bus(Path("/sys/bus/pci/devices"))
     program = shutil.which("nvidia-smi")
     if program is None:
         return GpuFacts(on_bus=on_bus)
     query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             query, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return GpuFacts(error=str(error), on_bus=on_bus)
-    rows = [line.partition(", ") for line in done.stdout.splitlines() if ", " in line]
-    if done.returncode or not rows:
-        return GpuFacts(error=" ".join((done.stdout + done.stderr).split())[:300], on_bus=on_bus)
+    rows = [line.partition(", ") for line in completed.stdout.splitlines() if ", " in line]
+    if completed.returncode or not rows:
+        return GpuFacts(
+            error=" ".join((completed.stdout + completed.stderr).split())[:300], on_bus=on_bus
+        )
     return GpuFacts(driver=rows[0][0], names=tuple(row[2] for row in rows), on_bus=on_bus)
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that this user may still write where a folder is, or where it would be made."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    disk = os.statvfs(there)
+    """Return the free space for this user at a folder, which need not exist, in bytes."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    disk = os.statvfs(existing)
     return disk.f_bavail * disk.f_frsize
 
 
 def can_write(folder: Path) -> bool:
-    """Return True if this user may write there, or make it."""
+    """Return True if this user may write to a folder, or create it."""
     return os.access(next(path for path in (folder, *folder.parents) if path.exists()), os.W_OK)
 
 
 def own_versions() -> dict[str, str]:
-    """The versions of the same packages in the Python that runs this command."""
+    """Return the versions of these packages in the Python that runs this command."""
     from cloudtrain.providers.local.python_facts import versions
 
     return versions(list(PACKAGES))
@@ -129,12 +127,12 @@ def is_own(path: str) -> bool:
 
 
 def _gpus_on_bus(folder: Path) -> int:
-    found = 0
+    count = 0
     for device in folder.glob("*"):
         try:
             vendor = (device / "vendor").read_text()
             kind = (device / "class").read_text()
         except OSError:
             continue
-        found += vendor.startswith(_NVIDIA) and kind.startswith(_DISPLAY)
-    return found
+        count += vendor.startswith(_NVIDIA) and kind.startswith(_DISPLAY)
+    return count

@@ -1,6 +1,4 @@
-"""One node of a run on this machine, as its supervisor sees it: the launcher's process, its output
-and its reports.
-"""
+"""One node of a local run: the launcher's process, its output and its reports."""
 
 from __future__ import annotations
 
@@ -18,37 +16,38 @@ from cloudtrain.runs.logs import format_timestamp, split_events
 from cloudtrain_launcher.events import Cause, Event, NodeEnded, NodeStarted
 
 READ_BYTES = 1 << 16
-"""The most that is read of a launcher's output at once."""
+"""Maximum bytes of a launcher's output in one read."""
 
 
 @dataclass(kw_only=True)
 class Node:
-    """One launcher and what it has reported."""
+    """A launcher and its reports."""
 
     rank: int
     process: subprocess.Popen[bytes] | Program
     log: IO[bytes]
-    """The node's log file, unbuffered."""
+    """Log file of the node, unbuffered."""
     unfinished_line: bytes = b""
-    """The end of its output so far, without a newline."""
+    """End of its output until now, without a newline."""
     lost_lines: int = 0
     """Log lines that could not be written because the disk was full."""
     exit_code: int | None = None
-    """Of the launcher, as `Popen.returncode`; None while it runs."""
+    """Exit code as in `Popen.returncode`; None while it runs."""
     error: Cause | None = None
-    """The first cause of a failure, as its launcher reported it."""
+    """First cause of a failure, as its launcher reported it."""
     stopped: bool = False
-    """True if its launcher reported a stop; it may exit with 0 then, so that the platform does not
-    end its peers.
+    """Whether its launcher reported a stop.
+
+    It may exit with 0 then, so that the platform does not end its peers.
     """
     stop_requested_at: float = 0.0
-    """Unix timestamp at which its launcher was asked to stop; 0 if it was not."""
+    """Unix timestamp of the launcher's stop request; 0 without one."""
     stopped_by: str = ""
-    """Who asked it to stop, in words, if that is known and was not the supervisor."""
+    """Who requested the stop, if known and not the supervisor."""
     forced: bool = False
-    """True if its launcher killed processes that did not end within the grace period."""
+    """Whether its launcher killed processes after the grace period."""
     scratch_folder: str = ""
-    """Its launcher's temporary folder, which remains if the launcher is killed."""
+    """Temporary folder of its launcher, which remains if the launcher is killed."""
 
     @property
     def output(self) -> int:
@@ -59,17 +58,16 @@ class Node:
 
     @property
     def stop_reason(self) -> str:
-        """Why the run has stopped, if the supervisor did not ask for it."""
+        """Reason of the stop, if the supervisor did not request it."""
         return f"node {self.rank} was told to stop" + (
             f": {self.stopped_by}" if self.stopped_by else ""
         )
 
     def read(self, record: Callable[[Sequence[Event]], None]) -> bool:
-        """Process what the launcher has printed; False if there is nothing more, for now or for
-        good.
+        """Process what the launcher has printed; return False if all of it was read.
 
-        Events go to `record` before lines go to the log: a reader that sees a line then finds the
-        error it is about.
+        Events go to `record` before lines go to the log: a reader that sees a line then finds its
+        error.
         """
         try:
             chunk = os.read(self.output, READ_BYTES)
@@ -99,8 +97,8 @@ class Node:
             self.stopped_by = event.stopped_by
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        now = format_timestamp(time.time()).encode()
-        text = b"".join(now + b" " + line + b"\n" for line in lines)
+        time_now = format_timestamp(time.time()).encode()
+        text = b"".join(time_now + b" " + line + b"\n" for line in lines)
         try:
             written = self.log.write(text)
         except OSError:  # a full disk loses log lines, not the training
@@ -109,8 +107,9 @@ class Node:
 
 
 def start_node(launch: Launch, env: Mapping[str, str], log: IO[bytes], *, umask: int) -> Node:
-    """Start a launcher in a session of its own. `umask`: of what the job writes; -1: the
-    supervisor's.
+    """Start a launcher in a new session.
+
+    `umask`: for what the job writes; -1: the supervisor's.
     """
     process = reserved.start(launch.argv, env, launch.cwd, umask) or subprocess.Popen(
         launch.argv,

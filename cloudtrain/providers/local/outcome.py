@@ -1,4 +1,4 @@
-"""How a local run ended, worked out from the exit codes and reports of its nodes. Pure."""
+"""Determine how a local run ended, from the exit codes and reports of its nodes. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_outcome(
     first_failed: Node | None,
     finished_ranks: Mapping[int, tuple[int, float]],
 ) -> Ended:
-    """The event that ends the run, without its time. All nodes must have ended.
+    """Return the event that ends the run, without its time. All nodes must have ended.
 
     `stop_reason`: why the supervisor stopped the run; empty if it did not. `signalled_at`: Unix
     timestamp at which it first signalled the nodes. `finished_ranks`: rank -> node and Unix
@@ -55,15 +55,19 @@ def run_outcome(
 
 
 def _first_stopped_from_outside(nodes: Sequence[Node], signalled_at: float) -> Node | None:
-    """The node that was first asked to stop from outside; errors of its peers after that are
-    consequences.
+    """Return the node that was first stopped from outside.
+
+    Later errors of its peers are consequences.
     """
-    found = [node for node in nodes if node.stopped and 0 < node.stop_requested_at < signalled_at]
-    return min(found, key=lambda node: node.stop_requested_at, default=None)
+    stopped = [node for node in nodes if node.stopped and 0 < node.stop_requested_at < signalled_at]
+    return min(stopped, key=lambda node: node.stop_requested_at, default=None)
 
 
 def _unexplained(node: Node | None) -> Ended:
-    """The outcome if the first failed launcher reported nothing. RuntimeError if none failed."""
+    """Return the outcome if the first failed launcher reported no cause.
+
+    Raise RuntimeError if no launcher failed.
+    """
     if node is None or node.exit_code is None:
         raise RuntimeError("no launcher failed, none was stopped, and yet not all succeeded")
     code = node.exit_code

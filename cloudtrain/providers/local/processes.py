@@ -1,4 +1,4 @@
-"""Helper processes that run this package, end with their parent, and use a port of their own."""
+"""Helper processes that run this package, end with their parent, and use a free port."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ sys.exit(main(sys.argv[1:]))
 """
 
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
-"""Environment variable with the process id of the supervisor, whose end also ends the process that
-has it.
-"""
+"""Environment variable with the supervisor's process id; its end also ends this process."""
 
 STOPPED = 5
-"""Exit code of a launcher after a stop, and of a process that stands for one."""
+"""Exit code of a stopped launcher, and of a process in its place."""
 
 
 def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str, ...]:
-    """The command that runs `main` of a module below `package`, from wherever this package is.
+    """Return the command that runs `main` of a module below `package`.
 
-    No environment variable names the package, so the job's environment stays untouched.
+    Works wherever this package is. No environment variable names the package, so the job's
+    environment stays untouched.
     """
     return (
         sys.executable,
@@ -42,16 +41,15 @@ def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str,
 
 
 def set_parent_death_signal(parent: int) -> None:
-    """Have this process get SIGTERM when its parent ends for any reason (prctl(2)); does nothing
-    outside Linux.
+    """Request a SIGTERM for this process when its parent ends (prctl(2)); Linux only.
 
-    Exits at once if `parent`, a process id, is not the parent any more.
+    Exit at once if `parent`, a process id, is no longer the parent.
     """
     host.set_parent_death_signal(parent, signal.SIGTERM)
 
 
 def free_port() -> int:
-    """A port on loopback that the system assigns to no other process for the next minute."""
+    """Return a loopback port that the system assigns to no other process for a minute."""
     return host.free_port()
 
 

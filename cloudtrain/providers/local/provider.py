@@ -1,6 +1,4 @@
-"""The local provider: nodes are launchers on this machine, under a supervisor that outlives the
-client.
-"""
+"""The local provider: nodes are launchers on this machine, under a supervisor."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.settings import Settings
 
-if TYPE_CHECKING:  # looking after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.rehearsal.base import Emulator
@@ -32,17 +30,17 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
 
 
 _WARM = "cloudtrain.providers.local.warm"
-"""Imported only where a process is kept warm: most programs start one run."""
+"""Imported only if a process is kept warm: most programs start one run."""
 
 
 class LocalProvider(LocalBackend):
-    """Runs jobs as processes of this machine, under the plain contract or that of a cloud."""
+    """Runs jobs as processes of this machine, under the plain contract or a cloud's."""
 
     declaration = DECLARATION
     name = DECLARATION.name
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
-        """This machine, with the Python that runs the job and the number of cores."""
+        """Return this machine, with the job's Python and the number of cores."""
         return Target(
             provider=self.name,
             where="this machine",
@@ -62,22 +60,20 @@ class LocalProvider(LocalBackend):
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Problems with running the plan on this machine: torch, GPUs, inputs, secrets. No process
-        is started.
-        """
+        """Return problems with this machine: torch, GPUs, inputs, secrets. Start no process."""
         from cloudtrain.providers.local.checks import host_rules
 
         return [*super().rules(plan), *host_rules(plan)]
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
-        """Problems that only a process can find: the number of GPUs, and torch in another Python."""
+        """Return problems that need a process: the number of GPUs, and torch in another Python."""
         from cloudtrain.providers.local.checks import host_checks, not_executed
 
         named_by = plan.host.origins.get("python")
         return host_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Python, torch, GPUs, driver and disk of this machine."""
+        """Check Python, torch, GPUs, driver and disk of this machine."""
         from cloudtrain.providers.local.checkup import machine_checks
 
         config = target.config_as(LocalConfig)
@@ -88,7 +84,7 @@ class LocalProvider(LocalBackend):
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
     ) -> Emulator[Launch]:
-        """The emulator of the request's contract, with a process per node."""
+        """Return the emulator of the request's contract, with a process per node."""
         from cloudtrain.providers.aws.declaration import DECLARATION as AWS
         from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 
@@ -106,9 +102,7 @@ class LocalProvider(LocalBackend):
         return PlainEmulator(paths, request)
 
     def warm(self, data_dir: Path) -> AbstractContextManager[None]:
-        """Keeps a process that has imported torch, from which runs start, as long as their
-        environment is the same.
-        """
+        """Keep a process with torch imported; runs with the same environment start from it."""
         from cloudtrain.providers.local.warm import warm_process
 
         return warm_process(data_dir)
@@ -116,9 +110,7 @@ class LocalProvider(LocalBackend):
     def fork_supervisor(
         self, plan: Plan, request: Request, argv: Sequence[str], log: IO[bytes]
     ) -> int | None:
-        """Start it from the process that `warm` keeps; None if there is none, or not for such a
-        run.
-        """
+        """Start the supervisor from the process of `warm`; return None if that is impossible."""
         if (
             _WARM not in sys.modules
             or plan.is_rehearsal
@@ -135,7 +127,7 @@ class LocalProvider(LocalBackend):
         return warm.start(launches, argv, log)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
-        """The launches, one per node, with all paths of the run."""
+        """Return the launches, one per node, with all paths of the run."""
         spec = plan.spec
         config = plan.target.config_as(LocalConfig)
         paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
@@ -152,13 +144,12 @@ class LocalProvider(LocalBackend):
         )
         nodes = spec.resources.nodes
         per_node = plan.processes
-        # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order,
-        # under c10d.
+        # Linux answers on all of 127/8: separate addresses keep the nodes apart, and in order.
         linux = config.system == "linux"
         addresses = tuple(
             f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes)
         )
-        found = launches(
+        node_launches = launches(
             plan,
             layout,
             addresses=addresses,
@@ -170,7 +161,7 @@ class LocalProvider(LocalBackend):
             "run_id": plan.run_id,
             "job": job.to_json(),
             "source": plan.context.source.digest,
-            "launches": [launch.to_json() for launch in found],
+            "launches": [launch.to_json() for launch in node_launches],
             "max_runtime_seconds": spec.limits.max_runtime,
             "grace_seconds": plan.target.grace_seconds,
             "resume_from": plan.context.resume_from or None,
@@ -179,4 +170,4 @@ class LocalProvider(LocalBackend):
 
 
 PROVIDER = LocalProvider
-"""What `get_provider` creates."""
+"""Class that `get_provider` creates."""

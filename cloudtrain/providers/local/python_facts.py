@@ -1,7 +1,6 @@
-"""What a Python and its torch say of themselves, as JSON on stdout. A program of its own; standard
-library only.
+"""Print facts about a Python and its torch as JSON. Standard library only.
 
-Its arguments are the packages whose versions are wanted.
+A separate program. Its arguments are the packages to report versions of.
 """
 
 from __future__ import annotations
@@ -14,20 +13,18 @@ from typing import Any
 
 
 def versions(names: list[str]) -> dict[str, str]:
-    """The versions of those packages that are installed here."""
-    found = {}
+    """Return the versions of the installed packages among these."""
+    installed = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def torch_facts() -> dict[str, Any]:
-    """Its version, the CUDA it is built for, and how many GPUs it sees; the error where it cannot
-    be imported.
-    """
+    """Return torch's version, its CUDA and the number of GPUs, or the error of the import."""
     try:
         torch = import_module("torch")
     except ModuleNotFoundError:

@@ -1,10 +1,8 @@
-"""Processes forked in advance from one that has imported torch, which become a program of a run
-when they are told to.
+"""Processes forked in advance with torch imported, which become programs of a run.
 
-Such a program is what a new process would be. It is forked before its parent has threads, CUDA or
-open files, and ends with its parent. Used in the warm process and in what it forks
-(warm_process.py); the launcher finds this module as `RESERVED` in sys.modules. Standard library
-only.
+Such a program equals a new process. It is forked before its parent has threads, CUDA or open files,
+and ends with its parent. Used in the warm process and its forks (warm_process.py); the launcher
+finds this module as `RESERVED` in sys.modules. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,12 +26,10 @@ from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE
 from cloudtrain_launcher.host import set_parent_death_signal
 
 RESERVED = "_cloudtrain_reserved"
-"""The name under which a launcher finds this module; its own modules may be of another version."""
+"""Name by which a launcher finds this module; its own modules may be of another version."""
 
 ROOM = "CLOUDTRAIN_WARM_ROOM"
-"""A variable of the warm process, as long as a path may be. A program writes there whose it is: see
-`_show_run`.
-"""
+"""Variable of the warm process with space for a path: see `_show_run`."""
 MAX_PATH_BYTES = 4096
 ROOM_BYTES = MAX_PATH_BYTES + 64
 
@@ -50,16 +46,16 @@ _READ_LATE = {
 
 @dataclass
 class Start:
-    """How the interpreter of the warm process was started, and what it has reserved."""
+    """Start of the warm process's interpreter, and its reserved processes."""
 
     room: int = 0
-    """The address of `ROOM`'s value, which /proc/PID/environ shows."""
+    """Address of `ROOM`'s value, which /proc/PID/environ shows."""
     search_path: list[str] = field(default_factory=list)
     """`sys.path` without the program's own folder."""
     n_given: int = 0
-    """How many entries of it PYTHONPATH has given; they come first."""
+    """Number of its entries from PYTHONPATH; they come first."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Those of this program, as it was started."""
+    """Variables of this program at its start."""
     processes: list[Reserved] = field(default_factory=list)
 
 
@@ -67,9 +63,7 @@ start_state = Start()
 
 
 class Program:
-    """A program that a reserved process has become: the part of `subprocess.Popen` that supervisor
-    and launcher use.
-    """
+    """A program in a reserved process: the used part of `subprocess.Popen`."""
 
     def __init__(self, pid: int, stdout: IO[bytes]) -> None:
         self.pid = pid
@@ -77,14 +71,14 @@ class Program:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the program has ended."""
         if self.poll() is None:
             os.kill(self.pid, signum)
 
@@ -100,23 +94,24 @@ class Program:
 class Reserved:
     """A process that waits until it becomes a program."""
 
-    def __init__(self, n_reserved: int, others: Iterable[Reserved] = ()) -> None:
-        """Fork it. `n_reserved`: how many its program is to have itself. `others`: those of the
-        same parent.
+    def __init__(self, n_reserved: int, siblings: Iterable[Reserved] = ()) -> None:
+        """Fork it. `n_reserved`: processes for its program to reserve.
+
+        `siblings`: earlier processes of the same parent.
         """
-        self._socket, theirs = socket.socketpair()
+        self._socket, child_socket = socket.socketpair()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            for connection in (self._socket, *(other._socket for other in others)):
+            for connection in (self._socket, *(sibling._socket for sibling in siblings)):
                 connection.close()
-            _wait(theirs, parent, n_reserved)
-        theirs.close()
+            _wait(child_socket, parent, n_reserved)
+        child_socket.close()
 
     def become(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, umask: int
     ) -> Program:
-        """Start a program in it. OSError if it is gone."""
+        """Start a program in it. Raise OSError if the process is gone."""
         message = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd, "umask": umask})
         reader, writer = os.pipe()
         try:
@@ -132,7 +127,7 @@ class Reserved:
 
 
 def reserve(count: int, n_reserved: int = 0) -> None:
-    """Fork processes for the programs that this one will start, each with `n_reserved` of its own."""
+    """Fork processes for programs that this one will start, each with `n_reserved` of them."""
     for _ in range(count):
         start_state.processes.append(Reserved(n_reserved, start_state.processes))
 
@@ -140,12 +135,13 @@ def reserve(count: int, n_reserved: int = 0) -> None:
 def start(
     argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None, umask: int = -1
 ) -> Program | None:
-    """Start `python -u PROGRAM ...` in a session of its own, its output in a pipe; None if it must
-    be a new process.
+    """Start `python -u PROGRAM ...` in a new session, with its output in a pipe.
+
+    Return None if it needs a new process.
     """
-    known = start_state.variables
+    variables = start_state.variables
     first = argv[0] == sys.executable and argv[1] == "-u"
-    if not first or (known and not _starts_alike(known, env)):
+    if not first or (variables and not _starts_alike(variables, env)):
         return None
     while start_state.processes:
         process = start_state.processes.pop(0)
@@ -164,12 +160,12 @@ def process_gone(pid: int) -> None:
         return
 
 
-def _starts_alike(known: Mapping[str, str], env: Mapping[str, str]) -> bool:
-    """Return True if a new process with these variables would load what is loaded already."""
-    changed = {name for name in {*known, *env} if known.get(name) != env.get(name)}
+def _starts_alike(variables: Mapping[str, str], env: Mapping[str, str]) -> bool:
+    """Return True if a new process with these variables would load the same modules."""
+    changed = {name for name in {*variables, *env} if variables.get(name) != env.get(name)}
     if "PYTHONPATH" in changed:
-        given, wanted = (_entries(variables) for variables in (known, env))
-        if wanted[: len(given)] != given:
+        first_entries = _entries(variables)
+        if _entries(env)[: len(first_entries)] != first_entries:
             return False
         changed.remove("PYTHONPATH")
     return all(name.startswith(_OF_THE_LAUNCHER) or name in _READ_LATE for name in changed)
@@ -180,23 +176,24 @@ def _entries(variables: Mapping[str, str]) -> list[str]:
 
 
 def remember_start(search_path: list[str]) -> None:
-    """Keep how this interpreter was started; call it in the warm process. ValueError if PYTHONPATH
-    is not absolute.
+    """Remember how this interpreter was started; call it in the warm process.
+
+    Raise ValueError if PYTHONPATH is not absolute.
     """
-    given = _entries(os.environ)
-    if search_path[: len(given)] != given:
+    path_entries = _entries(os.environ)
+    if search_path[: len(path_entries)] != path_entries:
         raise ValueError("PYTHONPATH names folders that are relative, or twice")
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     start_state.room = getenv(ROOM.encode()) or 0
     del os.environ[ROOM]
     start_state.search_path = search_path
-    start_state.n_given = len(given)
+    start_state.n_given = len(path_entries)
     sys.modules[RESERVED] = sys.modules[__name__]
 
 
 def _wait(connection: socket.socket, parent: int, n_reserved: int) -> NoReturn:
-    """In the fork: wait until it is told what to become, and be that."""
+    """Wait in the fork for a program, and become it."""
     code = 1
     try:
         set_parent_death_signal(parent)
@@ -211,13 +208,13 @@ def _wait(connection: socket.socket, parent: int, n_reserved: int) -> NoReturn:
             os.umask(message["umask"])
         _show_run(message["env"])
         code = _run(message["argv"], message["env"], n_reserved)
-    except BaseException:  # noqa: BLE001  (shown where the program writes, whatever it is)
+    except BaseException:  # noqa: BLE001  (printed to the program's output)
         traceback.print_exc()
     os._exit(code)
 
 
 def read_message(connection: socket.socket) -> dict[str, Any]:
-    """One JSON object; the sender then closes the connection or waits."""
+    """Read one JSON object; the sender then closes the connection or waits."""
     received = b""
     while chunk := connection.recv(1 << 16):
         received += chunk
@@ -226,16 +223,14 @@ def read_message(connection: socket.socket) -> dict[str, Any]:
 
 
 def become_new(env: Mapping[str, str], cwd: str | None, output: int) -> None:
-    """What a new process has and a fork shares with its parent: session, folder, streams,
-    variables.
-    """
+    """Detach a fork from its parent: session, folder, streams, variables."""
     os.setsid()
     if cwd is not None:
         os.chdir(cwd)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, descriptor in ((nothing, 0), (output, 1), (output, 2)):
+    empty_input = os.open(os.devnull, os.O_RDONLY)
+    for source, descriptor in ((empty_input, 0), (output, 1), (output, 2)):
         os.dup2(source, descriptor)
-    os.close(nothing)
+    os.close(empty_input)
     os.close(output)
     os.environ.clear()
     os.environ.update(env)
@@ -243,15 +238,13 @@ def become_new(env: Mapping[str, str], cwd: str | None, output: int) -> None:
 
 
 def _show_run(env: Mapping[str, str]) -> None:
-    """Show in /proc/PID/environ whose process it is, so that none of a run is overlooked when it is
-    cleaned up.
-    """
+    """Show the run in /proc/PID/environ, so that a cleanup finds every process."""
     text = os.fsencode(f"\0{RUN_DIR_VARIABLE}={env[RUN_DIR_VARIABLE]}\0")
     ctypes.memmove(start_state.room, text.ljust(ROOM_BYTES, b"\0"), ROOM_BYTES)
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str], n_reserved: int) -> int:
-    """Run the program of `python -u PROGRAM ...`; its exit code."""
+    """Run the program of `python -u PROGRAM ...`; return its exit code."""
     program = argv[2]
     for name in list(sys.modules):
         if name.partition(".")[0] in _CLIENT_PACKAGES:
@@ -259,9 +252,8 @@ def _run(argv: Sequence[str], env: Mapping[str, str], n_reserved: int) -> int:
     added = _entries(env)[start_state.n_given :]
     head = start_state.search_path[: start_state.n_given]
     tail = start_state.search_path[start_state.n_given :]
-    folder = (
-        [] if Path(program).is_dir() else [str(Path(program).parent)]
-    )  # `run_path` itself adds a folder
+    # `run_path` itself adds the folder of a package
+    folder = [] if Path(program).is_dir() else [str(Path(program).parent)]
     sys.path[:] = [*folder, *head, *added, *tail]
     sys.argv = list(argv[2:])
     sys.orig_argv = list(argv)

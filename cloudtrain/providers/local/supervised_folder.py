@@ -1,6 +1,4 @@
-"""A run's folder as its supervisor has it: somebody may remove it, or its disk be full, while the
-run goes on.
-"""
+"""A run's folder for its supervisor: it may be removed during the run, or its disk be full."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from cloudtrain.runs.record import PLAN
 from cloudtrain_launcher.events import Event
 
 REMOVED_CHECKS = 3
-"""The run's folder counts as removed if this many checks in a row do not find it."""
+"""Number of checks in a row without the folder until it counts as removed."""
 
 
 class SupervisedFolder(RunFolder):
-    """The folder that is there when this is made."""
+    """The folder that exists when this is created."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -31,26 +29,24 @@ class SupervisedFolder(RunFolder):
         self._missed_checks = 0
 
     def exists(self) -> bool:
-        """Return True if it is still there, and no other in its place."""
+        """Return True if the same folder still exists."""
         try:
             return os.path.samestat(self.path.stat(), self._stat)
         except OSError as error:  # a temporary failure of the disk has removed nothing
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
     def is_found_removed(self) -> bool:
-        """Look for it; whether it counts as removed now."""
+        """Look for the folder; return True if it counts as removed now."""
         self._missed_checks = 0 if self.exists() else self._missed_checks + 1
         return self._is_removed
 
     def remove_what_was_recreated(self) -> None:
-        """Remove what the job wrote after its folder was removed, unless the folder is a new run's."""
+        """Remove what the job wrote after its folder was removed, unless it is a new run's."""
         if not (self.path / PLAN).exists():
             shutil.rmtree(self.path, ignore_errors=True)
 
     def record(self, *events: Event, durable: bool = False) -> bool:
-        """Store events; False if the disk does not take them. `durable`: written to disk before
-        this returns.
-        """
+        """Store events; return False if the disk refuses them. `durable`: flush them to disk."""
         if self._is_removed:  # the folder must not be created again
             return True
         try:
@@ -66,6 +62,6 @@ class SupervisedFolder(RunFolder):
 
 
 def log(text: str) -> None:
-    """A line in the supervisor's own log, which may be on a full disk."""
+    """Write a line to the supervisor's own log, which may be on a full disk."""
     with suppress(OSError):
         print(f"{format_timestamp(time.time())} {text}", file=sys.stderr, flush=True)

@@ -1,10 +1,9 @@
-"""The supervisor of one local run: starts a launcher per node, records their output, and ends them
-together.
+"""Supervisor of one local run: start a launcher per node, record output, end them together.
 
-Started with RUN_FOLDER ARCHIVE, in a session of its own, so it outlives the client, unless
-lifeline.py ties them. If it is killed, its launchers stop, and the next observation of the run says
-so. A stop is requested by a file in the run's folder, which works across containers and hosts;
-removing the folder ends the training.
+Started with RUN_FOLDER ARCHIVE in a new session, so that it outlives the client, unless lifeline.py
+ties them. If it is killed, its launchers stop, and the next observation of the run reports it. A
+stop is requested by a file in the run's folder, which works across containers and hosts; removing
+the folder ends the training.
 """
 
 from __future__ import annotations
@@ -51,12 +50,10 @@ from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopR
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
 PEERS_SECONDS = 8
-"""How long the other nodes may take to end after one has failed; most of them then hang in a
-collective.
-"""
+"""Seconds for other nodes to end after one has failed; most of them hang in a collective."""
 
 SYNC_SECONDS = 1
-"""Between two copies of checkpoints, and two checks of the stop file and the run's folder."""
+"""Pause between two copies of checkpoints, and two checks of the stop file and the folder."""
 
 
 class Supervisor:
@@ -73,9 +70,9 @@ class Supervisor:
         self.umask = umask
         """The user's umask, for what the job itself writes; -1: this process's."""
         self.stop_signals = stop_signals
-        """Filled by the signal handler; read only where an event may be written."""
+        """Signals, added by the handler; read only where an event may be written."""
         self.ends_with = ends_with
-        """The process whose end also ends the run; None: the run outlives everything."""
+        """Process whose end also ends the run; None: the run outlives everything."""
         self.folder = SupervisedFolder(run)
         self.paths = RunPaths(run)
         self.archive = archive
@@ -84,17 +81,15 @@ class Supervisor:
         self.stop_reason = ""
         self.first_failed: Node | None = None
         self.finished_ranks: dict[int, tuple[int, float]] = {}
-        """Ranks that ended with 0: their node, and the Unix timestamp."""
+        """Rank that ended with 0 -> its node and the Unix timestamp."""
         self.synced_at = time.monotonic()
         self.signalled_at = float("inf")
-        """Unix timestamp at which the nodes were first signalled."""
+        """Unix timestamp of the first signal to the nodes."""
         self.deadline: float | None = None
-        """Monotonic time at which nodes that still run are killed."""
+        """Monotonic time at which remaining nodes are killed."""
 
     def run(self) -> None:
-        """Run everything in order. Whatever happens, the run gets its last event and nothing is
-        left running.
-        """
+        """Run everything. In any case write the last event and end all processes."""
         started = time.monotonic()
         end_on_full_disk.reserve(self.paths.end_on_full_disk)
         try:
@@ -147,14 +142,14 @@ class Supervisor:
                 self._watch(started)
             ended = self._outcome()
         finally:
-            self._clean_up()  # before collecting: the artifacts must not change any more
+            self._clean_up()  # before collecting: the artifacts must be final
         if self.folder.exists():
             with storing(self.paths.run):
                 self._log_notes(self.emulator.collect())
         return ended
 
     def _start(self, launches: Sequence[Launch]) -> None:
-        port = str(free_port())  # chosen now: a plan cannot know which one will be free
+        port = str(free_port())  # chosen now: a plan cannot know a free one
         inherited = {key: value for key, value in os.environ.items() if self.emulator.inherits(key)}
         for launch in launches:
             env = {
@@ -162,8 +157,8 @@ class Supervisor:
                 **launch.env,
                 "CLOUDTRAIN_MASTER_PORT": port,
                 **{
-                    name: os.environ[kept.partition(":")[2]]
-                    for name, kept in launch.secrets.items()
+                    name: os.environ[location.partition(":")[2]]
+                    for name, location in launch.secrets.items()
                 },
                 SUPERVISOR_PID: str(os.getpid()),
                 RUN_DIR_VARIABLE: str(self.paths.run),
@@ -172,20 +167,22 @@ class Supervisor:
             self.nodes.append(start_node(launch, env, log, umask=self.umask))
 
     def _watch(self, started: float) -> None:
-        """Read the nodes' output until all have ended, and stop them when it is time to."""
+        """Read the nodes' output until all have ended; stop them if necessary."""
         limit = self.emulator.max_runtime_seconds
         with selectors.DefaultSelector() as selector:
             self._register(selector)
             while any(node.exit_code is None for node in self.nodes):
-                now = time.monotonic()
+                time_now = time.monotonic()
                 if self.stop_signals:
                     self.stop("stop was asked")
-                if limit and now > started + limit and not self.stop_reason:
+                if limit and time_now > started + limit and not self.stop_reason:
                     allowed = f"the time limit of {format_duration(limit)} is over"
                     self.stop(f"{allowed} (limits.max_runtime, or what limits.max_cost pays for)")
-                if self.deadline is not None and now > self.deadline:
+                if self.deadline is not None and time_now > self.deadline:
                     self._signal_all(signal.SIGKILL)
-                for key, _ in selector.select(timeout=self._select_timeout(now, started, limit)):
+                for key, _ in selector.select(
+                    timeout=self._select_timeout(time_now, started, limit)
+                ):
                     if isinstance(key.data, Node):
                         if not key.data.read(self._record):
                             selector.unregister(key.fd)
@@ -207,17 +204,15 @@ class Supervisor:
             os.set_blocking(node.output, False)
             selector.register(node.output, selectors.EVENT_READ, node)
 
-    def _select_timeout(self, now: float, started: float, limit: int | None) -> float:
-        """Seconds until something has to be done even if no node prints anything."""
+    def _select_timeout(self, time_now: float, started: float, limit: int | None) -> float:
+        """Return the seconds until the next task, even without output."""
         deadlines = [self.deadline] if self.deadline is not None else []
         if limit and not self.stop_reason:
             deadlines.append(started + limit)
-        return max(0.05, min([SYNC_SECONDS, *(deadline - now for deadline in deadlines)]))
+        return max(0.05, min([SYNC_SECONDS, *(deadline - time_now for deadline in deadlines)]))
 
     def _reap_launchers(self) -> None:
-        """Collect launchers that have ended; after the first failure the others are asked to end
-        too.
-        """
+        """Collect ended launchers; after the first failure, ask the others to end."""
         for node in self.nodes:
             if node.exit_code is None and node.process.poll() is not None:
                 while node.read(self._record):
@@ -260,7 +255,7 @@ class Supervisor:
             self.stop("the run's folder was removed")
 
     def _sync(self) -> None:
-        """Copy new checkpoints. A full disk may have space later, so it does not end the training."""
+        """Copy new checkpoints. A full disk does not end the training: it may have space later."""
         self.synced_at = time.monotonic()
         try:
             self.emulator.sync()
@@ -278,9 +273,11 @@ class Supervisor:
     def _log_notes(self, notes: list[str]) -> None:
         """Add notes to the end of the first node's log."""
         if notes and self.nodes:
-            now = format_timestamp(time.time())
+            time_now = format_timestamp(time.time())
             self.nodes[0].log.write(
-                "".join(f"{now} [node 0] {line}\n" for line in notes).encode("utf-8", "replace")
+                "".join(f"{time_now} [node 0] {line}\n" for line in notes).encode(
+                    "utf-8", "replace"
+                )
             )
 
     def _signal_all(self, signum: int) -> None:
@@ -291,7 +288,7 @@ class Supervisor:
 
 
 def emulator_of(run: RunFolder) -> Emulator[Launch]:
-    """The emulator that executes a run's request on this machine, from its provider."""
+    """Return the emulator of a run's request, from its provider."""
     plan = emulated_plan(run)
     provider: Any = get_provider(plan.provider)
     emulator: Emulator[Launch] = provider.emulator(
@@ -301,17 +298,17 @@ def emulator_of(run: RunFolder) -> Emulator[Launch]:
 
 
 def main(argv: list[str]) -> int:
-    """Run a run while holding its lock; 1 if another supervisor has it, or it was given up before
-    we started.
+    """Supervise a run while holding its lock.
+
+    Return 1 if another supervisor has it, or an observer has given the run up.
     """
     run = Path(argv[0])
     archive = Path(argv[1])
-    umask = os.umask(
-        OTHERS_MASK
-    )  # logs, sources, values of secrets: other users may not read what is written here
-    other = identity_of(run)
+    # other users may not read logs, sources and values of secrets
+    umask = os.umask(OTHERS_MASK)
+    previous = identity_of(run)
     lock = take_lock(run)
-    if lock is None or (other is not None and other.is_alive()):
+    if lock is None or (previous is not None and previous.is_alive()):
         return 1
     stop_signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: stop_signals.append(signum))
@@ -320,7 +317,7 @@ def main(argv: list[str]) -> int:
         signal.signal(signum, lambda *_: None)
     write_identity(run)
     os.pwrite(lock.file, str(os.getpid()).encode(), 0)
-    if RunFolder(run).last_event(Ended):  # we are so late that an observer has given us up
+    if RunFolder(run).last_event(Ended):  # too late: an observer has given the run up
         return 1
     threading.Thread(target=keep_heartbeat, args=(run,), daemon=True, name="heartbeat").start()
     Supervisor(run, archive, stop_signals, umask, read_lifeline(argv[2:])).run()

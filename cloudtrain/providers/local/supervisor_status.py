@@ -1,8 +1,7 @@
-"""True if a run's supervisor is alive, from its lock, identity and heartbeat; and ending what a
-dead one left running.
+"""Find out whether a run's supervisor lives, and end leftovers of a dead one.
 
-No single sign is enough: some network disks do not show locks, and a process id means nothing in
-another container. A supervisor that is not proven dead is not treated as dead.
+It takes lock, identity and heartbeat together: some network disks do not show locks, and a process
+id is meaningless in another container. Without proof of its death a supervisor counts as alive.
 """
 
 from __future__ import annotations
@@ -21,30 +20,27 @@ from cloudtrain_launcher.packages.bounded_files import read_regular_file
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
 KILL_TIMEOUT_SECONDS = 5
-"""How long killed processes may take to disappear."""
+"""Seconds for killed processes to disappear."""
 
 LOCK_TIMEOUT_SECONDS = 2
-"""How long to try for the run's lock: observers hold it for a moment, another supervisor for good.
-"""
+"""Seconds to try for the run's lock: observers hold it briefly, a supervisor for good."""
 
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 60
-"""A supervisor whose process cannot be inspected from here counts as alive this long after its last
-heartbeat.
-"""
+"""Seconds of silence until a supervisor that cannot be inspected counts as dead."""
 
 
 class SupervisorState(Enum):
-    """What is known about a run's supervisor."""
+    """Knowledge about a run's supervisor."""
 
     NOT_STARTED = "has not taken the run on"
     ALIVE = "lives, or has shown a heartbeat just now"
     DEAD = "is proven to be gone"
-    UNKNOWN = "shows no heartbeat, and whether it lives cannot be told from here"
+    UNKNOWN = "shows no heartbeat, and its process cannot be inspected from here"
 
 
 def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> SupervisorState:
-    """The state by all signs together.
+    """Return the state by all signs together.
 
     `started`: the process that was started as supervisor, until it has written its own identity.
     """
@@ -68,7 +64,7 @@ def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> Super
 
 
 def identity_of(run: Path) -> ProcessIdentity | None:
-    """The supervisor's identity as it wrote it down; None if there is none that can be read."""
+    """Return the supervisor's stored identity; None if it cannot be read."""
     try:
         return ProcessIdentity.from_json(
             json.loads(read_regular_file(RunPaths(run).supervisor_file))
@@ -78,7 +74,7 @@ def identity_of(run: Path) -> ProcessIdentity | None:
 
 
 def write_identity(run: Path) -> None:
-    """Write down that this process is the run's supervisor, atomically."""
+    """Store this process as the run's supervisor, atomically."""
     file = RunPaths(run).supervisor_file
     draft = file.with_name(f".{file.name}")
     draft.write_text(json.dumps(ProcessIdentity.of(os.getpid()).to_json()))
@@ -86,24 +82,20 @@ def write_identity(run: Path) -> None:
 
 
 def write_heartbeat(run: Path) -> None:
-    """Set the heartbeat to now, by the clock of the disk. Errors are ignored: the next one may
-    succeed.
-    """
+    """Set the heartbeat to now, by the clock of the disk. Ignore errors: the next may succeed."""
     with suppress(OSError):
         os.utime(RunPaths(run).supervisor_file)
 
 
 def keep_heartbeat(run: Path) -> None:
-    """For a thread of its own, so that a slow disk or a large source does not look like a dead
-    supervisor.
-    """
+    """Send heartbeats from a thread, so that a slow disk does not look like a dead supervisor."""
     while True:
         time.sleep(HEARTBEAT_SECONDS)
         write_heartbeat(run)
 
 
 def take_lock(run: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> FileLock | None:
-    """Lock a run for this supervisor; None if another supervisor has it."""
+    """Lock a run for this supervisor; return None if another supervisor has it."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         lock = acquire(RunPaths(run).lock, wait=False)
@@ -113,14 +105,12 @@ def take_lock(run: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> FileL
 
 
 def silence_seconds(run: Path) -> float:
-    """Seconds since the last heartbeat, by the clock of the disk; infinite if there was none."""
+    """Return the seconds since the last heartbeat, by the clock of the disk; else infinity."""
     return disk_time(run) - last_heartbeat(run)
 
 
 def last_heartbeat(run: Path) -> float:
-    """Unix timestamp of the last heartbeat, by the clock of the disk; minus infinity if there was
-    none.
-    """
+    """Return the time of the last heartbeat, by the clock of the disk; else minus infinity."""
     try:
         return RunPaths(run).supervisor_file.stat().st_mtime
     except OSError:
@@ -128,9 +118,7 @@ def last_heartbeat(run: Path) -> float:
 
 
 def send_stop_signal(run: Path) -> None:
-    """Send SIGTERM to the supervisor if its process is proven to be the right one; the stop file
-    works in any case.
-    """
+    """Send SIGTERM if the process is proven to be the supervisor; the stop file always works."""
     identity = identity_of(run)
     if identity is None or not identity.is_alive():
         return
@@ -147,7 +135,7 @@ def send_stop_signal(run: Path) -> None:
 
 
 def has_started(run: Path) -> bool:
-    """Return True if a supervisor has ever started: it writes its process id once it holds the lock."""
+    """Return True if a supervisor ever started: it writes its process id under the lock."""
     try:
         return RunPaths(run).lock.stat().st_size > 0
     except OSError:
@@ -155,17 +143,14 @@ def has_started(run: Path) -> bool:
 
 
 RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
-"""Environment variable that every process of a run inherits: its folder, as run ids are not unique.
-"""
+"""Variable of every process of a run: its folder, as run ids are not unique."""
 
 
 def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
-    """Kill every process of a run, also those that left its process group or session; returns how
-    many were killed.
+    """Kill all processes of a run, also outside its session; return the number of kills.
 
-    `timeout_seconds`: how long they may take to end by themselves first, as launchers without a
-    supervisor do. They are found by RUN_DIR_VARIABLE in /proc; where there is no /proc, none are
-    found.
+    `timeout_seconds`: time to end by themselves first, as launchers without a supervisor do. They
+    are found by RUN_DIR_VARIABLE in /proc, and only there.
     """
     killed: set[int] = set()
     began = time.monotonic()
@@ -184,20 +169,18 @@ def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
 
 def _run_processes(run: Path) -> list[int]:
     entry = os.fsencode(f"{RUN_DIR_VARIABLE}={run}")
-    found = []
+    process_ids = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             if entry in file.read_bytes().split(b"\0") and _same_folder_seen_by(file.parent, run):
-                found.append(int(file.parent.name))
+                process_ids.append(int(file.parent.name))
         except OSError:
             continue
-    return found
+    return process_ids
 
 
 def _same_folder_seen_by(process: Path, run: Path) -> bool:
-    """Return True if the run's path is the same folder for that process; in a container it may be another
-    one.
-    """
+    """Return True if the run's path is the same folder for that process, even in a container."""
     root = process / "root"
     try:
         return os.path.samestat((root / run.relative_to("/")).stat(), run.stat())

@@ -1,9 +1,8 @@
-"""Keeps a process that has imported torch, from which runs on this machine start: none of them
-imports it again.
+"""Keep a process with torch imported, from which runs on this machine start.
 
-Open while a program starts many short runs, such as the trials of a sweep. The first run decides
-its Python and its variables; a run that differs in one of them starts as it does otherwise, and so
-does every run if it dies.
+Open while a program starts many short runs, such as the trials of a sweep. The first run determines
+its Python and its variables; a run that differs starts as usual, and so does every run if the
+process dies.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local.reserved import MAX_PATH_BYTES, ROOM, ROOM_BYTES
 
 ANSWER_SECONDS = 120
-"""After this time without an answer it is given up; it may still be importing, from a cold disk."""
+"""Timeout of an answer; it may still be importing from a cold disk."""
 MAX_STARTS = 3
-"""How often it is started, if it was killed or packages were installed meanwhile."""
+"""Maximum number of starts, after kills or installations of packages."""
 
 _MODULES = (
     "torch",
@@ -33,7 +32,7 @@ _MODULES = (
     "torch.distributed.run",
     "torch.distributed.elastic.agent.server",
 )
-"""What torchrun, and the ranks of most programs, import and what takes long."""
+"""Slow imports of torchrun and of most programs' ranks."""
 _PROGRAM = """
 import sys
 if sys.path[0] == "":  # not with PYTHONSAFEPATH
@@ -41,21 +40,21 @@ if sys.path[0] == "":  # not with PYTHONSAFEPATH
 import importlib
 for name in sys.argv[3].split():
     importlib.import_module(name)
-found = list(sys.path)
+search_path = list(sys.path)
 sys.path.append(sys.argv[1])
 from cloudtrain.providers.local.warm_process import main
-main(int(sys.argv[2]), found)
+main(int(sys.argv[2]), search_path)
 """
 
 _PACKAGES = Path(__file__).parents[3]
-"""The folder that this package is in."""
+"""Folder that contains this package."""
 
 _open: dict[Path, WarmProcess] = {}
 
 
 @contextmanager
 def warm_process(data_dir: Path) -> Iterator[None]:
-    """While it is open, runs of this data folder that this program starts need not import torch."""
+    """Open a context in which runs of this program and data folder need not import torch."""
     data_dir = data_dir.resolve()
     if data_dir in _open or sys.platform != "linux":
         yield
@@ -69,12 +68,12 @@ def warm_process(data_dir: Path) -> Iterator[None]:
 
 
 def open_for(data_dir: Path) -> WarmProcess | None:
-    """The one that is open for runs of this data folder."""
+    """Return the open process for runs of this data folder, or None."""
     return _open.get(data_dir.resolve()) if _open else None
 
 
 class WarmProcess:
-    """The process, once a run has asked for it. Threads may ask at the same time."""
+    """The process, started by the first run. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,16 +84,16 @@ class WarmProcess:
         self._has_answered = False
 
     def start(self, launches: Sequence[Launch], argv: Sequence[str], log: IO[bytes]) -> int | None:
-        """Start a run's supervisor; its process id, or None if the run must start without us.
+        """Start a run's supervisor; return its process id, or None for a normal start.
 
-        `argv`: its arguments, first the run's folder. `launches`: the nodes' launchers, which it
-        will start.
+        `argv`: its arguments, first the run's folder. `launches`: the nodes' launchers that it will
+        start.
         """
-        wanted = [_started_by(launch) for launch in launches]
+        environments = [_started_by(launch) for launch in launches]
         with self._lock:
-            self._alike = self._alike or wanted[0]
+            self._alike = self._alike or environments[0]
             if (
-                any(each != self._alike for each in wanted)
+                any(environment != self._alike for environment in environments)
                 or len(os.fsencode(argv[0])) > MAX_PATH_BYTES
             ):
                 return None
@@ -110,13 +109,12 @@ class WarmProcess:
             self._has_answered = self._has_answered or pid is not None
             if pid is None:
                 self._end_process()
-                self._starts_left *= (
-                    self._has_answered
-                )  # one that cannot even start is not started again
+                # a process that never answered is not started again
+                self._starts_left *= self._has_answered
             return pid
 
     def close(self) -> None:
-        """End the process; runs that it has started go on."""
+        """End the process; its runs continue."""
         with self._lock:
             self._starts_left = 0
             self._end_process()
@@ -125,8 +123,8 @@ class WarmProcess:
         if self._starts_left == 0:
             return False
         self._starts_left -= 1
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, suppress(OSError):
+        self._control, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_socket, suppress(OSError):
             self._process = subprocess.Popen(
                 [
                     python,
@@ -134,30 +132,30 @@ class WarmProcess:
                     "-c",
                     _PROGRAM,
                     str(_PACKAGES),
-                    str(theirs.fileno()),
+                    str(child_socket.fileno()),
                     " ".join(_MODULES),
                 ],
                 env={**variables, ROOM: "." * ROOM_BYTES},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 start_new_session=True,
             )
         return self._process is not None
 
     def _ask(self, message: bytes, log: IO[bytes]) -> int | None:
-        """Have it fork a supervisor; the process id. None if it is gone, or does not answer."""
+        """Ask the process for a supervisor; return its process id, or None without an answer."""
         assert self._control is not None  # noqa: S101
-        ours, theirs = socket.socketpair()
-        with ours:
+        own_end, child_end = socket.socketpair()
+        with own_end:
             try:
-                with theirs:
-                    socket.send_fds(self._control, [b"\0"], [theirs.fileno(), log.fileno()])
-                ours.settimeout(ANSWER_SECONDS)
-                ours.sendall(message)
-                ours.shutdown(socket.SHUT_WR)
-                answer = ours.recv(64)
+                with child_end:
+                    socket.send_fds(self._control, [b"\0"], [child_end.fileno(), log.fileno()])
+                own_end.settimeout(ANSWER_SECONDS)
+                own_end.sendall(message)
+                own_end.shutdown(socket.SHUT_WR)
+                answer = own_end.recv(64)
             except OSError:
                 return None
         return int(answer) if answer.endswith(b"\n") else None
@@ -173,9 +171,7 @@ class WarmProcess:
 
 
 def _started_by(launch: Launch) -> tuple[str, Mapping[str, str]]:
-    """The Python of a launcher, and the variables with which it starts, without ours and secret
-    values.
-    """
+    """Return the Python and the variables of a launcher, without ours and secret values."""
     secret = {
         *launch.secrets,
         *(location.partition(":")[2] for location in launch.secrets.values()),

@@ -1,9 +1,8 @@
-"""The warm process: it has imported torch, and forks the supervisors of runs, whose programs are
-its forks in turn.
+"""The warm process: with torch imported, it forks the supervisors of runs.
 
-Started with CONTROL_FD by warm.py, which asks it for each run; it ends with the process that has
-started it. It reads nothing of a run: the fork does, so that no run's variables stay in its memory.
-Standard library only, besides torch.
+Their programs are forks of these. Started with CONTROL_FD by warm.py, which asks it for each run;
+it ends with the process that has started it. Only the fork reads a run's message, so that no run's
+variables stay in its memory. Standard library only, besides torch.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ from cloudtrain.source import unpack
 from cloudtrain_launcher.fork_rules import reason_in_process
 
 LOADED = (provider, supervisor, unpack)
-"""What every supervisor of a run under the plain contract imports."""
+"""Modules that every supervisor of a run under the plain contract imports."""
 
 REAP_SECONDS = 1.0
-"""After how long at most a supervisor that has ended is collected."""
+"""Maximum delay until an ended supervisor is collected."""
 
 
 def main(control_fd: int, search_path: list[str]) -> NoReturn:
-    """Serve until the other end of the connection is closed. `search_path`: `sys.path` of the
-    programs.
-    """
+    """Serve until the other end closes. `search_path`: `sys.path` of the programs."""
     try:
         control = socket.socket(fileno=control_fd)
         reserved.remember_start(search_path)
@@ -40,7 +37,7 @@ def main(control_fd: int, search_path: list[str]) -> NoReturn:
         if reason:
             raise RuntimeError(reason)
         gc.collect()
-        gc.freeze()  # a collection in a fork neither visits nor copies what is shared
+        gc.freeze()  # forks do not collect, and copy, shared objects
         _serve(control)
     except BaseException:  # noqa: BLE001  (runs then start as new processes)
         traceback.print_exc()
@@ -55,10 +52,9 @@ def _serve(control: socket.socket) -> None:
         running = {pid for pid in running if not _has_ended(pid)}
         if not readable:
             continue
-        asked, files, *_ = socket.recv_fds(control, 1, 2)
-        if (
-            not asked or installed != _installed()
-        ):  # its opener is gone, or what it has imported is out of date
+        request, files, *_ = socket.recv_fds(control, 1, 2)
+        # the opener is gone, or the imported packages are out of date
+        if not request or installed != _installed():
             return
         pid = os.fork()
         if pid == 0:
@@ -74,18 +70,18 @@ def _has_ended(pid: int) -> bool:
 
 
 def _installed() -> list[int]:
-    """When packages were last installed or removed, as far as folders show it."""
+    """Return when packages were last installed or removed, as far as folders show it."""
     folders = set(map(Path, reserved.start_state.search_path)) & _imported_from()
     torch = Path(getattr(sys.modules.get("torch"), "__file__", os.devnull))
-    found = []
+    times = []
     for path in (*sorted(folders), torch.with_name("version.py")):
         with suppress(OSError):
-            found.append(path.stat().st_mtime_ns)
-    return found
+            times.append(path.stat().st_mtime_ns)
+    return times
 
 
 def _imported_from() -> set[Path]:
-    """The folders of what has been imported: of modules, and those that have packages."""
+    """Return the folders of imported modules and packages."""
     files = [
         Path(file)
         for module in list(sys.modules.values())
@@ -95,7 +91,7 @@ def _imported_from() -> set[Path]:
 
 
 def _supervise(connection_fd: int, log: int) -> NoReturn:
-    """In the fork: be the supervisor of one run, as `backend.py` starts it."""
+    """Become the supervisor of one run in the fork, as `backend.py` starts it."""
     code = 1
     try:
         with socket.socket(fileno=connection_fd) as connection:

@@ -1,3 +1,1 @@
-"""Emulators of each contract on this machine: they execute a cloud's request with processes as
-nodes. No SDK.
-"""
+"""Emulators of the contracts: processes on this machine act as nodes. No SDK."""

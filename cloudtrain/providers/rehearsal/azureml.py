@@ -1,6 +1,4 @@
-"""Emulates Azure ML on this machine: a command job with one process per node, and local folders as
-mounts.
-"""
+"""Emulate an Azure ML command job: one process per node, local folders as mounts."""
 
 from __future__ import annotations
 
@@ -30,17 +28,18 @@ REHEARSAL_VARIABLES = {
     "CLOUDTRAIN_SERVICE_METRIC": "off",
     "CLOUDTRAIN_TRIAL_FOLDER": "",
 }
-"""Variables of a rehearsal: this machine is not in Azure, so that its eviction is not announced,
-there is no service for sweeps to tell a metric, and each trial has folders of its own.
+"""Variables of a rehearsal.
+
+This machine is not in Azure: no eviction is announced, no service for sweeps takes a metric, and
+each trial has separate folders.
 """
 
 
 class AzureMLEmulator:
-    """Executes a command job as Azure ML would: each node has its own copy of the code, and they
-    share the outputs.
+    """Executes a command job: each node has its own copy of the code, outputs are shared.
 
     Local folders replace datastores: the run's own folders for outputs, and the local folders of
-    inputs. Inputs without one are downloaded from their datastore.
+    inputs. Inputs without a local folder are downloaded from their datastore.
     """
 
     nodes_on_host = True
@@ -54,25 +53,25 @@ class AzureMLEmulator:
         self.grace_seconds = plan.grace_seconds
 
     def names(self, nodes: int) -> tuple[str, ...]:
-        """Addresses of the nodes."""
+        """Return addresses of the nodes."""
         return container_emulator.addresses(nodes)
 
     def inherits(self, variable: str) -> bool:
-        """HOST_VARIABLES, and the user's Azure credentials, which replace the job's identity."""
+        """Pass on HOST_VARIABLES and the user's Azure credentials, in place of the job's identity."""
         return variable in HOST_VARIABLES or variable.startswith(("AZURE_", "MSI_", "LC_"))
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """Create the working folder of each node; the launches run the command in it."""
-        found = {name: str(place) for name, place in self.mount_paths().items()}
+        mounts = {name: str(path) for name, path in self.mount_paths().items()}
         # The shell must not interpret the names of folders, so each path is passed as a variable.
         variables = {
             name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}"
-            for name in found
+            for name in mounts
         }
         command = self.job.command_line(
             {name: f"${variable}" for name, variable in variables.items()}
         )
-        places = {variables[name]: path for name, path in found.items()}
+        places = {variables[name]: path for name, path in mounts.items()}
         machine = machine_variables(self.paths, self.plan)
         published = published_variables(self.paths)
         argv = ("/bin/sh", "-c", command)
@@ -82,15 +81,15 @@ class AzureMLEmulator:
             folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
             address = self.addresses[process.node]
-            own = {**REHEARSAL_VARIABLES, **published, "CLOUDTRAIN_NODE_ADDR": address}
-            env = {**machine, **process.env, **places, **own}
+            node_variables = {**REHEARSAL_VARIABLES, **published, "CLOUDTRAIN_NODE_ADDR": address}
+            env = {**machine, **process.env, **places, **node_variables}
             launches.append(
                 Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets)
             )
         return launches
 
     def mount_paths(self) -> dict[str, Path]:
-        """Path of each input and output on this machine, by its name in the command: `inputs.x`."""
+        """Return the path of each input and output by its name in the command: `inputs.x`."""
         outputs = {
             "model": self.paths.model,
             "output": self.paths.output,
@@ -107,15 +106,13 @@ class AzureMLEmulator:
         return folder
 
     def sync(self) -> None:
-        """Nothing: nodes write to the run's folder, as to a mounted datastore."""
+        """Do nothing: nodes write to the run's folder, as to a mounted datastore."""
 
     def clean_up(self) -> None:
-        """Nothing: the supervisor ends all processes of the run."""
+        """Do nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """Collect what Azure ML would store of the working folders, and remove the launchers' stop
-        files.
-        """
+        """Collect what Azure ML would store of the working folders; remove stop files."""
         for file in self.paths.output.glob(f"{STOP_FILE}*"):
             file.unlink()
         notes: list[str] = []
@@ -124,15 +121,15 @@ class AzureMLEmulator:
                 self.paths.run / "nodes" / str(process.node) / "wd" / name
                 for process in self.job.processes
             ]
-            there = [folder for folder in folders if folder.is_dir()]
-            for clash in merge(there, self.paths.output / name, str(folders[0]), notes.append):
+            existing = [folder for folder in folders if folder.is_dir()]
+            for clash in merge(existing, self.paths.output / name, str(folders[0]), notes.append):
                 notes.append(
                     f"several nodes wrote {name}/{clash}, each something else: node 0's comes first"
                 )
         return notes
 
     def _input(self, mount: Mount) -> Path:
-        """Path of an input on this machine: the folder itself, not a copy."""
+        """Return the path of an input on this machine: the original folder, not a copy."""
         if mount.name == RESUME:
             location = self.plan.resume_from
         else:

@@ -1,6 +1,4 @@
-"""The interface of emulators, which execute a run's request on this machine, and what those of the
-clouds share.
-"""
+"""Interface of emulators, which execute a request here, and code that clouds share."""
 
 from __future__ import annotations
 
@@ -23,32 +21,29 @@ class Emulator(Protocol[LaunchT]):
     max_runtime_seconds: int | None
     grace_seconds: int
     nodes_on_host: bool
-    """True if paths on a node are paths on this machine; not in containers."""
+    """True if paths on a node are paths on this machine; False for containers."""
 
     def inherits(self, variable: str) -> bool:
         """Return True if the job gets this variable from the user's environment."""
         ...
 
     def prepare(self, archive: Path) -> Sequence[LaunchT]:
-        """Create the folders and files of each node; returns one launch per node. `archive`: the
-        source.
+        """Create folders and files of each node; return one launch per node.
+
+        `archive`: the source.
         """
         ...
 
     def sync(self) -> None:
-        """Copy new checkpoints to the run's folder. Called about once a second while the job runs.
-        OSError.
-        """
+        """Copy new checkpoints to the run's folder, about once a second. May raise OSError."""
         ...
 
     def clean_up(self) -> None:
-        """Remove what the nodes' processes leave running, after their end. CloudtrainError."""
+        """Remove leftovers of the nodes' processes after their end. May raise CloudtrainError."""
         ...
 
     def collect(self) -> list[str]:
-        """Collect the nodes' artifacts in the run's folder, once at the end; returns notes for the
-        log.
-        """
+        """Collect the nodes' artifacts in the run's folder at the end; return notes for the log."""
         ...
 
 
@@ -60,31 +55,29 @@ HOST_VARIABLES = {
 
 
 def search_path(python: str) -> str:
-    """The PATH of a rehearsal: the configured Python comes first, in place of the image's."""
+    """Return the PATH of a rehearsal: the configured Python first, in place of the image's."""
     return f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
-    """What a rehearsed node finds of this machine: its Python, a share of its cores, and packages
-    that are kept.
-    """
-    kept = {PACKAGES_DIR: str(paths.packages)}
-    return {"PATH": search_path(plan.python), **thread_variables(paths, plan.cores), **kept}
+    """Return variables of a node: this machine's Python, a share of the cores, kept packages."""
+    package_variables = {PACKAGES_DIR: str(paths.packages)}
+    return {
+        "PATH": search_path(plan.python),
+        **thread_variables(paths, plan.cores),
+        **package_variables,
+    }
 
 
 def published_variables(paths: RunPaths) -> dict[str, str]:
-    """Where a rehearsed node reads what the client publishes, in place of a cloud's storage;
-    nothing if it does not.
-    """
+    """Return the folder that replaces a cloud's storage for published files, if it exists."""
     return {PUBLISHED: str(paths.published)} if paths.published.is_dir() else {}
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:
-    """OMP_NUM_THREADS for a rehearsed rank: all nodes share this machine's cores, unlike in a
-    cloud.
+    """Return OMP_NUM_THREADS for a rank: all nodes share this machine's cores.
 
-    Too many threads slow a job down several times, because OpenMP threads wait busily for each
-    other.
+    Too many threads slow a job down several times, because waiting OpenMP threads keep a core busy.
     """
     job = json.loads(paths.job_file.read_text())
     share = cores // (job["nodes"] * job["processes"])

@@ -1,6 +1,4 @@
-"""Emulates one node's container by processes: its folders on disk, its private /opt/ml and its host
-name.
-"""
+"""Emulate the container of a node by processes: its folders, /opt/ml and host name."""
 
 from __future__ import annotations
 
@@ -28,7 +26,8 @@ def create_folders(
     """Create below `root` what SageMaker has at /opt/ml. Repeating it changes nothing.
 
     `paths`: content of each channel on this machine, a folder or a file, which is linked and not
-    copied. A channel without a path is an empty folder. FileNotFoundError if a path does not exist.
+    copied. A channel without a path is an empty folder. Raise FileNotFoundError if a path does not
+    exist.
     """
     channels = {root / channel.folder: paths.get(channel.name) for channel in job.channels}
     for folder in channels:
@@ -53,17 +52,17 @@ def create_folders(
 
 
 def hosts_text(hosts: Sequence[str], addresses: Sequence[str]) -> str:
-    """Content of an /etc/hosts with this machine and the nodes."""
+    """Return the content of an /etc/hosts with this machine and the nodes."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines += [f"{address} {host}" for host, address in zip(hosts, addresses, strict=True)]
     return "\n".join([*lines, ""])
 
 
 def addresses(count: int) -> tuple[str, ...]:
-    """One loopback address per node, in lexicographic order, by which c10d ranks nodes. ValueError
-    for too many.
+    """Return one loopback address per node, in lexicographic order, as c10d ranks nodes.
 
-    Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1.
+    Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1. Raise
+    ValueError for too many nodes.
     """
     if count > _MAX_NODES:
         raise ValueError(f"{count} nodes: one machine has loopback addresses for {_MAX_NODES}")
@@ -75,10 +74,9 @@ def addresses(count: int) -> tuple[str, ...]:
 
 
 def has_namespaces() -> bool:
-    """Return True if a process can have its own /opt/ml and host name here; CLOUDTRAIN_NAMESPACES=0
-    disables it.
+    """Return True if a process can have a private /opt/ml and host name here.
 
-    Tested once, in a child process.
+    Tested once, in a child process. CLOUDTRAIN_NAMESPACES=0 disables it.
     """
     return sys.platform == "linux" and os.environ.get("CLOUDTRAIN_NAMESPACES") != "0" and _probe()
 
@@ -108,9 +106,9 @@ def command(
     master: str,
     private: bool,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command of one node, and its variables.
+    """Return the command of one node, and its variables.
 
-    `private`: run it in namespaces; if not, variables name its folder and the nodes' addresses.
+    `private`: run it in namespaces; otherwise variables name its folder and the nodes' addresses.
     """
     if private:
         return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(

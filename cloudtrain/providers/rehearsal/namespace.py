@@ -1,13 +1,11 @@
-"""Becomes one node's container: a private /opt/ml, /etc/hosts and host name, then the program.
-Standard library only.
+"""Become a node's container: private /opt/ml, /etc/hosts and host name. Standard library only.
 
     python -I -S namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
     python -I -S namespace.py --probe
 
-Run by path in a process of its own, by any Python from 3.10 on: it replaces itself by PROGRAM, whose
-parent is then the process that started this one. Nothing of the machine is changed: all mounts are
-in a namespace that ends with the process. Exit code 125, and one line on stderr, where that cannot
-be.
+Run by path in a separate process, by any Python from 3.10 on: it replaces itself by PROGRAM, whose
+parent is then the process that started this one. The machine stays unchanged: all mounts are in a
+namespace that ends with the process. Exit code 125 and one line on stderr if that is impossible.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ USAGE = "usage: namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | namespace.p
 
 
 def main(argv: list[str]) -> int:
-    """Enter and become the program; an exit code only where that fails, or after the probe."""
+    """Enter and become the program. Return an exit code only for a failure or the probe."""
     if argv == ["--probe"]:
         return _probe()
     if len(argv) < 4:
@@ -42,8 +40,7 @@ def main(argv: list[str]) -> int:
     try:
         env = _given_environment()
         enter(root, host, hosts_file)
-        # Python ignores these two for itself; the program that is executed would go on ignoring
-        # them.
+        # Python ignores these two signals, and the program would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         _exec(program, env)
@@ -53,26 +50,25 @@ def main(argv: list[str]) -> int:
 
 
 def enter(root: str, host: str, hosts_file: str) -> None:
-    """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name. OSError
-    if it cannot be.
+    """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name.
+
+    Raise OSError if that is impossible.
     """
-    here = os.getcwd()
+    start_folder = os.getcwd()
     root = os.path.abspath(root)
     hosts_file = os.path.abspath(hosts_file)
     unshare()
-    mount("none", "/", MS_PRIVATE | MS_REC)  # from here on nothing reaches the machine's own mounts
+    mount("none", "/", MS_PRIVATE | MS_REC)  # later mounts stay out of the machine's own
     if not os.path.isdir(TREE):
         _add_mount_point()
     mount(hosts_file, HOSTS, MS_BIND)
     mount(root, TREE, MS_BIND | MS_REC)
     socket.sethostname(host)
-    os.chdir(here)  # by its path: the folder may lie behind another mount now
+    os.chdir(start_folder)  # by its path: the folder may lie behind another mount now
 
 
 def unshare() -> None:
-    """Create namespaces for mounts and the host name for this process; without privileges, inside a
-    user namespace.
-    """
+    """Create namespaces for mounts and the host name; without privileges, in a user namespace."""
     uid = os.geteuid()
     gid = os.getegid()
     try:
@@ -85,9 +81,9 @@ def unshare() -> None:
 
 
 def _add_mount_point() -> None:
-    """Mount an /opt with the content of the machine's and a folder /opt/ml."""
+    """Mount an /opt with the machine's content and a folder /opt/ml."""
     parent, tree = os.path.split(TREE)
-    os.chdir(parent)  # relative paths reach the old one also when the new one lies over it
+    os.chdir(parent)  # relative paths still reach the old folder
     names = [name for name in os.listdir(".") if name != tree]
     mount("tmpfs", parent, kind="tmpfs", options="mode=0755")
     for name in names:
@@ -111,9 +107,7 @@ def _exec(program: list[str], env: dict[bytes, bytes]) -> None:
 
 
 def _given_environment() -> dict[bytes, bytes]:
-    """The environment at the start of the process: Python itself changes LC_CTYPE if the locale is
-    C.
-    """
+    """Return the environment at the start of the process: Python may change LC_CTYPE."""
     with open("/proc/self/environ", "rb") as file:
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
     return {name: value for name, _, value in entries if name}
@@ -127,9 +121,9 @@ def _probe() -> int:
                 _write(os.path.join(root, name), text)
             enter(root, "cloudtrain-probe", os.path.join(root, "hosts"))
             with open(HOSTS) as hosts:
-                seen = os.path.exists(f"{TREE}/probe"), socket.gethostname(), hosts.read()
-        if seen != (True, "cloudtrain-probe", text):
-            raise OSError(f"all calls succeeded, and yet this is what can be seen: {seen!r}")
+                observed = os.path.exists(f"{TREE}/probe"), socket.gethostname(), hosts.read()
+        if observed != (True, "cloudtrain-probe", text):
+            raise OSError(f"all calls succeeded, and yet this is what can be seen: {observed!r}")
     except (OSError, AttributeError) as error:  # AttributeError: not Linux
         print(f"no private mounts here: {error}", file=sys.stderr)
         return 1
@@ -137,18 +131,16 @@ def _probe() -> int:
 
 
 def mount(source: str, target: str, flags: int = 0, kind: str = "none", options: str = "") -> None:
-    """mount(2). OSError if the kernel refuses."""
+    """Call mount(2). Raise OSError if the kernel refuses."""
     words = [os.fsencode(word) for word in (source, target, kind)]
     _call("mount", *words, ctypes.c_ulong(flags), os.fsencode(options), about=(source, target))
 
 
-def _call(name: str, *arguments: object, about: tuple[str, ...] = ()) -> None:
-    """Call a function of the C library that Python lacks: os.unshare came with 3.12, mount never
-    did.
-    """
+def _call(name: str, *arguments: object, paths: tuple[str, ...] = ()) -> None:
+    """Call a function of the C library that this Python lacks: mount, and unshare before 3.12."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, " ".join([name, *map(repr, about)]) + f": {os.strerror(number)}")
+        raise OSError(number, " ".join([name, *map(repr, paths)]) + f": {os.strerror(number)}")
 
 
 def _write(path: str, text: str) -> None:

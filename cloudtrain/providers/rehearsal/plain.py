@@ -1,4 +1,4 @@
-"""Runs a job under the plain contract: the nodes are launchers that share the run's folders."""
+"""Emulate the plain contract: the nodes are launchers that share the run's folders."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PlainEmulator:
         self.grace_seconds = request["grace_seconds"]
 
     def inherits(self, variable: str) -> bool:
-        """All variables but ours: the job runs as the user would run it."""
+        """Pass on all variables but ours: the job runs as the user would run it."""
         return not variable.startswith("CLOUDTRAIN_")
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
-        """The request's own launches."""
+        """Return the request's own launches."""
         self.copy_source(archive)
         return [Launch.from_json(launch) for launch in self.request["launches"]]
 
@@ -41,13 +41,13 @@ class PlainEmulator:
             unpack(archive, self.paths.source(launch["node"]))
 
     def sync(self) -> None:
-        """Nothing: nodes write to the run's folder."""
+        """Do nothing: nodes write to the run's folder."""
 
     def clean_up(self) -> None:
-        """Nothing: the supervisor ends all processes of the run."""
+        """Do nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """Nothing: nodes write to the run's folder."""
+        """Do nothing: nodes write to the run's folder."""
         return []
 
 

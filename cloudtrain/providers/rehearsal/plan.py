@@ -1,6 +1,4 @@
-"""What an emulator needs to know of the plan whose request it executes, read back from the run's
-folder.
-"""
+"""The plan of an emulated request, read back from the run's folder."""
 
 from __future__ import annotations
 
@@ -18,30 +16,30 @@ from cloudtrain.runs.record import PLAN
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmulatedPlan:
-    """A stored plan, as far as its request's execution on this machine depends on it."""
+    """Parts of a stored plan that its execution on this machine depends on."""
 
     provider: str
-    """The one that executes it."""
+    """Provider that executes the request."""
     contract: str
     grace_seconds: int
     gpus: int | None
-    """GPUs per node, where the machine that the request names decides it."""
+    """GPUs per node, if the machine in the request determines them."""
     folder: str
-    """The job's folder; relative paths count from it."""
+    """Folder of the job; relative paths start there."""
     resume_from: str
     inputs: Mapping[str, Mapping[str, str]]
-    """By name: what the spec says per provider."""
+    """Locations per provider, by name of the input."""
     secrets: Mapping[str, Mapping[str, str]]
     image: str
-    """What containers of this machine are started from; empty for processes."""
+    """Image of containers on this machine; empty for processes."""
     cores: int
-    """Of this machine; all nodes share them."""
+    """Cores of this machine; all nodes share them."""
     host_settings: Mapping[str, Any]
     target_settings: Mapping[str, Any]
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> EmulatedPlan:
-        """What a plan's `to_json` gave."""
+        """Read a plan from the result of its `to_json`."""
         target, spec, context = (document.get(name) or {} for name in ("target", "spec", "facts"))
         host = (document.get("host") or target).get("facts") or {}
         return cls(
@@ -60,18 +58,16 @@ class EmulatedPlan:
         )
 
     def host_config(self, kind: type[Config]) -> Config:
-        """The settings of the provider that executes it."""
+        """Return the settings of the provider that executes the request."""
         return kind.from_json(self.host_settings)
 
     def target_config(self, kind: type[Config]) -> Config:
-        """The settings of the provider whose request it is."""
+        """Return the settings of the provider that the request is for."""
         return kind.from_json(self.target_settings)
 
     @property
     def python(self) -> str:
-        """The Python of this machine that runs the nodes' programs. StorageError when the plan does
-        not name it.
-        """
+        """Path of the Python that runs the nodes' programs. StorageError if the plan lacks it."""
         python = self.host_settings.get("python")
         if not isinstance(python, str):
             hint = "the run's folder was changed by hand, or its disk failed"
@@ -81,25 +77,27 @@ class EmulatedPlan:
         return python
 
     def local_input(self, name: str) -> str:
-        """Where this machine has an input, by the spec; empty when it says nothing of it."""
+        """Return the path of an input on this machine; empty if the spec has no local one."""
         location = self._on_this_machine(self.inputs[name])
         return str(Path(self.folder) / Path(location).expanduser()) if location else ""
 
     def local_secrets(self) -> dict[str, str]:
-        """Where this machine has the secrets that the spec says a local place for."""
-        found = {name: self._on_this_machine(locations) for name, locations in self.secrets.items()}
-        return {name: location for name, location in found.items() if location}
+        """Return the local locations of secrets, if the spec has any."""
+        places = {
+            name: self._on_this_machine(locations) for name, locations in self.secrets.items()
+        }
+        return {name: location for name, location in places.items() if location}
 
     def _on_this_machine(self, locations: Mapping[str, str]) -> str:
-        """What the spec says for the provider that runs it here, for any run on this machine, or
-        for all providers.
+        """Return the spec's location for this machine; empty if it is an address.
 
-        Empty where that is an address: it is brought from there as the cloud would.
+        Looks for the executing provider first, then for any run on this machine, then for all
+        providers. Addresses are downloaded, as in the cloud.
         """
         location = declaration_of(self.provider).location_for(locations) or ""
         return "" if "://" in location else location
 
 
 def emulated_plan(run: RunFolder) -> EmulatedPlan:
-    """That of a run. StorageError when it cannot be read."""
+    """Read the plan of a run. Raise StorageError if it cannot be read."""
     return EmulatedPlan.from_json(run.document(PLAN, {"provider": str, "target.contract": str}))

@@ -15,43 +15,41 @@ class RunPaths:
 
     @property
     def job_file(self) -> Path:
-        """The path of the job document."""
+        """Path of the job document."""
         return self.run / "job.json"
 
     @property
     def output(self) -> Path:
-        """The path of the folder with what the job writes besides the model."""
+        """Folder with what the job writes besides the model."""
         return self.run / "output"
 
     @property
     def model(self) -> Path:
-        """The path of the folder with the trained model."""
+        """Folder with the trained model."""
         return self.run / "model"
 
     @property
     def checkpoints(self) -> Path:
-        """The path of the folder with checkpoints, which a restarted job finds again."""
+        """Folder with checkpoints, which a restarted job finds again."""
         return self.run / "checkpoints"
 
     @property
     def published(self) -> Path:
-        """The path of the folder with what the client leaves for the job while it runs."""
+        """Folder with files that the client leaves for the running job."""
         return self.run / "published"
 
     @property
     def packages(self) -> Path:
-        """The environments of all runs on this machine, kept; those of containers have folders of
-        their own.
-        """
+        """Folder with the environments of all runs on this machine, except containers."""
         return self.run.parents[1] / "packages"
 
     def packages_in(self, image: str) -> Path:
-        """The same for containers of one image: what one image runs, the other need not trust."""
+        """Return the packages folder of one image's containers, not shared between images."""
         return self.packages / "images" / sha256(image.encode()).hexdigest()[:16]
 
     @property
     def lock(self) -> Path:
-        """Locked by the supervisor while it lives; contains its process id."""
+        """File that the supervisor locks while it lives; contains its process id."""
         return self.run / "supervisor.lock"
 
     @property
@@ -75,5 +73,5 @@ class RunPaths:
         return self.run / "logs" / "supervisor.log"
 
     def source(self, node: int | str) -> Path:
-        """The working folder of one node: its own copy of the source."""
+        """Return the working folder of one node: its own copy of the source."""
         return self.run / "nodes" / str(node) / "source"

@@ -1,4 +1,4 @@
-"""Emulates SageMaker on this machine: one emulated container per node, each with its own /opt/ml."""
+"""Emulate SageMaker on this machine: one emulated container per node, each with an /opt/ml."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from cloudtrain.providers.shared.paths import ARCHIVE
 
 
 def _with_program(container: NodeContainer) -> NodeContainer:
-    """The container with the program of our image where it names none: `train`, which this
-    machine's PATH lacks.
+    """Return the container with an explicit path of our image's default program, `train`.
+
+    This machine's PATH lacks that program.
     """
     if container.argv[:1] != ("train",):
         return container
@@ -51,15 +52,15 @@ class SageMakerEmulator:
         self.job = training_job(body, interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
-        self.seen: dict[Path, FileStates] = {}
+        self.synced: dict[Path, FileStates] = {}
         self.roots = [
             paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers
         ]
 
     def inherits(self, variable: str) -> bool:
-        """HOST_VARIABLES, and the AWS credentials, which replace the job's role.
+        """Pass on HOST_VARIABLES and the AWS credentials, which replace the job's role.
 
-        SageMaker's containers do not see the user's shell, so nothing else is passed on.
+        SageMaker's containers do not see the rest of the user's shell.
         """
         return variable in HOST_VARIABLES or variable.startswith(("AWS_", "LC_"))
 
@@ -95,11 +96,13 @@ class SageMakerEmulator:
         """Copy new checkpoints of every node into the run's checkpoint folder."""
         for root in self.roots:
             sync_folder(
-                root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {})
+                root / self.job.checkpoints,
+                self.paths.checkpoints,
+                self.synced.setdefault(root, {}),
             )
 
     def clean_up(self) -> None:
-        """Nothing: the supervisor ends all processes of the run."""
+        """Do nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
         """Merge the model folders of all nodes into one, and their output folders too."""
@@ -116,7 +119,7 @@ class SageMakerEmulator:
         return notes
 
     def channel_paths(self) -> dict[str, Path]:
-        """Path of the content of each channel on this machine, except the source's."""
+        """Return the local path of each channel's content, except the source's."""
         paths = {JOB: self.paths.job_file}
         for channel in self.job.channels:
             if channel.name not in (SOURCE, JOB):

@@ -1,6 +1,4 @@
-"""Copies of a container's files, as SageMaker stores them: checkpoints while it runs, all nodes'
-folders at the end.
-"""
+"""Copy a container's files as SageMaker does: checkpoints during the run, results at the end."""
 
 from __future__ import annotations
 
@@ -23,21 +21,19 @@ FileStates = dict[Path, tuple[int, int]]
 """Path -> size in bytes, and time of the last change in nanoseconds."""
 
 
-def sync_folder(source: Path, into: Path, seen: FileStates | None = None) -> int:
-    """Copy files that are new or differ from their copy in size or time; returns how many were
-    copied.
+def sync_folder(source: Path, into: Path, known_files: FileStates | None = None) -> int:
+    """Copy new and changed files, by size or time; return the number of copies.
 
     Each file is copied completely or not at all. A file that vanishes or changes meanwhile is left
     to the next call, and a folder never replaces a file, or a file a folder. Symbolic links are
-    skipped: cloud storage has none.
-    `seen`: the files that earlier calls have copied, updated in place; those that have been deleted
-    in `source` since are deleted in `into`, as SageMaker does.
+    skipped: cloud storage has none. `known_files`: files copied by earlier calls, updated in place;
+    those deleted in `source` since are deleted in `into`, as SageMaker does.
     """
     copied = 0
-    now = dict(_file_states(source))
-    seen = {} if seen is None else seen
-    for path, state in now.items():
-        if seen.get(path) != state:
+    current = dict(_file_states(source))
+    known_files = {} if known_files is None else known_files
+    for path, state in current.items():
+        if known_files.get(path) != state:
             target = into / path.relative_to(source)
             with suppress(
                 FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError
@@ -45,9 +41,9 @@ def sync_folder(source: Path, into: Path, seen: FileStates | None = None) -> int
                 copied += _copy(path, target)
                 copy = target.lstat()
                 if (copy.st_size, copy.st_mtime_ns) == state:
-                    seen[path] = state
-    for path in seen.keys() - now.keys():
-        del seen[path]
+                    known_files[path] = state
+    for path in known_files.keys() - current.keys():
+        del known_files[path]
         _delete(into, path.relative_to(source))
     return copied
 
@@ -58,8 +54,8 @@ def _file_states(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
             yield from _file_states(Path(entry.path))
         elif entry.is_file(follow_symlinks=False):
             with suppress(FileNotFoundError):
-                about = entry.stat(follow_symlinks=False)
-                yield Path(entry.path), (about.st_size, about.st_mtime_ns)
+                status = entry.stat(follow_symlinks=False)
+                yield Path(entry.path), (status.st_size, status.st_mtime_ns)
 
 
 def _delete(folder: Path, path: Path) -> None:
@@ -71,7 +67,7 @@ def _delete(folder: Path, path: Path) -> None:
 
 
 def merge(folders: Sequence[Path], into: Path, root: str, note: Note) -> list[str]:
-    """Merge the content of all folders into one; returns the paths that differ between folders.
+    """Merge the content of all folders into one; return the paths that differ.
 
     The first file of a path is kept, as is anything that `into` has already. Files are hard links
     where the disk supports them. Symbolic links become relative ones; `note` is called for links
@@ -113,9 +109,7 @@ def _copy(path: Path, target: Path) -> bool:
 
 
 def _merge(folder: Path, into: Path, prefix: str, roots: Sequence[str], note: Note) -> list[str]:
-    """Merge one folder, which is at `prefix` ("a/b/") below the top; returns clashing paths,
-    relative to `folder`.
-    """
+    """Merge one folder at `prefix` ("a/b/"); return clashing paths, relative to `folder`."""
     clashes = []
     link = ""
     for entry in _entries(folder):
@@ -159,8 +153,9 @@ def _share(path: Path, target: Path) -> None:
 
 
 def _is_same(path: Path, target: Path, link: str) -> bool:
-    """Return True if two entries of the same kind are equal. `link`: the target of `path`, if it is a
-    symbolic link.
+    """Return True if two entries of the same kind are equal.
+
+    `link`: the target of `path`, if it is a symbolic link.
     """
     kind = _kind(path)
     if kind == stat.S_IFLNK:
@@ -171,8 +166,7 @@ def _is_same(path: Path, target: Path, link: str) -> bool:
 
 
 def _stays_inside(link: str, depth: int) -> bool:
-    """Return True if a link points to a path below the top, wherever other links that pass this check
-    point.
+    """Return True if a link points below the top, wherever other accepted links point.
 
     `..` may only come first: after a name, which may be a link itself, its target is not known.
     """
@@ -182,7 +176,7 @@ def _stays_inside(link: str, depth: int) -> bool:
 
 
 def _kind(path: Path) -> int:
-    """The file type of `stat`, such as S_IFREG; 0 if the path does not exist."""
+    """Return the file type of `stat`, such as S_IFREG; 0 if the path does not exist."""
     try:
         return stat.S_IFMT(path.lstat().st_mode)
     except FileNotFoundError:
@@ -190,20 +184,18 @@ def _kind(path: Path) -> int:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder by name, without unfinished copies; empty if it is no folder (any
-    more).
-    """
+    """Return the entries of a folder by name, without unfinished copies; empty if it is missing."""
     begin, end = _DRAFT
     try:
-        with os.scandir(folder) as found:
-            known = [
+        with os.scandir(folder) as iterator:
+            entries = [
                 entry
-                for entry in found
+                for entry in iterator
                 if not (entry.name.startswith(begin) and entry.name.endswith(end))
             ]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(known, key=lambda entry: entry.name)
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def _draft_of(target: Path) -> Path:
