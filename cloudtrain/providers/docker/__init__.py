@@ -1,3 +1,4 @@
-"""The docker provider: one container per node on this machine. Only `engine` and `container` import
-Docker's SDK.
+"""The docker provider: one container per node on this machine.
+
+Only `engine` and `container` import Docker's SDK.
 """

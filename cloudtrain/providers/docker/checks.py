@@ -1,4 +1,4 @@
-"""Checks whether this machine can run a plan in containers, before anything is started."""
+"""Checks whether this machine can run a plan in containers, before the start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_ru
 
 
 def container_rules(plan: Plan) -> list[Issue]:
-    """Problems that the disk and the environment show. No engine is asked."""
+    """Return problems found on the disk and in the environment, without the engine."""
     return [
         *address_issues(),
         *crowding_rules(plan, plan.host.config_as(DockerConfig).cores),
@@ -24,34 +24,32 @@ def container_rules(plan: Plan) -> list[Issue]:
 
 
 def container_checks(plan: Plan) -> list[Issue]:
-    """Problems that the engine and the driver show."""
+    """Return problems that the engine and the driver report."""
     if address_issues():
         return []
-    wanted = _gpus(plan)
-    missing = gpu_checks(plan, sys.executable, wanted, "in all")
-    return [*_engine(plan), *(missing or _gpu_issues(plan, wanted))]
+    required_gpus = _gpus(plan)
+    missing = gpu_checks(plan, sys.executable, required_gpus, "in all")
+    return [*_engine(plan), *(missing or _gpu_issues(plan, required_gpus))]
 
 
 def _gpus(plan: Plan) -> int:
-    """GPUs of all nodes: each container has its own."""
+    """Return the GPUs of all nodes: each container has separate ones."""
     return plan.gpus * plan.spec.resources.nodes
 
 
-def _gpu_issues(plan: Plan, wanted: int) -> list[Issue]:
-    """An error if other runs use so many GPUs that too few are left."""
-    if not wanted:
+def _gpu_issues(plan: Plan, required_gpus: int) -> list[Issue]:
+    """Return an error if other runs leave too few GPUs."""
+    if not required_gpus:
         return []
     visible = gpus.visible_gpus(gpus.chosen(plan.spec.env))
     holders = gpus.busy(visible)
-    if plan.host.config_as(DockerConfig).share_gpus or len(visible) - len(holders) >= wanted:
+    if plan.host.config_as(DockerConfig).share_gpus or len(visible) - len(holders) >= required_gpus:
         return []
-    return [Issue((), gpus.too_few(visible, wanted, holders), gpus.HINT)]
+    return [Issue((), gpus.too_few(visible, required_gpus, holders), gpus.HINT)]
 
 
 def address_issues() -> list[Issue]:
-    """An error if the engine is that of another machine, whose containers cannot see this one's
-    folders.
-    """
+    """Return an error for an engine of another machine, which cannot see this one's folders."""
     from cloudtrain.providers.docker.host import LOCAL, address
 
     where, by = address()
@@ -75,17 +73,15 @@ def _engine(plan: Plan) -> list[Issue]:
     try:
         with docker_engine() as engine:
             machine, _ = engine.machine()
-            found = engine.image_architecture(image)
+            architecture = engine.image_architecture(image)
     except CloudtrainError as error:
         return [Issue((), error.message, error.hint)]
-    if found is None and plan.host.image and plan.host.image.recipe:
-        return []  # it is built first
-    if found is None:
+    if architecture is None and plan.host.image and plan.host.image.recipe:
+        return []  # a build comes first
+    if architecture is None:
         missing = missing_image(image)
         return [Issue((), missing.message, missing.hint)]
-    if found and found != machine:
-        message = (
-            f"the image {image} is built for {found}, this machine is {machine}: emulated at best"
-        )
+    if architecture and architecture != machine:
+        message = f"the image {image} is built for {architecture}, this machine is {machine}: emulated at best"
         return [warning(message, f"docker build --platform linux/{machine} …")]
     return []

@@ -1,4 +1,4 @@
-"""Removes containers and networks of runs whose supervisor was killed."""
+"""Remove containers and networks of runs whose supervisor was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloudtrain.runs.store import CLEANUP_FOLDER
 
 
 def remove_leftovers(run: Path) -> str:
-    """Remove a run's containers and networks; returns a note, also if the engine does not answer."""
+    """Remove a run's containers and networks; return a note, also without an engine."""
     try:
         count = remove_containers(run)
     except CloudtrainError as error:
@@ -47,8 +47,9 @@ def clean_up_dead_runs(data_dir: Path) -> None:
 
 
 def remove_containers(run: Path) -> int:
-    """Remove a run's containers and networks; returns the number of containers. CloudtrainError if
-    that fails.
+    """Remove a run's containers and networks; return the number of containers.
+
+    Raise CloudtrainError if that fails.
     """
     with docker_engine() as engine:
         count = engine.clear(labels_of(run))
@@ -57,10 +58,10 @@ def remove_containers(run: Path) -> int:
 
 
 def cleanup_marker(run: Path) -> Path:
-    """A file that exists as long as the engine may have containers or networks of the run."""
+    """Return a file that exists while the engine may have containers or networks of the run."""
     return run.parents[1] / CLEANUP_FOLDER / run.name
 
 
 def labels_of(run: Path) -> dict[str, str]:
-    """Labels of a run's containers and networks; the data folder tells runs of the same id apart."""
+    """Return labels of a run's containers and networks, unique across data folders."""
     return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}

@@ -1,4 +1,4 @@
-"""What the containers of a run may use of this machine, decided when it is planned."""
+"""Resources of this machine for a run's containers, fixed in its plan."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cloudtrain.planning.target import ProviderConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DockerConfig(ProviderConfig):
-    """Limits of each container, and how GPUs are shared out."""
+    """Limits of each container, and the distribution of GPUs."""
 
     cores: int = 1
-    """Of this machine; nodes share them."""
+    """Cores of this machine; nodes share them."""
     gpus: int = 0
-    """Per node."""
+    """GPUs per node."""
     shm_bytes: int = 64 * 2**20
-    """Shared memory of each container; by default as much as Docker gives."""
+    """Shared memory of each container; Docker's own default."""
     memory_bytes: int | None = None
-    """The most that one container may use; None: no limit."""
+    """Maximum memory of a container; None: no limit."""
     share_gpus: bool = False
-    """Containers may use GPUs that another run has."""
+    """Whether containers may use GPUs of another run."""

@@ -1,4 +1,4 @@
-"""Connects to this machine's Docker engine, if Docker's SDK is installed."""
+"""Connect to this machine's Docker engine, if Docker's SDK is installed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine
 
 ANSWER_SECONDS = 60.0
-"""How long the engine may take to answer one call."""
+"""Timeout of one call."""
 
 
 @contextmanager
 def docker_engine(seconds: float = ANSWER_SECONDS) -> Iterator[Engine]:
-    """A connection to the engine. UsageError if the SDK is not installed, CloudError if no engine
-    answers.
+    """Connect to the engine. `seconds`: timeout of one call.
 
-    `seconds`: how long one call may take.
+    Raise UsageError if the SDK is not installed, CloudError if no engine answers.
     """
     try:
         from cloudtrain.providers.docker.engine import engine
     except ImportError as error:
         message = f"containers and images need Docker's SDK, which is not installed: {error}"
         raise UsageError(message, hint='pip install "cloudtrain[docker]"') from None
-    with engine(seconds) as found:
-        yield found
+    with engine(seconds) as connection:
+        yield connection

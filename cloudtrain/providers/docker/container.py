@@ -1,4 +1,4 @@
-"""One container in the Docker engine, from its start to its removal. Translates the SDK's errors."""
+"""One container in the Docker engine, from start to removal, with translated errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.providers.docker.container_spec import ContainerSpec
 from cloudtrain.providers.docker.errors import missing_image, translated
 
 SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
-"""What the SDK raises if a call fails."""
+"""Exceptions of failing SDK calls."""
 
 Output = Iterator[tuple[bytes | None, bytes | None]]
 """Pieces of a container's output: standard output, or else standard error."""
@@ -28,11 +28,11 @@ class ExitStatus:
 
     code: int
     out_of_memory: bool
-    """True if the kernel killed any process in it because memory ran out."""
+    """Whether the kernel killed a process in it because memory ran out."""
 
 
 class Container:
-    """A container that was created; its creator must remove it. All methods may raise CloudError."""
+    """A created container; its creator must remove it. All methods may raise CloudError."""
 
     def __init__(self, api: Any, container_id: str, spec: ContainerSpec) -> None:
         self._api = api
@@ -41,22 +41,22 @@ class Container:
         self._output: Any = None
 
     def start(self) -> None:
-        """Start it, after attaching to its output so that nothing is lost."""
+        """Start it, after attaching to its output so that every line arrives."""
         with translating_errors(f"start {self._spec.image}", self._spec):
             self._output = self._api.attach(self._id, stream=True, demux=True)
             self._api.start(self._id)
 
     def output(self) -> Output:
-        """Its output as it comes, until it ends."""
+        """Yield its output until it ends."""
         with translating_errors(f"read what {self._spec.name} prints", self._spec):
             yield from self._output
 
     def output_again(self) -> Output:
-        """All its output from the first byte on, until it ends.
+        """Yield all its output from the first byte on, until it ends.
 
         Read from the engine's log, which survives a restart of the engine and has no gap between
-        old and new output. The log is read once per stream, because it does not tell the streams
-        apart.
+        old and new output. The log is read once per stream, because it does not distinguish the
+        streams.
         """
         pieces: queue.SimpleQueue[tuple[int, bytes | Exception | None]] = queue.SimpleQueue()
 
@@ -85,7 +85,7 @@ class Container:
                     yield (piece, None) if number == 0 else (None, piece)
 
     def output_from_now(self) -> Output:
-        """Its output from now on, until it ends."""
+        """Yield its output from now on, until it ends."""
         with translating_errors(f"read what {self._spec.name} prints", self._spec):
             yield from self._api.attach(self._id, stream=True, demux=True)
 
@@ -95,19 +95,19 @@ class Container:
             return bool(self._api.inspect_container(self._id)["State"]["Running"])
 
     def signal(self, name: str) -> None:
-        """Send a signal to its first process; does nothing if it has ended."""
+        """Send a signal to its first process; do nothing if it has ended."""
         with translating_errors(f"signal {self._spec.name}", self._spec), suppress(APIError):
             self._api.kill(self._id, name)
 
     def exit_status(self) -> ExitStatus:
-        """Wait until it ends, without a timeout."""
+        """Wait for its end, without a timeout."""
         with translating_errors(f"wait for {self._spec.name}", self._spec):
             self._api.wait(self._id, timeout=None)
             state = self._api.inspect_container(self._id)["State"]
             return ExitStatus(state["ExitCode"], state["OOMKilled"])
 
     def remove(self) -> None:
-        """Remove it with its anonymous volumes, running or not; does nothing if it is gone."""
+        """Remove it with its anonymous volumes, running or not; do nothing if it is gone."""
         if self._output is not None:
             with suppress(Exception):
                 self._output.close()

@@ -1,6 +1,4 @@
-"""The specification of a run's containers: image, command, mounts, resources. Pure values; needs no
-engine.
-"""
+"""Specification of a run's containers: image, command, mounts, resources. No engine."""
 
 from __future__ import annotations
 
@@ -13,37 +11,35 @@ from cloudtrain.planning.launch import Launch
 RUN_LABEL = "cloudtrain.run"
 DATA_LABEL = "cloudtrain.data"
 NODE_LABEL = "cloudtrain.node"
-"""Labels of everything that belongs to a run: its id, the data folder that holds the run, and the
-node.
-"""
+"""Labels of everything in a run: its id, its data folder, and the node."""
 
 HOME = "/tmp"  # noqa: S108  (inside the container, whose user has no other folder)
 LOG_BYTES = 64 * 2**20
-"""How much of a container's output the engine keeps at least, as long as the container exists."""
+"""Minimum output that the engine keeps of a container, while the container exists."""
 
 MIN_SHM_BYTES = 2**30
 """With Docker's default of 64 MB, DataLoader workers die of a bus error."""
 
 SHM_BYTES_PER_PROCESS = 4 * 2**30
-"""Enough for the batches that the DataLoader workers of a rank prefetch: 4 workers with 2 batches
-of 77 MB each (128 images of 224 x 224) need 0.6 GB. It is a limit, not a reservation: only what is
-written takes memory.
+"""Enough for batches that the DataLoader workers of a rank prefetch.
+
+4 workers with 2 batches of 77 MB each (128 images of 224 x 224) need 0.6 GB. It is a limit, not a
+reservation: unused parts take no memory.
 """
 
 ULIMITS = {"memlock": -1, "stack": 64 * 2**20}
-"""The options that NVIDIA's images recommend for `docker run`: NCCL pins memory for InfiniBand and
-for transfers to the GPU, and its threads need a large stack. In bytes; -1: no limit.
+"""Limits that NVIDIA's images recommend for `docker run`, in bytes; -1: no limit.
+
+NCCL pins memory for InfiniBand and for transfers to the GPU, and its threads need a large stack.
 """
 
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""Capabilities of a container's root: to read and write what is mounted, install packages and end
-its processes.
-"""
+"""Capabilities of a container's root: access mounts, install packages, end its processes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bind:
-    """A folder or file of this machine that is mounted in a container."""
+    """A folder or file of this machine, mounted in a container."""
 
     source: str
     target: str
@@ -55,12 +51,12 @@ class ContainerLaunch(Launch):
     """The launcher of one node, in a container."""
 
     host: str
-    """The container's host name, by which its peers find it."""
+    """Host name of the container for its peers."""
     binds: tuple[Bind, ...]
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> ContainerLaunch:
-        """The launch from the result of `to_json`. KeyError or TypeError if it is another document."""
+        """Read a launch from the result of `to_json`. Raise KeyError or TypeError if malformed."""
         binds = tuple(Bind(**bind) for bind in document["binds"])
         return ContainerLaunch(**{**document, "argv": tuple(document["argv"]), "binds": binds})
 
@@ -73,14 +69,14 @@ class ContainerSpec:
     image: str
     name: str
     host: str
-    """Its host name, by which its peers find it."""
+    """Host name for its peers."""
     network: str
     argv: tuple[str, ...]
-    """Replaces the image's own command and entrypoint."""
+    """Command in place of the image's command and entrypoint."""
     folder: str
     env: Mapping[str, str]
     secrets: tuple[str, ...]
-    """Names of variables whose values are passed at the start and are in no file."""
+    """Names of variables whose values are passed at the start and stored in no file."""
     binds: tuple[Bind, ...]
     labels: Mapping[str, str]
     user: str
@@ -89,22 +85,22 @@ class ContainerSpec:
     groups: tuple[str, ...] = ()
     """Supplementary group ids: an input may be readable for one of the groups only."""
     capabilities: tuple[str, ...] = ()
-    """The Linux capabilities that it has; all others are dropped."""
+    """Linux capabilities to keep; all others are dropped."""
     ulimits: Mapping[str, int] = field(default_factory=dict)
-    """Limits of its processes by Docker's names for them, both soft and hard; -1: no limit."""
+    """Limits of its processes by Docker's names, both soft and hard; -1: no limit."""
     shm_bytes: int = MIN_SHM_BYTES
     memory_bytes: int | None = None
-    """The most memory that it may use, including swap; None: all of the machine's."""
+    """Maximum memory, including swap; None: all of the machine's."""
     gpus: tuple[str, ...] = ()
-    """The GPUs that it sees, by number or UUID; empty: none."""
+    """Visible GPUs, by number or UUID; empty: none."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return asdict(self)
 
 
 def spec_from_json(document: Mapping[str, Any]) -> ContainerSpec:
-    """The specification from the result of `to_json`."""
+    """Read the specification from the result of `to_json`."""
     binds = tuple(Bind(**bind) for bind in document["binds"])
     lists = {
         name: tuple(document[name])
@@ -114,13 +110,13 @@ def spec_from_json(document: Mapping[str, Any]) -> ContainerSpec:
 
 
 def host_names(count: int) -> tuple[str, ...]:
-    """`node-00`, `node-01`, …: c10d ranks nodes by the order of their names as text."""
+    """Return `node-00`, `node-01`, …: c10d ranks nodes by the text order of their names."""
     width = max(2, len(str(count - 1)))
     return tuple(f"node-{node:0{width}}" for node in range(count))
 
 
 def default_shm_bytes(processes: int, memory_bytes: int) -> int:
-    """The default shared memory of a node, in bytes.
+    """Return the default shared memory of a node, in bytes.
 
     `memory_bytes`: the memory for the node, of which shared memory takes at most half, as on Linux
     itself.
@@ -129,14 +125,13 @@ def default_shm_bytes(processes: int, memory_bytes: int) -> int:
 
 
 def environment(spec: ContainerSpec, secrets: Mapping[str, str]) -> dict[str, str]:
-    """The container's environment variables. The image does not know the user id, so they name a
-    home and a user.
+    """Return the container's environment variables.
 
-    If NVIDIA's runtime is the default, `NVIDIA_VISIBLE_DEVICES=all` of the image would show every
-    GPU to every container; therefore it is set to exactly the GPUs of this one, `void` for none
-    (NVIDIA Container Toolkit, "Specialized Configurations with Docker"). They are numbered from 0
-    in the container, so that CUDA_VISIBLE_DEVICES is not passed on. KeyError if a secret is
-    missing.
+    The image does not know the user id, so they name a home and a user. If NVIDIA's runtime is the
+    default, `NVIDIA_VISIBLE_DEVICES=all` of the image would show every GPU to every container;
+    therefore it is set to the GPUs of this one, `void` for none (NVIDIA Container Toolkit,
+    "Specialized Configurations with Docker"). They are numbered from 0 in the container, so that
+    CUDA_VISIBLE_DEVICES is not passed on. Raise KeyError if a secret is missing.
     """
     env = {
         "HOME": HOME,

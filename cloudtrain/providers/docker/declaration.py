@@ -1,4 +1,4 @@
-"""What runs in containers on this machine are called, and what of a spec they read."""
+"""Declaration of the docker provider."""
 
 from __future__ import annotations
 

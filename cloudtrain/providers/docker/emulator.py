@@ -1,4 +1,4 @@
-"""Executes a request in containers of this machine, one per node on a network of their own."""
+"""Execute a request in containers of this machine, one per node on a separate network."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 
 PACKAGES = "/cloudtrain-packages"
-"""Where a container finds the packages that earlier runs with its image have installed."""
+"""Folder in a container with packages of earlier runs of its image."""
 
 PUBLISHED_FOLDER = "/cloudtrain-published"
-"""Where a container finds what the client publishes for its job."""
+"""Folder in a container with files that the client publishes for its job."""
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
-"""Prefix of a secret's name in the environment of the process that passes it to a container."""
+"""Prefix of a secret's name in the environment of the process that passes it on."""
 
 
 def docker_emulator(
     paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
 ) -> DockerEmulator:
-    """The emulator for the contract of a run's request."""
+    """Return the emulator for the contract of a run's request."""
     contract = plan.contract
     if contract == AWS.contract:
         from cloudtrain.providers.docker.mounts import SageMakerContainers
@@ -89,18 +89,19 @@ class DockerEmulator:
         """UUIDs of the GPUs of all nodes, in the order of the nodes."""
         self._gpu_locks = ExitStack()
         self._packages: tuple[Bind, ...] = ()
-        """Where the job's packages are kept, if it asks for any."""
+        """Mounts of the job's packages, if it needs any."""
 
     def inherits(self, variable: str) -> bool:
-        """Return True if the process that watches a container gets this variable, such as DOCKER_HOST.
-        Containers get none.
+        """Return True if the process that watches a container gets this variable.
+
+        It needs DOCKER_HOST, for example. Containers get no variables this way.
         """
         return not variable.startswith("CLOUDTRAIN_")
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
-        """Create folders and network; returns for each node the process that starts its container.
+        """Create folders and network; return the process that starts each node's container.
 
-        CloudError if GPUs are in use or the engine does not answer.
+        Raise CloudError if GPUs are in use or the engine does not answer.
         """
         launches = self.inner.prepare(archive)
         self.gpus = self._take_gpus(launches)
@@ -118,30 +119,28 @@ class DockerEmulator:
         self.inner.sync()
 
     def clean_up(self) -> None:
-        """Remove containers, which outlive the processes that watch them if those are killed, and
-        the network.
-        """
+        """Remove the network and the containers, which outlive the processes that watch them."""
         try:
             remove_containers(self.paths.run)
         finally:
             self._gpu_locks.close()
 
     def collect(self) -> list[str]:
-        """Store what the contract stores at the end; returns warnings."""
+        """Store what the contract stores at the end; return warnings."""
         return self.inner.collect()
 
     def spec(self, launch: ContainerLaunch, rootless: bool = False) -> ContainerSpec:
-        """The container of one node. `rootless`: whether the engine runs without root."""
+        """Return the container of one node. `rootless`: whether the engine runs without root."""
         node = launch.node
         config = self.config
         first = node * self.gpus_per_node
         published = self.paths.published
-        own: dict[str, str] = {}
+        container_variables: dict[str, str] = {}
         binds = [*launch.binds, *self._packages]
         if self._packages:
-            own[PACKAGES_DIR] = PACKAGES
+            container_variables[PACKAGES_DIR] = PACKAGES
         if published.is_dir():
-            own[PUBLISHED] = PUBLISHED_FOLDER
+            container_variables[PUBLISHED] = PUBLISHED_FOLDER
             binds.append(Bind(source=str(published), target=PUBLISHED_FOLDER, read_only=True))
         return ContainerSpec(
             node=node,
@@ -151,7 +150,7 @@ class DockerEmulator:
             network=self.network,
             argv=launch.argv,
             folder=launch.cwd,
-            env={**launch.env, **own},
+            env={**launch.env, **container_variables},
             secrets=tuple(launch.secrets),
             binds=tuple(binds),
             labels={**self.labels, NODE_LABEL: str(node)},
@@ -163,8 +162,9 @@ class DockerEmulator:
         )
 
     def _packages_folder(self) -> tuple[Bind, ...]:
-        """The mount of this image's packages, whose folder is created here: Docker would create it
-        as root.
+        """Return the mount of this image's packages.
+
+        The folder is created here: Docker would create it as root.
         """
         if not json.loads(self.paths.job_file.read_text()).get("dependencies"):
             return ()
@@ -173,11 +173,11 @@ class DockerEmulator:
         return (Bind(source=str(folder), target=PACKAGES),)
 
     def _take_gpus(self, launches: Sequence[Launch]) -> tuple[str, ...]:
-        wanted = self.gpus_per_node * len(launches)
-        if not wanted:
+        count = self.gpus_per_node * len(launches)
+        if not count:
             return ()
         visible = gpus.visible_gpus(gpus.chosen(launches[0].env))
-        return gpus.take(visible, wanted, self._gpu_locks, shared=self.config.share_gpus)
+        return gpus.take(visible, count, self._gpu_locks, shared=self.config.share_gpus)
 
     def _container_launch(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"
@@ -193,7 +193,7 @@ class DockerEmulator:
 
 
 def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
-    """The user and the capabilities of a container: it may do what the user may, and no more.
+    """Return user and capabilities of a container: no more rights than the user has.
 
     The root of a rootless engine is the user, so that files belong to them anyway; but such an
     engine can neither pass on their groups nor raise limits.

@@ -1,5 +1,6 @@
-"""The Docker engine of this machine: images, networks and containers. Only this module and
-`container` use the SDK.
+"""The Docker engine of this machine: images, networks and containers.
+
+Only this module and `container` use the SDK.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ from cloudtrain.providers.docker.host import require_listener, sdk_environment
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
 
 _LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
-"""The engine keeps the output of a running container, so that a restart of the engine loses none of
-it.
-"""
+"""Options of the engine's log, which must survive a restart of the engine."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -52,17 +51,17 @@ class LocalImage:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself."""
+    """Facts that an engine reports about itself."""
 
     version: str
     architecture: str
     """`amd64`, `arm64`."""
     is_rootless: bool
-    """Then root in a container is this user."""
+    """Whether the engine is rootless: root in a container is this user."""
     gives_gpus: bool
-    """True if the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
+    """Whether the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
     data_folder: str
-    """Where it keeps images."""
+    """Folder with the images."""
 
 
 class Engine:
@@ -73,29 +72,27 @@ class Engine:
         self.api = client.api
 
     def machine(self) -> tuple[str, bool]:
-        """Its architecture (`amd64`, `arm64`), and whether it is rootless: then root in a container
-        is this user.
-        """
-        found = self.about()
-        return found.architecture, found.is_rootless
+        """Return the architecture (`amd64`, `arm64`), and whether the engine is rootless."""
+        info = self.info()
+        return info.architecture, info.is_rootless
 
-    def about(self) -> EngineInfo:
-        """Its version, and what it can do."""
+    def info(self) -> EngineInfo:
+        """Return its version and abilities."""
         with translating_errors("ask about the machine"):
-            info = self.api.info()
-        kind = str(info.get("Architecture", ""))
-        devices = [str(each.get("ID", "")) for each in info.get("DiscoveredDevices") or ()]
+            answer = self.api.info()
+        kind = str(answer.get("Architecture", ""))
+        devices = [str(device.get("ID", "")) for device in answer.get("DiscoveredDevices") or ()]
         return EngineInfo(
-            version=str(info.get("ServerVersion", "")),
+            version=str(answer.get("ServerVersion", "")),
             architecture=_ARCHITECTURES.get(kind, kind),
-            is_rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
-            gives_gpus="nvidia" in (info.get("Runtimes") or {})
-            or any(each.startswith("nvidia") for each in devices),
-            data_folder=str(info.get("DockerRootDir", "")),
+            is_rootless=any("rootless" in option for option in answer.get("SecurityOptions") or ()),
+            gives_gpus="nvidia" in (answer.get("Runtimes") or {})
+            or any(device.startswith("nvidia") for device in devices),
+            data_folder=str(answer.get("DockerRootDir", "")),
         )
 
     def image_architecture(self, image: str) -> str | None:
-        """The architecture of an image; None if it is not on this machine."""
+        """Return the architecture of an image; None if it is not on this machine."""
         with translating_errors(f"look at {image}"):
             try:
                 return str(self.api.inspect_image(image).get("Architecture", ""))
@@ -103,30 +100,29 @@ class Engine:
                 return None
 
     def images_with_label(self, label: str) -> list[LocalImage]:
-        """The images with a label, also those without a name."""
+        """Return the images with a label, also those without a name."""
         with translating_errors("list its images"):
-            found = self.api.images(filters={"label": label, "dangling": False})
-            found += self.api.images(filters={"label": label, "dangling": True})
+            images = self.api.images(filters={"label": label, "dangling": False})
+            images += self.api.images(filters={"label": label, "dangling": True})
         return [
             LocalImage(
-                id=each["Id"],
-                names=tuple(name for name in each["RepoTags"] or () if "<none>" not in name),
-                created=each["Created"],
-                size=each["Size"],
+                id=image["Id"],
+                names=tuple(name for name in image["RepoTags"] or () if "<none>" not in name),
+                created=image["Created"],
+                size=image["Size"],
             )
-            for each in {each["Id"]: each for each in found}.values()
+            for image in {image["Id"]: image for image in images}.values()
         ]
 
     def images_in_use(self) -> set[str]:
-        """Ids of the images of all containers, running or not. CloudError if the engine does not
-        answer.
-        """
+        """Return ids of the images of all containers, running or not. May raise CloudError."""
         with translating_errors("list its containers"):
             return {container["ImageID"] for container in self.api.containers(all=True)}
 
     def remove_image(self, name: str) -> None:
-        """Remove a name of an image, and the image with its last name; ignored if it is gone or in
-        use.
+        """Remove a name of an image, and the image with its last name.
+
+        Ignored if it is gone or in use.
         """
         with translating_errors(f"remove {name}"):
             try:
@@ -138,10 +134,10 @@ class Engine:
                     raise
 
     def look_up(self, image: str, login: RegistryLogin | None) -> RegistryImage | None:
-        """The image that a registry has at an address, asked by the engine; None if there is none."""
+        """Ask a registry, through the engine, for the image at an address, or return None."""
         with translating_errors(f"look up {image} in its registry"):
             try:
-                found = self.api.inspect_distribution(image, auth_config=_auth_config(login))
+                answer = self.api.inspect_distribution(image, auth_config=_auth_config(login))
             except NotFound:
                 return None
             except APIError as error:  # the engine passes on the registry's answer
@@ -149,10 +145,12 @@ class Engine:
                 raise CloudError(
                     f"Docker could not look up {image}: {why}", code="registry"
                 ) from error
-        platforms = found.get("Platforms") or ()
-        names = {each.get("architecture") for each in platforms if each.get("os") == "linux"}
+        platforms = answer.get("Platforms") or ()
+        names = {
+            platform.get("architecture") for platform in platforms if platform.get("os") == "linux"
+        }
         return RegistryImage(
-            found["Descriptor"]["digest"], frozenset(name for name in names if name)
+            answer["Descriptor"]["digest"], frozenset(name for name in names if name)
         )
 
     def push(
@@ -180,7 +178,7 @@ class Engine:
                         detail["total"],
                     )
                     progress(
-                        sum(done for done, _ in amounts.values()),
+                        sum(sent for sent, _ in amounts.values()),
                         sum(total for _, total in amounts.values()),
                     )
         if not digest:
@@ -188,13 +186,14 @@ class Engine:
         return digest
 
     def make_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
-        """Create a network for the nodes of a run. `internal`: without a route to anything else."""
+        """Create a network for the nodes of a run. `internal`: without a route to the outside."""
         with translating_errors(f"make the network {name}"):
             self.api.create_network(name, driver="bridge", labels=dict(labels), internal=internal)
 
     def create(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> Container:
-        """Create a container, without starting it. Users of the engine can read the secrets in its
-        environment.
+        """Create a container, without starting it.
+
+        Users of the engine can read the secrets in its environment.
         """
         with translating_errors(f"create a container of {spec.image}", spec):
             host = self.api.create_host_config(
@@ -234,14 +233,14 @@ class Engine:
             )
         return Container(self.api, made["Id"], spec)
 
-    def labelled(self, labels: Mapping[str, str], wanted: str) -> set[str]:
-        """The values of the label `wanted` among all containers and networks with these labels."""
+    def labelled(self, labels: Mapping[str, str], label: str) -> set[str]:
+        """Return the values of `label` among all containers and networks with these labels."""
         with translating_errors("list what is there"):
-            found = [*self._containers(labels), *self._networks(labels)]
-        return {thing["Labels"][wanted] for thing in found if wanted in (thing["Labels"] or {})}
+            resources = [*self._containers(labels), *self._networks(labels)]
+        return {thing["Labels"][label] for thing in resources if label in (thing["Labels"] or {})}
 
     def clear(self, labels: Mapping[str, str]) -> int:
-        """Remove all containers and networks with these labels; returns the number of containers."""
+        """Remove all containers and networks with these labels; return the number of containers."""
         with translating_errors("remove what is left"):
             containers = self._containers(labels)
             for container in containers:
@@ -252,22 +251,23 @@ class Engine:
         return len(containers)
 
     def _containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api.containers(
+        containers: list[dict[str, Any]] = self.api.containers(
             all=True, filters={"label": _label_filters(labels)}
         )
-        return found
+        return containers
 
     def _networks(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api.networks(filters={"label": _label_filters(labels)})
-        return found
+        networks: list[dict[str, Any]] = self.api.networks(
+            filters={"label": _label_filters(labels)}
+        )
+        return networks
 
 
 @contextmanager
 def engine(seconds: float) -> Iterator[Engine]:
-    """The engine that the environment or the current Docker context names. CloudError if it does
-    not answer.
+    """Connect to the engine of the environment or the current Docker context.
 
-    `seconds`: how long one call may take.
+    `seconds`: timeout of one call. Raise CloudError if the engine does not answer.
     """
     client = connect(seconds)
     try:
@@ -277,7 +277,7 @@ def engine(seconds: float) -> Iterator[Engine]:
 
 
 def connect(seconds: float) -> DockerClient:
-    """Return a client of the same engine; its owner closes it. CloudError if it does not answer."""
+    """Return a client of the same engine; its owner closes it. May raise CloudError."""
     try:
         require_listener(seconds)
         return DockerClient.from_env(version="auto", timeout=seconds, environment=sdk_environment())
@@ -286,20 +286,18 @@ def connect(seconds: float) -> DockerClient:
 
 
 def stored_login(registry: str) -> RegistryLogin | None:
-    """The login that `docker login` has stored for a registry, also by credential helpers; None if
-    there is none.
-    """
+    """Return the login of `docker login` for a registry, also by credential helpers, or None."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about helpers that are not installed
-            kept = load_config().resolve_authconfig(registry) or {}
+            entry = load_config().resolve_authconfig(registry) or {}
     except (*SDK_ERRORS, ValueError, KeyError):  # an invalid file, or a helper that fails
         return None
-    user = kept.get("username") or kept.get("Username")
-    password = kept.get("password") or kept.get("Password")
-    if ACR.fullmatch(registry) and kept.get("IdentityToken"):  # what `az acr login` leaves
+    user = entry.get("username") or entry.get("Username")
+    password = entry.get("password") or entry.get("Password")
+    if ACR.fullmatch(registry) and entry.get("IdentityToken"):  # from `az acr login`
         user = TOKEN_USER
-        password = kept["IdentityToken"]
+        password = entry["IdentityToken"]
     return RegistryLogin(user, password) if user and password else None
 
 
@@ -308,8 +306,9 @@ def _auth_config(login: RegistryLogin | None) -> dict[str, str] | None:
 
 
 def _digest(message: Mapping[str, Any]) -> str:
-    """The digest in a message of a push: a field, or part of the status if containerd stores the
-    images.
+    """Return the digest in a message of a push.
+
+    It is a field, or part of the status if containerd stores the images.
     """
     pushed = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(message.get("status", "")))
     return str((message.get("aux") or {}).get("Digest") or (pushed[1] if pushed else ""))

@@ -1,6 +1,4 @@
-"""Translates Docker's errors into ours: what failed, why, and what to do next. Pure; does not
-import its SDK.
-"""
+"""Translate Docker's errors: what failed, why, and what to do next. Does not import its SDK."""
 
 from __future__ import annotations
 
@@ -106,8 +104,9 @@ _PUSHES = (
 
 
 def translated(error: Exception, doing: str, image: str = "") -> CloudError:
-    """Our error for one of Docker's. `doing`: what failed, such as `start a container`; `image`:
-    its image.
+    """Return our error for one of Docker's.
+
+    `doing`: what failed, such as `start a container`; `image`: its image.
     """
     text = f"{type(error).__name__}: {error}"
     detail = _detail(error)
@@ -120,13 +119,13 @@ def translated(error: Exception, doing: str, image: str = "") -> CloudError:
 
 
 def missing_image(image: str) -> CloudError:
-    """The error for an image that is not on this machine; images are pulled only on request."""
+    """Return the error for an image that is not on this machine; nothing pulls it unasked."""
     hint = f"docker pull {image}, or image: auto, which is built"
     return CloudError(f"there is no image {image} on this machine", hint=hint, code="image")
 
 
 def refused_push(address: str, answer: str) -> CloudError:
-    """The error for an image that a registry refused. `answer`: the message of the registry."""
+    """Return the error for an image that a registry refused. `answer`: its message."""
     message = f"the registry refused {address}: {' '.join(answer.split())[:300]}"
     for pattern, hint in _PUSHES:
         if re.search(pattern, answer):
@@ -137,13 +136,13 @@ def refused_push(address: str, answer: str) -> CloudError:
 
 
 def host() -> str:
-    """The engine's address, and the Docker context that names it, if one does."""
+    """Return the engine's address, and the Docker context that names it, if any."""
     where, by = address()
     return f"{where} ({by})" if by.startswith("the docker context") else where
 
 
 def _detail(error: Exception) -> str:
-    """The engine's own message, in one line of at most 300 characters."""
+    """Return the engine's own message, in one line of at most 300 characters."""
     message = getattr(error, "explanation", None) or str(error)
     if isinstance(message, bytes):
         message = message.decode("utf-8", "replace")

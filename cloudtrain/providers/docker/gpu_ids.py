@@ -1,6 +1,4 @@
-"""The UUIDs of the GPUs that CUDA shows, one a line, in CUDA's order. A program of its own;
-standard library only.
-"""
+"""Print the UUIDs of CUDA's GPUs, one per line, in CUDA's order. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,15 +9,16 @@ from contextlib import suppress
 
 
 def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
-    """As `nvidia-smi -L` writes them. `choice`: CUDA_VISIBLE_DEVICES, which alone tells a MIG
-    device from a GPU.
+    """Return UUIDs as `nvidia-smi -L` writes them.
+
+    `choice`: CUDA_VISIBLE_DEVICES, the only way to distinguish a MIG device from a GPU.
     """
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    said = [word.strip() for word in choice.split(",")]
-    found = []
+    choices = [word.strip() for word in choice.split(",")]
+    uuids = []
     for number in range(count.value):
         device = ctypes.c_int(0)
         answer = (ctypes.c_ubyte * 16)()
@@ -28,9 +27,9 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
             or ask(ctypes.byref(answer), device) != 0
         ):
             return []
-        kind = "MIG" if number < len(said) and said[number].startswith("MIG-") else "GPU"
-        found.append(f"{kind}-{uuid.UUID(bytes=bytes(answer))}")
-    return found
+        kind = "MIG" if number < len(choices) and choices[number].startswith("MIG-") else "GPU"
+        uuids.append(f"{kind}-{uuid.UUID(bytes=bytes(answer))}")
+    return uuids
 
 
 if __name__ == "__main__":

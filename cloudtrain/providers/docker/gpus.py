@@ -1,4 +1,4 @@
-"""Assigns GPUs of this machine to a run: the visible ones, except those that another run uses."""
+"""Assign GPUs of this machine to a run: the visible ones that no other run uses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ _QUERY_SECONDS = 60
 
 
 def chosen(env: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """CUDA_VISIBLE_DEVICES of the job's `env`, else of the environment; None if it is not set: all
-    GPUs.
-    """
+    """Return CUDA_VISIBLE_DEVICES of the job, else of the environment; None: all GPUs."""
     return env.get(CHOICE, environ.get(CHOICE))
 
 
 def visible_gpus(choice: str | None, python: str = sys.executable) -> tuple[str, ...]:
-    """UUIDs of the GPUs that CUDA shows with this value of CUDA_VISIBLE_DEVICES, in CUDA's order.
+    """Return UUIDs of the GPUs that CUDA shows for a CUDA_VISIBLE_DEVICES, in CUDA's order.
 
     CUDA numbers GPUs by speed, Docker by their PCI address; UUIDs are the same for both.
     """
@@ -41,7 +39,7 @@ def visible_gpus(choice: str | None, python: str = sys.executable) -> tuple[str,
 
 
 def busy(gpus: Sequence[str]) -> dict[str, str]:
-    """UUIDs of those GPUs that other runs use -> `run ID`."""
+    """Return UUIDs of the GPUs in use by other runs -> `run ID`."""
     holders = {}
     for gpu in gpus:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -54,22 +52,21 @@ def busy(gpus: Sequence[str]) -> dict[str, str]:
 
 
 def take(
-    gpus: Sequence[str], wanted: int, held: ExitStack, *, shared: bool = False
+    gpus: Sequence[str], count: int, held: ExitStack, *, shared: bool = False
 ) -> tuple[str, ...]:
-    """Reserve the first `wanted` GPUs that no other run uses, until `held` is closed; returns their
-    UUIDs.
+    """Reserve the first `count` free GPUs until `held` is closed; return their UUIDs.
 
-    `shared`: other runs may use them too. CloudError if there are too few.
+    `shared`: other runs may use them too. Raise CloudError if there are too few.
     """
-    found: list[str] = []
+    uuids: list[str] = []
     with ExitStack() as taken:
         for gpu in gpus:
-            if len(found) < wanted and (shared or _hold(gpu, taken)):
-                found.append(gpu)
-        if len(found) == wanted:
+            if len(uuids) < count and (shared or _hold(gpu, taken)):
+                uuids.append(gpu)
+        if len(uuids) == count:
             held.push(taken.pop_all())
-            return tuple(found)
-    raise CloudError(too_few(gpus, wanted, busy(gpus)), hint=HINT, code="gpus")
+            return tuple(uuids)
+    raise CloudError(too_few(gpus, count, busy(gpus)), hint=HINT, code="gpus")
 
 
 HINT = (
@@ -78,16 +75,17 @@ HINT = (
 )
 
 
-def too_few(gpus: Sequence[str], wanted: int, holders: Mapping[str, str]) -> str:
-    """The error message for a run that needs more GPUs than are free. `holders`: as from `busy`."""
-    message = f"the run needs {wanted} of the {len(gpus)} visible GPUs of this machine"
+def too_few(gpus: Sequence[str], count: int, holders: Mapping[str, str]) -> str:
+    """Return the error for a run with too few free GPUs. `holders`: as from `busy`."""
+    message = f"the run needs {count} of the {len(gpus)} visible GPUs of this machine"
     runs = sorted(set(holders.values()))
     return f"{message}, and {len(holders)} are in use by {', '.join(runs)}" if runs else message
 
 
 def _hold(gpu: str, held: ExitStack) -> bool:
-    """Reserve a GPU until this process ends, by a name in Linux's abstract socket namespace. False
-    if it is taken.
+    """Reserve a GPU until this process ends, by an abstract socket of Linux.
+
+    Return False if it is taken.
     """
     holder = socket.socket(socket.AF_UNIX)
     try:
@@ -105,9 +103,7 @@ def _name(gpu: str) -> str:
 
 
 def _holder(connection: socket.socket) -> str:
-    """The run of the process at the other end: the command line of a supervisor has the run's
-    folder.
-    """
+    """Return the run of the process at the other end, from its supervisor's command line."""
     try:
         pid = int.from_bytes(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder

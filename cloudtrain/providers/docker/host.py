@@ -1,6 +1,4 @@
-"""Where the Docker engine is: found as the docker program does it, by variables and contexts. No
-SDK.
-"""
+"""Find the Docker engine as the docker program does: by variables and contexts. No SDK."""
 
 from __future__ import annotations
 
@@ -17,15 +15,15 @@ from cloudtrain_launcher.packages.bounded_files import read_regular_file
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 LOCAL = ("unix://", "npipe://", "tcp://127.", "tcp://localhost", "tcp://[::1]")
-"""Beginnings of addresses that are on this machine, so that its folders can be mounted."""
+"""Prefixes of addresses on this machine, whose folders can be mounted."""
 
 
 def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The engine's address and its origin: `DOCKER_HOST` or `the docker context NAME`; empty for
-    the default socket.
+    """Return the engine's address and its origin; the origin is empty for the default socket.
 
-    DOCKER_CONTEXT comes before DOCKER_HOST, and that before the current context (Docker CLI
-    reference, "Environment variables"). The address of a context that cannot be read says so.
+    Origins are `DOCKER_HOST` or `the docker context NAME`. DOCKER_CONTEXT comes before DOCKER_HOST,
+    and that before the current context (Docker CLI reference, "Environment variables"). An
+    unreadable context yields an address that begins with `(unknown`.
     """
     environ = os.environ if environ is None else environ
     folder = Path(
@@ -46,9 +44,7 @@ def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
 
 
 def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment variables with which the SDK finds the same engine; it does not read all contexts
-    by itself.
-    """
+    """Return variables that lead the SDK to the same engine; it does not read all contexts."""
     environ = os.environ if environ is None else environ
     where, by = address(environ)
     if not by or by == "DOCKER_HOST":
@@ -59,9 +55,9 @@ def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def require_listener(seconds: float) -> None:
-    """Raise OSError if nothing listens on the engine's socket file.
+    """Raise OSError if no process listens on the engine's socket file.
 
-    Docker's SDK leaves its own socket open in that case, so this asks before a client is built.
+    Docker's SDK leaves its own socket open in that case, so this comes before a client.
     """
     where, _ = address()
     if not where.startswith("unix://"):

@@ -1,6 +1,4 @@
-"""The image of a run in containers of this machine: from what a spec says to an address. Reads a
-recipe's files.
-"""
+"""The image of a run in containers: from the spec to an address. Reads a recipe's files."""
 
 from __future__ import annotations
 
@@ -16,20 +14,19 @@ from cloudtrain.settings import Settings
 def image_of(
     image: str | Mapping[str, str], settings: Settings, *, gpu: bool
 ) -> tuple[PlannedImage, tuple[Issue, ...]]:
-    """The image, by its name on this machine, and what is wrong with it.
+    """Return the image, by its name on this machine, and its problems.
 
-    `auto`, and nothing said, is our own image.
+    Our own image is the default, and `auto`.
     """
     selected = select_image(image, DECLARATION.name)
-    at, address = selected
+    path, address = selected
     if selected.is_build or address == "auto":
         recipe, problems = recipe_for(selected, settings, gpu=gpu)
         return planned_build(recipe), tuple(problems)
     scheme, colon, _ = address.partition(":")
-    cloud = next(
-        (each.name for each in declarations() if colon and scheme in each.image_schemes), None
-    )
+    providers = (declared.name for declared in declarations() if scheme in declared.image_schemes)
+    cloud = next(providers, None) if colon else None
     if cloud:
         hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
-        return PlannedImage(""), (Issue(at, f"{address} means something in {cloud} alone", hint),)
+        return PlannedImage(""), (Issue(path, f"{address} means something in {cloud} alone", hint),)
     return PlannedImage(address), ()

@@ -1,6 +1,4 @@
-"""The emulators of the contracts for containers: those for processes, with mounts in place of
-links.
-"""
+"""Emulators of the contracts for containers: mounts take the place of links."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ INTERFACE = "eth0"
 """Docker's name for a container's network interface."""
 
 MOUNTS = "/mnt/azureml"
-"""The folder of the working folder, inputs and outputs, when Azure ML is rehearsed."""
+"""Folder with the working folder, inputs and outputs of an Azure ML rehearsal."""
 
 
 class PlainContainers(PlainEmulator):
@@ -31,21 +29,19 @@ class PlainContainers(PlainEmulator):
     nodes_on_host = False
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """Extract the source; returns the launches of the request."""
+        """Extract the source; return the launches of the request."""
         self.copy_source(archive)
         return [ContainerLaunch.from_json(launch) for launch in self.request["launches"]]
 
 
 class SageMakerContainers(SageMakerEmulator):
-    """Each node has its own /opt/ml; its channels are mounted there, read-only."""
+    """Each node has a private /opt/ml; its channels are mounted there, read-only."""
 
     nodes_on_host = False
     interface = INTERFACE
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """Create the folder tree of each node; returns its launch with the mounts. StorageError if
-        one is missing.
-        """
+        """Create the folders of each node; return launches with mounts. May raise StorageError."""
         sources = {SOURCE: archive, **self.channel_paths()}
         threads = thread_variables(self.paths, self.plan.cores)
         launches = []
@@ -71,26 +67,24 @@ class SageMakerContainers(SageMakerEmulator):
 
 
 class AzureMLContainers(AzureMLEmulator):
-    """Each node has a working folder of its own; inputs are mounted read-only, outputs are the
-    run's own folders.
-    """
+    """Each node has a working folder; inputs are mounted read-only, outputs are shared."""
 
     nodes_on_host = False
 
     def names(self, nodes: int) -> tuple[str, ...]:
-        """Host names of the run's own network."""
+        """Return host names of the run's network."""
         return host_names(nodes)
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """Create each node's working folder; returns its launch with the mounts. StorageError if
-        one is missing.
-        """
+        """Create the nodes' working folders; return launches with mounts. May raise StorageError."""
         inside: dict[str, str] = {}
         shared: list[Bind] = []
         launches = []
         for name, path in self.mount_paths().items():
-            kind, _, own = name.partition(".")
-            inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if path.is_dir() else f"/{path.name}")
+            kind, _, mount_name = name.partition(".")
+            inside[name] = f"{MOUNTS}/{kind}/{mount_name}" + (
+                "" if path.is_dir() else f"/{path.name}"
+            )
             shared.append(Bind(source=str(path), target=inside[name], read_only=kind == "inputs"))
         argv = ("/bin/sh", "-c", self.job.command_line(inside))
         threads = thread_variables(self.paths, self.plan.cores)
@@ -112,7 +106,7 @@ class AzureMLContainers(AzureMLEmulator):
 
 
 def _read_only(path: Path, mount_point: Path, target: str) -> Bind:
-    """The mount of a folder or file at `target`, which is `mount_point` on this machine.
+    """Return the mount of a folder or file at `target`; `mount_point` is its local path.
 
     The mount point of a file is created here, because Docker would create it as root.
     """

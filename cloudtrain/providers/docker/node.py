@@ -1,5 +1,4 @@
-"""Runs one container of a run, from its creation to its removal, as a process that the supervisor
-watches.
+"""Run one container of a run, from creation to removal, as a process of the supervisor.
 
     python -m cloudtrain.providers.docker.node SPEC.json
 
@@ -36,24 +35,20 @@ if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine
 
 REMIND_SECONDS = 2
-"""Between two SIGTERMs: the first is lost if the program in the container has no handler yet."""
+"""Pause between two SIGTERMs: the first is lost if the program has no handler yet."""
 
 KILL_BEFORE_SECONDS = 1.5
-"""The container is killed this long before the supervisor would kill this process, so that its end
-is reported.
-"""
+"""Kill the container this long before the supervisor kills this process."""
 
 
 AWAY_SECONDS = 60.0
-"""How long the engine may be unreachable. Its containers may keep running (live-restore), and so
-does the run.
-"""
+"""Maximum time without an engine; containers may keep running meanwhile (live-restore)."""
 
 LOOK_SECONDS = 0.25
-"""Between two checks whether the engine is back."""
+"""Pause between two checks whether the engine is back."""
 
 MAX_LOSSES = 40
-"""How often in a row the connection may be lost without any new output in between."""
+"""Maximum losses of the connection in a row without new output."""
 
 
 _FEWER_LIMITS = ({"memlock", "stack"}, {"stack"}, set[str]())
@@ -81,7 +76,7 @@ class DockerNode:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> int:
-        """Run the container; returns the exit code. Whatever happens, the container is removed."""
+        """Run the container, remove it in any case, and return the exit code."""
         try:
             with docker_engine() as engine:
                 if self.stop_requested:
@@ -102,9 +97,7 @@ class DockerNode:
 
     @contextmanager
     def _started(self, engine: Engine) -> Iterator[Container]:
-        """The running container, removed afterwards. Started with fewer limits if the engine may
-        not raise them.
-        """
+        """Start the container, with fewer limits if necessary; remove it afterwards."""
         for names in _FEWER_LIMITS:
             spec = replace(
                 self.spec,
@@ -137,15 +130,15 @@ class DockerNode:
         since = reminded = 0.0
         grace = max(1.0, self.spec.grace_seconds - KILL_BEFORE_SECONDS)
         while not self._over.is_set():
-            now = time.monotonic()
+            time_now = time.monotonic()
             if self.stop_requested:
-                since = since or now
+                since = since or time_now
                 with suppress(CloudtrainError):  # retried when the engine is back
-                    if now - since > grace:
+                    if time_now - since > grace:
                         self.forced = True
                         container.signal("SIGKILL")
-                    elif now - reminded > REMIND_SECONDS:
-                        reminded = now
+                    elif time_now - reminded > REMIND_SECONDS:
+                        reminded = time_now
                         container.signal("SIGTERM")
             select.select([self._woken], [], [], 0.5 if self.stop_requested else None)
             with suppress(BlockingIOError):
@@ -153,7 +146,7 @@ class DockerNode:
         follower.join()
 
     def _follow(self, container: Container) -> None:
-        """Forward the container's output, then wait for its end. Runs in a thread of its own."""
+        """Forward the container's output, then wait for its end. Runs in a thread."""
         output = container.output
         losses = 0
         forwarded = 0
@@ -182,7 +175,7 @@ class DockerNode:
                 self._request_stop()  # no reader: the supervisor is gone
 
     def _is_back(self, container: Container) -> bool:
-        """Wait until the engine answers again; False if it does not, or the container is gone."""
+        """Wait for the engine; return False if it stays away, or the container is gone."""
         since = time.monotonic()
         waited = False
         while True:
@@ -226,7 +219,7 @@ class DockerNode:
 
 
 def main(argv: list[str]) -> int:
-    """Run the container that SPEC.json describes; returns its exit code."""
+    """Run the container described in SPEC.json; return its exit code."""
     document: Any = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
     spec = spec_from_json(document)
     node = DockerNode(spec, {name: os.environ[SECRET + name] for name in spec.secrets})

@@ -1,6 +1,4 @@
-"""Forwards a container's output line by line, and reports an end that its launcher could not report
-itself.
-"""
+"""Forward a container's output line by line, and report ends that its launcher could not."""
 
 from __future__ import annotations
 
@@ -17,82 +15,76 @@ from cloudtrain.units import format_size
 from cloudtrain_launcher.events import Cause, Error, Event, NodeEnded, parse
 
 MAX_LINE_BYTES = 64 * 1024
-"""A longer unfinished line is forwarded as it is."""
+"""Maximum length of an unfinished line; a longer one is forwarded as it stands."""
 
 _LOG_OVERHEAD = 48
-"""The most bytes that the engine stores beside each line: its time, its stream, two lengths."""
+"""Maximum overhead of each line in the engine's log: time, stream, two lengths."""
 
 KILLED = 128 + signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
 
 
 class ContainerOutput:
-    """Forwards the output of one node's container to a file descriptor, and adds what only the
-    engine knows.
-    """
+    """Forwards the output of a node's container and adds reports of the engine."""
 
     def __init__(self, node: int, out: int) -> None:
         self.node = node
         self._out = out
         self._unfinished = [b"", b""]
-        """The unfinished line of each stream: standard output, standard error."""
+        """Unfinished line of each stream: standard output, standard error."""
         self._forwarded = [0, 0]
-        """Bytes of each stream that have been forwarded."""
+        """Forwarded bytes of each stream."""
         self._to_skip = [0, 0]
         """Bytes of each stream that a replay still repeats."""
         self._pending: list[bytes | None] = [None, None]
-        """After those bytes: input that may be the unfinished line once more; None if that is
-        decided.
-        """
+        """Following input that may repeat the unfinished line; None once that is decided."""
         self._lines = 0
         self.engine_lost = False
-        """True if the engine was unreachable for a time."""
+        """Whether the engine was unreachable for a time."""
         self.node_ended: NodeEnded | None = None
-        """The launcher's report of its end."""
+        """Report of the launcher's end."""
         self._last_line = b""
-        """The last line that is not an event; it says why a launcher never started."""
+        """Last line that is not an event: the reason if a launcher never started."""
 
     def forward(self, *streams: bytes) -> bool:
-        """Forward complete lines of standard output and standard error; False if they have no
-        reader any more.
-        """
+        """Forward complete lines of standard output and error; return False without a reader."""
         is_read = True
         for number, data in enumerate(streams):
             piece = self._without_repetition(number, data)
-            *lines, rest = (self._unfinished[number] + piece).split(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
-                lines = [*lines, rest]
-                rest = b""
-            self._forwarded[number] += len(self._unfinished[number]) + len(piece) - len(rest)
-            self._unfinished[number] = rest
+            *lines, unfinished = (self._unfinished[number] + piece).split(b"\n")
+            if len(unfinished) > MAX_LINE_BYTES:
+                lines = [*lines, unfinished]
+                unfinished = b""
+            self._forwarded[number] += len(self._unfinished[number]) + len(piece) - len(unfinished)
+            self._unfinished[number] = unfinished
             is_read = self._forward_lines(lines) and is_read
         return is_read
 
     def flush(self) -> None:
         """Forward the unfinished lines."""
         self._unfinished = [
-            rest + (pending or b"")
-            for rest, pending in zip(self._unfinished, self._pending, strict=True)
+            unfinished + (pending or b"")
+            for unfinished, pending in zip(self._unfinished, self._pending, strict=True)
         ]
-        self._forward_lines([rest for rest in self._unfinished if rest])
+        self._forward_lines([unfinished for unfinished in self._unfinished if unfinished])
         self._unfinished = [b"", b""]
         self._pending = [None, None]
 
     def replay(self) -> bool:
-        """Prepare for all output from the first byte on: what was forwarded already is skipped.
+        """Prepare to skip forwarded output in a replay from the first byte on.
 
-        False if there was so much output that the engine may not have kept its beginning; then
-        nothing is skipped.
+        Return False, and skip no output, if there was so much that the engine may have dropped its
+        beginning.
         """
         if sum(self._forwarded) + _LOG_OVERHEAD * self._lines > LOG_BYTES:
             return False
         self._to_skip = list(self._forwarded)
-        self._pending = [b"" if rest else None for rest in self._unfinished]
+        self._pending = [b"" if unfinished else None for unfinished in self._unfinished]
         return True
 
     @property
     def forwarded_bytes(self) -> int:
-        """Bytes that have been forwarded, of both streams."""
+        """Forwarded bytes of both streams."""
         return sum(self._forwarded)
 
     def log(self, text: str) -> None:
@@ -100,9 +92,7 @@ class ContainerOutput:
         self._write(f"[node {self.node}] {text}\n".encode("utf-8", "replace"))
 
     def report_failure(self, error: CloudtrainError | None) -> int:
-        """Report a container that could not be started or watched to its end; returns the exit
-        code.
-        """
+        """Report a container that could not be started or watched; return the exit code."""
         message = error.message if error else "its container was lost"
         self._fail(
             type(error).__name__ if error else "lost", message, error.hint if error else None
@@ -118,7 +108,7 @@ class ContainerOutput:
         stop_requested: bool,
         forced: bool,
     ) -> int:
-        """Complete the launcher's report by what only the engine knows; returns the exit code.
+        """Complete the launcher's report with the engine's knowledge; return the exit code.
 
         `out_of_memory`: the kernel killed a process of the container. `forced`: we killed it after
         the grace period.
@@ -148,7 +138,7 @@ class ContainerOutput:
     def _report_end(
         self, code: int, memory_cause: str, *, stop_requested: bool, forced: bool
     ) -> int:
-        """Report the end of a container whose launcher reported nothing."""
+        """Report the end of a container without a launcher's report."""
         if stop_requested:
             self._write_event(NodeEnded(outcome="stopped", forced=forced))
             return code
@@ -162,7 +152,7 @@ class ContainerOutput:
         return code or 1
 
     def _without_repetition(self, number: int, piece: bytes) -> bytes:
-        """What of a piece was not received before.
+        """Return the new part of a piece.
 
         The unfinished line is repeated too, unless the engine was killed before it had stored it.
         """
@@ -170,20 +160,20 @@ class ContainerOutput:
         self._to_skip[number] -= repeated
         piece = piece[repeated:]
         pending = self._pending[number]
-        rest = self._unfinished[number]
+        unfinished = self._unfinished[number]
         if pending is None or not piece:
             return piece
         pending += piece
-        if len(pending) < len(rest) and rest.startswith(pending):
+        if len(pending) < len(unfinished) and unfinished.startswith(pending):
             self._pending[number] = pending
             return b""
         self._pending[number] = None
-        return pending.removeprefix(rest)
+        return pending.removeprefix(unfinished)
 
     def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
-        now = round(time.time(), 3)
+        time_now = round(time.time(), 3)
         cause = Cause(
-            rank=-1, node=self.node, time=now, exception=exception, message=message, attempt=0
+            rank=-1, node=self.node, time=time_now, exception=exception, message=message, attempt=0
         )
         cause = cause.replace(hint=hint) if hint else cause
         self._write_event(Error(**cause.to_json()))
@@ -228,9 +218,7 @@ def _memory_cause(spec: ContainerSpec) -> str:
 
 
 def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
-    """The launcher's report of a killed process, with what the engine knows about the memory of
-    this container.
-    """
+    """Return the report of a killed process, with the engine's knowledge about its memory."""
     message = error.message.removesuffix(" (out of host memory?)").removesuffix(
         ": out of host memory"
     )

@@ -1,6 +1,4 @@
-"""The docker provider: N nodes are N containers on a network of this machine, watched by the same
-supervisor.
-"""
+"""The docker provider: N nodes are N containers on a network of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 
-if TYPE_CHECKING:  # looking after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
     from cloudtrain.issues import Issue
     from cloudtrain.planning.launch import Launch
@@ -38,25 +36,21 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.model import JobSpec
 
 CONTAINER_ROOT = "/cloudtrain"
-"""The folder of the run's files in the container."""
+"""Folder of the run's files in the container."""
 
 MASTER_PORT = 29500
-"""Each run has its own network, where every port is free."""
+"""Port of the master; each run has a separate network, where every port is free."""
 
 
 class DockerProvider(LocalBackend):
-    """Runs jobs in containers of this machine's Docker engine, under the plain contract or that of
-    a cloud.
-    """
+    """Runs jobs in containers of this machine, under the plain contract or a cloud's."""
 
     declaration = DECLARATION
     name = DECLARATION.name
     container_root = CONTAINER_ROOT
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
-        """The image, and the resources that a container may use. Problems with the image are listed
-        in the target.
-        """
+        """Return the image and the resources of a container; problems are in the target."""
         from cloudtrain.providers.docker.image import image_of
 
         image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
@@ -78,21 +72,19 @@ class DockerProvider(LocalBackend):
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Problems with running the plan on this machine: GPUs, inputs, secrets. No engine is
-        asked.
-        """
+        """Return problems with this machine: GPUs, inputs, secrets. Do not ask the engine."""
         from cloudtrain.providers.docker.checks import container_rules
 
         return [*super().rules(plan), *container_rules(plan)]
 
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Problems that the engine and the driver show: no engine, no image, too few GPUs."""
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
+        """Return problems with the engine and the driver: no engine, no image, too few GPUs."""
         from cloudtrain.providers.docker.checks import container_checks
 
         return container_checks(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """The engine of this machine, its GPUs, its disk, and the image of the job."""
+        """Check the engine of this machine, its GPUs, its disk, and the image of the job."""
         from cloudtrain.providers.docker.checkup import engine_checks
 
         return engine_checks(target)
@@ -100,13 +92,13 @@ class DockerProvider(LocalBackend):
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
     ) -> Emulator[Launch]:
-        """The emulator of the request's contract, with a container per node."""
+        """Return the emulator of the request's contract, with a container per node."""
         from cloudtrain.providers.docker.emulator import docker_emulator
 
         return docker_emulator(paths, request, plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The containers, one per node: command, mounts and resources of each."""
+        """Return the containers, one per node: command, mounts and resources of each."""
         spec = plan.spec
         config = plan.target.config_as(DockerConfig)
         nodes = spec.resources.nodes
@@ -120,7 +112,7 @@ class DockerProvider(LocalBackend):
             checkpoints=f"{CONTAINER_ROOT}/checkpoints",
             inputs={name: _input_path(name, place, plan) for name, place in plan.inputs.items()},
         )
-        found = launches(
+        node_launches = launches(
             plan,
             layout,
             addresses=hosts,
@@ -150,7 +142,7 @@ class DockerProvider(LocalBackend):
                     host=hosts[launch.node],
                     binds=(*_run_binds(plan, launch.node, layout), *shared),
                 ).to_json()
-                for launch in found
+                for launch in node_launches
             ],
             "max_runtime_seconds": spec.limits.max_runtime,
             "grace_seconds": plan.target.grace_seconds,
@@ -167,14 +159,14 @@ class DockerProvider(LocalBackend):
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Start the supervisor, after removing the containers of runs whose supervisor was killed."""
+        """Start the supervisor, after removing the containers of dead supervisors."""
         from cloudtrain.providers.docker.cleanup import clean_up_dead_runs
 
         clean_up_dead_runs(run.path.parents[1])
         return super().start(plan, request, run, archive, progress, record)
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """As for every local run; once it has ended, its containers and network are removed."""
+        """Observe it as a local run; remove container and network of an ended one."""
         if state.has_ended:
             from cloudtrain.providers.docker.cleanup import clean_up_ended_run
 
@@ -182,7 +174,7 @@ class DockerProvider(LocalBackend):
         return super().observe(run, state)
 
     def end_orphans(self, run: Path) -> str:
-        """End a run without a supervisor; returns what is still left, in words, empty for nothing.
+        """End a run without a supervisor; return a note on leftovers, empty if there are none.
 
         Processes come first, as they stop their containers with a checkpoint; then containers and
         network.
@@ -193,13 +185,13 @@ class DockerProvider(LocalBackend):
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
-    """The shared memory of a node in bytes, by its processes and its part of the memory."""
+    """Return the shared memory of a node in bytes, by its processes and its memory."""
     memory = settings.get("docker.memory") or host_memory_bytes() // spec.resources.nodes
     return default_shm_bytes(spec.resources.processes_on(spec.resources.gpus or 0), memory)
 
 
 def host_memory_bytes() -> int:
-    """This machine's memory in bytes; 8 GiB if the system does not say."""
+    """Return this machine's memory in bytes; 8 GiB if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -207,7 +199,7 @@ def host_memory_bytes() -> int:
 
 
 def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:
-    """The mounts of the run folder for one node."""
+    """Return the mounts of the run folder for one node."""
     paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
     paths_by_target: Mapping[str, Path] = {
         layout.source: paths.source(node),
@@ -220,14 +212,12 @@ def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:
 
 
 def _input_path(name: str, place: str, plan: Plan) -> str:
-    """The path of an input in the container; a single file keeps its name."""
+    """Return the path of an input in the container; a single file keeps its name."""
     folder = f"{CONTAINER_ROOT}/inputs/{name}"
-    return (
-        f"{folder}/{Path(resolve_path(plan, place)).name}"
-        if name in plan.context.local_files
-        else folder
-    )
+    if name in plan.context.local_files:
+        return f"{folder}/{Path(resolve_path(plan, place)).name}"
+    return folder
 
 
 PROVIDER = DockerProvider
-"""What `get_provider` creates."""
+"""Class that `get_provider` creates."""

@@ -133,7 +133,7 @@ def _probe() -> int:
 def mount(source: str, target: str, flags: int = 0, kind: str = "none", options: str = "") -> None:
     """Call mount(2). Raise OSError if the kernel refuses."""
     words = [os.fsencode(word) for word in (source, target, kind)]
-    _call("mount", *words, ctypes.c_ulong(flags), os.fsencode(options), about=(source, target))
+    _call("mount", *words, ctypes.c_ulong(flags), os.fsencode(options), paths=(source, target))
 
 
 def _call(name: str, *arguments: object, paths: tuple[str, ...] = ()) -> None:
