@@ -35,9 +35,9 @@ WITHOUT_RESOURCES = {
     "ecr:GetAuthorizationToken",
     "sagemaker:Search",
     "cloudwatch:PutMetricData",
-    *(each.action for each in JOB if each.action.startswith("ssmmessages:")),
-    *(each.action for each in (*JOB, *DOCTOR) if each.action.startswith("ec2:Describe")),
-    *(each.action for each in DOCTOR if each.action.startswith("servicequotas:")),
+    *(right.action for right in JOB if right.action.startswith("ssmmessages:")),
+    *(right.action for right in (*JOB, *DOCTOR) if right.action.startswith("ec2:Describe")),
+    *(right.action for right in DOCTOR if right.action.startswith("servicequotas:")),
 }
 """Actions that know no resources (Service Authorization Reference)."""
 POLICIES = {"job": (job_policy, JOB), "submitter": (submitter_policy, (*SUBMITTER, *DOCTOR))}
@@ -65,7 +65,9 @@ ACTIONS = sorted(
 
 
 def granted(permissions: tuple[Permission, ...], *parameters: str) -> set[str]:
-    return {each.action for each in permissions if each.only_with in ("", *parameters)}
+    return {
+        permission.action for permission in permissions if permission.only_with in ("", *parameters)
+    }
 
 
 @EACH
@@ -84,9 +86,13 @@ def test_what_doctor_looks_at_is_left_out_on_request_and_nothing_else_is() -> No
     assert set(actions(submitter_policy(**EVERYTHING, Doctor="no"))) == granted(
         SUBMITTER, "kms_key"
     )
-    looks = [each for each in submitter_policy(**EVERYTHING) if each["Sid"].startswith("LookAt")]
+    looks = [
+        statement
+        for statement in submitter_policy(**EVERYTHING)
+        if statement["Sid"].startswith("LookAt")
+    ]
     assert set(actions(looks)) - {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"} == {
-        each.action for each in DOCTOR
+        right.action for right in DOCTOR
     }, "in statements of their own"
 
 
@@ -95,19 +101,19 @@ def test_everything_is_granted_only_where_aws_knows_no_narrower_resource() -> No
     down.
     """
     cfnlint = pytest.importorskip("cfnlint")
-    known = json.loads(
+    documented = json.loads(
         (Path(cfnlint.__file__).parent / "data/AdditionalSpecs/Policies.json").read_text()
     )
     for action in WITHOUT_RESOURCES - {"cloudwatch:PutMetricData"}:
         service, _, name = action.partition(":")
-        assert "Resources" not in known[service]["Actions"][name.lower()], action
+        assert "Resources" not in documented[service]["Actions"][name.lower()], action
 
 
 @EACH
 def test_no_action_is_a_pattern_and_no_resource_is_wider_than_the_stack(who: str) -> None:
     for statement in POLICIES[who][0](**EVERYTHING):
         assert statement["Effect"] == "Allow"
-        assert not [each for each in actions([statement]) if "*" in each or "?" in each]
+        assert not [action for action in actions([statement]) if "*" in action or "?" in action]
         for resource in resources(statement):
             if resource == "*":
                 assert set(actions([statement])) <= WITHOUT_RESOURCES, statement["Sid"]
@@ -119,18 +125,18 @@ def is_narrow(arn: str) -> bool:
     """Whether an ARN names this stack's things, this account's jobs and their logs, or AWS's own
     containers.
     """
-    here = rf"{REGION}:{ACCOUNT}"
+    account = rf"{REGION}:{ACCOUNT}"
     return any(
         re.fullmatch(pattern, arn)
         for pattern in (
             r"arn:aws:s3:::(made-bucket|data)(/.*)?",
-            rf"arn:aws:ecr:{here}:repository/made-repository",
+            rf"arn:aws:ecr:{account}:repository/made-repository",
             rf"arn:aws:ecr:{REGION}:763104351884:repository/\*",
-            rf"arn:aws:logs:{here}:log-group:/aws/sagemaker/TrainingJobs(:\*)?",
-            rf"arn:aws:(secretsmanager|ssm):{here}:(secret:|parameter/)cloudtrain/\*",
-            rf"arn:aws:kms:{here}:key/made-key",
-            rf"arn:aws:ec2:{here}:(network-interface/\*|subnet/<Subnet[AB]>|security-group/<SecurityGroup.GroupId>)",
-            rf"arn:aws:sagemaker:{here}:(training-job|hyper-parameter-tuning-job)/\*",
+            rf"arn:aws:logs:{account}:log-group:/aws/sagemaker/TrainingJobs(:\*)?",
+            rf"arn:aws:(secretsmanager|ssm):{account}:(secret:|parameter/)cloudtrain/\*",
+            rf"arn:aws:kms:{account}:key/made-key",
+            rf"arn:aws:ec2:{account}:(network-interface/\*|subnet/<Subnet[AB]>|security-group/<SecurityGroup.GroupId>)",
+            rf"arn:aws:sagemaker:{account}:(training-job|hyper-parameter-tuning-job)/\*",
             ROLE,
             rf"arn:aws:iam::{ACCOUNT}:(role/cloudtrain-GitHubRole-\*|user/(\*/)?\$\{{aws:username\}})",
         )
@@ -187,12 +193,12 @@ def test_no_other_role_is_passed_and_this_one_to_sagemaker_alone(
 ) -> None:
     policy = submitter_policy(**EVERYTHING)
     context = {"iam:PassedToService": service}
-    other = Attempt(
+    other_role = Attempt(
         action="iam:PassRole", resource=f"arn:aws:iam::{account}:role/{role}", context=context
     )
-    assert not is_allowed(other, policy)
-    own = Attempt(action="iam:PassRole", resource=ROLE, context=context)
-    assert is_allowed(own, policy) == (service == "sagemaker.amazonaws.com")
+    assert not is_allowed(other_role, policy)
+    own_role = Attempt(action="iam:PassRole", resource=ROLE, context=context)
+    assert is_allowed(own_role, policy) == (service == "sagemaker.amazonaws.com")
     assert not is_allowed(Attempt(action="iam:PassRole", resource=ROLE), policy)
 
 

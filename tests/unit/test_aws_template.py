@@ -43,13 +43,13 @@ HTTPS = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443}
 
 
 def notification(kind: str, threshold: int) -> dict[str, Any]:
-    told = {
+    texts = {
         "NotificationType": kind,
         "ComparisonOperator": "GREATER_THAN",
         "ThresholdType": "PERCENTAGE",
     }
     return {
-        "Notification": {**told, "Threshold": threshold},
+        "Notification": {**texts, "Threshold": threshold},
         "Subscribers": [{"SubscriptionType": "EMAIL", "Address": "me@example.org"}],
     }
 
@@ -294,14 +294,16 @@ def test_every_resource_is_held_against_what_is_expected_of_it() -> None:
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_a_resource_has_these_properties_and_no_others(name: str) -> None:
-    found = resolved(**EVERYTHING).properties(name)
+    properties = resolved(**EVERYTHING).properties(name)
     if name == "Repository":
-        found["LifecyclePolicy"] = json.loads(found["LifecyclePolicy"]["LifecyclePolicyText"])
-    assert found == PROPERTIES[name]
+        properties["LifecyclePolicy"] = json.loads(
+            properties["LifecyclePolicy"]["LifecyclePolicyText"]
+        )
+    assert properties == PROPERTIES[name]
 
 
 @pytest.mark.parametrize(
-    ("given", "resources"),
+    ("parameters", "resources"),
     [
         ({}, ALWAYS),
         ({"BucketName": "mine", "RepositoryName": "mine"}, {"ExecutionRole", "SubmitterPolicy"}),
@@ -325,8 +327,8 @@ def test_a_resource_has_these_properties_and_no_others(name: str) -> None:
         ({"MonthlyBudget": "5", "AlarmEmail": "a@b"}, ALWAYS | {"Budget"}),
     ],
 )
-def test_what_is_created_when(given: dict[str, str], resources: set[str]) -> None:
-    assert set(resolved(**given).resources()) == resources
+def test_what_is_created_when(parameters: dict[str, str], resources: set[str]) -> None:
+    assert set(resolved(**parameters).resources()) == resources
 
 
 def test_without_a_key_aws_encrypts_by_its_own() -> None:
@@ -335,7 +337,7 @@ def test_without_a_key_aws_encrypts_by_its_own() -> None:
     assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
     assert plain.properties("Repository")["EncryptionConfiguration"] == {"EncryptionType": "AES256"}
     rules = plain.properties("Bucket")["LifecycleConfiguration"]["Rules"]
-    assert [each["Id"] for each in rules] == [
+    assert [rule["Id"] for rule in rules] == [
         "sources",
         "old-versions",
         "unfinished-uploads",
@@ -343,9 +345,9 @@ def test_without_a_key_aws_encrypts_by_its_own() -> None:
 
 
 def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
-    for name, each in template()["Resources"].items():
-        kept = (each.get("DeletionPolicy"), each.get("UpdateReplacePolicy"))
-        assert kept == (
+    for name, resource in template()["Resources"].items():
+        policies = (resource.get("DeletionPolicy"), resource.get("UpdateReplacePolicy"))
+        assert policies == (
             ("RetainExceptOnCreate", "Retain") if name in HOLD_DATA else (None, None)
         ), name
 
@@ -360,13 +362,13 @@ def test_no_name_is_chosen_that_somebody_else_could_have_but_the_one_that_sagema
         "LogGroupName",
         "AliasName",
     )
-    found = {
+    policies = {
         (name, key)
-        for name, each in template()["Resources"].items()
+        for name, resource in template()["Resources"].items()
         for key in named
-        if key in each["Properties"]
+        if key in resource["Properties"]
     }
-    assert found == {("LogGroup", "LogGroupName")}
+    assert policies == {("LogGroup", "LogGroupName")}
 
 
 def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
@@ -404,19 +406,21 @@ def test_command_of_the_page_names_parameters_of_the_template(page: str) -> None
 
 def test_every_exception_from_a_checkers_rule_is_justified_beside_its_resource() -> None:
     """Found by checkov 3.3.30, which is too large to be installed for this alone."""
-    found = {
-        (name, each["id"])
+    skipped = {
+        (name, skip["id"])
         for name, resource in template()["Resources"].items()
-        for each in resource.get("Metadata", {}).get("checkov", {}).get("skip", [])
-        if len(each["comment"].split()) > 5
+        for skip in resource.get("Metadata", {}).get("checkov", {}).get("skip", [])
+        if len(skip["comment"].split()) > 5
     }
     log_rules = {("LogGroup", "CKV_AWS_66"), ("LogGroup", "CKV_AWS_158")}
-    assert found == {("Bucket", "CKV_AWS_18"), ("Repository", "CKV_AWS_136")} | log_rules
+    assert skipped == {("Bucket", "CKV_AWS_18"), ("Repository", "CKV_AWS_136")} | log_rules
 
 
 def test_cfn_lint_finds_nothing() -> None:
     pytest.importorskip("cfnlint")
     path = str(bundled("infra") / "aws" / "cloudtrain.yaml")
     argv = [str(Path(sys.executable).with_name("cfn-lint")), "--", path]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
-    assert (done.returncode, done.stdout) == (0, "")
+    process = subprocess.run(
+        argv, capture_output=True, text=True, check=False, timeout=HANG_SECONDS
+    )
+    assert (process.returncode, process.stdout) == (0, "")

@@ -27,14 +27,14 @@ PLUGINS = Path("/opt/tf-plugins")
 
 def variable_of() -> dict[str, str]:
     """Return the variable that gives each parameter of the template its value."""
-    given = MAIN.partition("parameters = {")[2].partition("\n  }")[0]
-    return dict(re.findall(r"^    (\w+) += .*?\bvar\.(\w+)", given, re.MULTILINE))
+    parameters = MAIN.partition("parameters = {")[2].partition("\n  }")[0]
+    return dict(re.findall(r"^    (\w+) += .*?\bvar\.(\w+)", parameters, re.MULTILINE))
 
 
 def test_the_module_deploys_the_template_itself_so_both_grant_the_same_actions() -> None:
-    found = re.search(r'template_body = file\("\$\{path\.module\}/(.+?)"\)', MAIN)
-    assert found
-    assert (MODULE / found[1]).resolve() == (bundled("infra") / "aws" / "cloudtrain.yaml").resolve()
+    match = re.search(r'template_body = file\("\$\{path\.module\}/(.+?)"\)', MAIN)
+    assert match
+    assert (MODULE / match[1]).resolve() == (bundled("infra") / "aws" / "cloudtrain.yaml").resolve()
     assert re.findall(r"^resource .*$", MAIN + VARIABLES + OUTPUTS, re.MULTILINE) == [
         'resource "aws_cloudformation_stack" "cloudtrain" {'
     ], "nothing beside the stack, so nothing that grants more"
@@ -59,23 +59,23 @@ def test_defaults_of_the_module_are_those_of_the_template() -> None:
 
 
 def test_template_command_prints_one_file_that_stands_beside_the_template() -> None:
-    said = call("infra", "template", "--provider", "aws", "--format", "terraform")
-    assert said.code == 0
-    assert 'file("${path.module}/cloudtrain.yaml")' in said.out
-    assert "../" not in said.out
+    result = call("infra", "template", "--provider", "aws", "--format", "terraform")
+    assert result.code == 0
+    assert 'file("${path.module}/cloudtrain.yaml")' in result.out
+    assert "../" not in result.out
     for name in (
         'variable "budget"',
         'output "role"',
         "cloudtrain infra template --provider aws > cloudtrain.yaml",
     ):
-        assert name in said.out
+        assert name in result.out
 
 
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="there is no terraform here")
 def test_terraform_formats_it_so() -> None:
-    done = subprocess.run(["terraform", "fmt", "-check", "-diff", str(MODULE)], capture_output=True, text=True,
+    process = subprocess.run(["terraform", "fmt", "-check", "-diff", str(MODULE)], capture_output=True, text=True,
                           check=False, timeout=HANG_SECONDS)  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (process.returncode, process.stdout) == (0, "")
 
 
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="there is no terraform here")
@@ -91,10 +91,10 @@ def test_terraform_finds_it_valid(tmp_path: Path) -> None:
 
     def terraform(*words: str) -> None:
         argv = ["terraform", f"-chdir={tmp_path}", *words]
-        done = subprocess.run(
+        process = subprocess.run(
             argv, env=env, capture_output=True, text=True, check=False, timeout=HANG_SECONDS
         )
-        assert done.returncode == 0, done.stderr + done.stdout
+        assert process.returncode == 0, process.stderr + process.stdout
 
     terraform("init", f"-plugin-dir={PLUGINS}", "-input=false", "-backend=false")
     terraform("validate")

@@ -19,8 +19,8 @@ from tests.fakes.aws.jobs import MESSAGES
 def described(status: str, secondary: str, *before: str, **more: Any) -> dict[str, Any]:
     """As DescribeTrainingJob answers of a job that has been through these phases."""
     times = [
-        {"Status": each, "StartTime": datetime(2026, 11, 21, tzinfo=UTC)}
-        for each in (*before, secondary)
+        {"Status": status, "StartTime": datetime(2026, 11, 21, tzinfo=UTC)}
+        for status in (*before, secondary)
     ]
     return {
         "TrainingJobStatus": status,
@@ -92,7 +92,7 @@ def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> No
 
 
 @pytest.mark.parametrize(
-    ("operation", "said", "action"),
+    ("operation", "message", "action"),
     [
         ("put_object", "Access Denied", "s3:PutObject"),
         ("list_objects_v2", "Access Denied", "s3:ListBucket"),
@@ -112,9 +112,9 @@ def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> No
     ids=["put", "list", "head", "pass a role", "logs", "stop"],
 )
 def test_a_right_that_is_missing_is_named_as_policies_name_it(
-    operation: str, said: str, action: str
+    operation: str, message: str, action: str
 ) -> None:
-    answer = {"Error": {"Code": "AccessDeniedException", "Message": said}}
+    answer = {"Error": {"Code": "AccessDeniedException", "Message": message}}
     error = translated(ClientError(answer, operation), operation, "us-east-1")
     assert f"lack a permission: {action}" in str(error.hint)
 
@@ -126,11 +126,11 @@ def test_the_statuses_are_those_of_the_model() -> None:
 
 
 def test_a_job_that_has_trained_is_not_said_to_have_never_begun() -> None:
-    said = "ClientError: Checkpoint upload failed: AccessDenied"
+    message = "ClientError: Checkpoint upload failed: AccessDenied"
     trained = [{"Status": "Starting"}, {"Status": "Training"}, {"Status": "Uploading"}]
     described = {
         "TrainingJobStatus": "Failed",
-        "FailureReason": said,
+        "FailureReason": message,
         "SecondaryStatusTransitions": trained,
     }
     final = final_state(described)

@@ -149,49 +149,51 @@ WORKSPACE = AzureConfig(subscription="s", resource_group="g", workspace="w")
 
 
 def settings(**values: str) -> Settings:
-    given = {f"azure.{name}": value for name, value in values.items()}
-    return Settings(values=given, origins=dict.fromkeys(given, "cloudtrain.toml:1"))
+    named = {f"azure.{name}": value for name, value in values.items()}
+    return Settings(values=named, origins=dict.fromkeys(named, "cloudtrain.toml:1"))
 
 
 def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None:
-    known = settings(
+    stored = settings(
         subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1"
     )
-    config, said = account(
-        AzureSection(workspace="other", compute="azureml:c-1"), known, rehearsal=False
+    config, issues = account(
+        AzureSection(workspace="other", compute="azureml:c-1"), stored, rehearsal=False
     )
-    assert said.problems == []
+    assert issues.problems == []
     assert (config.workspace, config.compute, config.resource_group) == ("other", "c-1", "g")
-    assert said.origins == dict.fromkeys(
+    assert issues.origins == dict.fromkeys(
         ("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1"
     )
 
 
 @pytest.mark.parametrize("written", ["East US 2", "eastus2", "EastUS2", "east-us-2"])
 def test_a_location_is_one_however_it_is_written(written: str) -> None:
-    config, said = account(AzureSection(location=written), settings(), rehearsal=True)
-    assert (config.location, said.problems) == ("eastus2", [])
+    config, issues = account(AzureSection(location=written), settings(), rehearsal=True)
+    assert (config.location, issues.problems) == ("eastus2", [])
 
 
 def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
-    config, said = account(AzureSection(), settings(), rehearsal=True)
+    config, issues = account(AzureSection(), settings(), rehearsal=True)
     missing = ["azure.subscription", "azure.resource_group", "azure.workspace"]
-    assert (list(config.placeholders), said.problems) == (missing, [])
-    _, said = account(AzureSection(), settings(), rehearsal=False)
-    assert [issue.field for issue in said.problems] == missing
+    assert (list(config.placeholders), issues.problems) == (missing, [])
+    _, issues = account(AzureSection(), settings(), rehearsal=False)
+    assert [issue.field for issue in issues.problems] == missing
 
 
 def test_a_workspace_is_named_whole_or_not_at_all() -> None:
-    known = "00000000-0000-0000-0000-000000000000"
-    assert workspace_of(settings(subscription=known, resource_group="g", workspace="wsp")) == (
-        known,
+    subscription = "00000000-0000-0000-0000-000000000000"
+    assert workspace_of(
+        settings(subscription=subscription, resource_group="g", workspace="wsp")
+    ) == (
+        subscription,
         "g",
         "wsp",
     )
     with pytest.raises(
         UsageError, match=r"cloudtrain.toml:1: azure.workspace: 'a;b' is no workspace"
     ):
-        workspace_of(settings(subscription=known, resource_group="g", workspace="a;b"))
+        workspace_of(settings(subscription=subscription, resource_group="g", workspace="a;b"))
     with pytest.raises(
         UsageError, match=r"azure\.subscription, azure\.workspace not set"
     ) as refused:
@@ -200,7 +202,7 @@ def test_a_workspace_is_named_whole_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "found"),
+    ("place", "parts"),
     [
         ("azureml://datastores/d_1/paths/a/b/", ("d_1", "a/b/")),
         ("azureml://datastores/d/paths/", ("d", "")),
@@ -214,8 +216,8 @@ def test_a_workspace_is_named_whole_or_not_at_all() -> None:
         ),
     ],
 )
-def test_a_place_in_a_datastore_has_two_parts(place: str, found: tuple[str, str]) -> None:
-    assert datastore_path(place) == found
+def test_a_place_in_a_datastore_has_two_parts(place: str, parts: tuple[str, str]) -> None:
+    assert datastore_path(place) == parts
 
 
 @pytest.mark.parametrize(
@@ -229,9 +231,9 @@ def test_another_place_cannot_be_fetched_from(place: str) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("azure")])
 def test_what_a_job_leaves_is_found_by_its_request(case: str) -> None:
     document = document_of(plan_of(*CASES[case]))
-    found = artifact_uris(document)
-    assert list(found) == ["model", "output", "checkpoints"]
-    assert all(datastore_path(place)[1].endswith("/") for place in found.values())
+    uris = artifact_uris(document)
+    assert list(uris) == ["model", "output", "checkpoints"]
+    assert all(datastore_path(place)[1].endswith("/") for place in uris.values())
     assert artifact_uris({"outputs": {"model": {"path": "p"}, "other": {"path": "q"}}}) == {
         "model": "p"
     }
@@ -313,14 +315,14 @@ def test_a_cluster_that_is_not_there_is_refused() -> None:
 
 
 def test_more_nodes_than_the_cluster_has_are_refused() -> None:
-    told = ask(Stub(), nodes=5, compute="azureml:my-cluster")
-    assert "my-cluster has at most 4 nodes, the job asks for 5" in told
-    assert "--max-instances 5" in told
+    message = ask(Stub(), nodes=5, compute="azureml:my-cluster")
+    assert "my-cluster has at most 4 nodes, the job asks for 5" in message
+    assert "--max-instances 5" in message
 
 
 def test_one_machine_of_a_person_is_no_cluster() -> None:
-    told = ask(Stub(kind="ComputeInstance", nodes=None), nodes=2, compute="azureml:my-cluster")
-    assert "my-cluster is a compute instance: one machine, and the job asks for 2" in told
+    message = ask(Stub(kind="ComputeInstance", nodes=None), nodes=2, compute="azureml:my-cluster")
+    assert "my-cluster is a compute instance: one machine, and the job asks for 2" in message
 
 
 def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
@@ -328,10 +330,10 @@ def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
     kubernetes.found = replace(kubernetes.found, size="")
     assert ask(kubernetes, compute="azureml:my-cluster", planned=["gpu-large"]) == ""
     assert ask(kubernetes, compute="azureml:my-cluster") == ""
-    told = ask(kubernetes, compute="azureml:my-cluster", planned=["Standard_ND96isr_H100_v5"])
+    message = ask(kubernetes, compute="azureml:my-cluster", planned=["Standard_ND96isr_H100_v5"])
     assert (
         "my-cluster is a cluster of Kubernetes, which has no instance type Standard_ND96isr_H100_v5"
-        in told
+        in message
     )
 
 
@@ -379,28 +381,31 @@ def test_serverless_machines_beyond_one_quota_are_refused(
 
 
 def test_a_size_that_the_region_does_not_have_is_refused() -> None:
-    told = ask(Stub(family=1000), size="Standard_ND96isr_H200_v5")
-    assert "has no machines of the size Standard_ND96isr_H200_v5; az ml compute list-sizes" in told
+    message = ask(Stub(family=1000), size="Standard_ND96isr_H200_v5")
+    assert (
+        "has no machines of the size Standard_ND96isr_H200_v5; az ml compute list-sizes" in message
+    )
 
 
 def test_a_cluster_of_other_machines_than_were_planned_and_priced_is_refused() -> None:
-    told = ask(Stub(), compute="azureml:my-cluster", planned=["Standard_DS3_v2"])
+    message = ask(Stub(), compute="azureml:my-cluster", planned=["Standard_DS3_v2"])
     assert (
         "the machines of my-cluster are Standard_ND96isr_H100_v5, the job was planned for"
-        " Standard_DS3_v2" in told
+        " Standard_DS3_v2" in message
     )
     assert ask(Stub(), compute="azureml:my-cluster", planned=["STANDARD_ND96ISR_H100_V5"]) == ""
 
 
 def test_a_cluster_with_another_number_of_gpus_is_refused() -> None:
-    told = ask(Stub(), compute="azureml:my-cluster", gpus=4)
-    assert "(Standard_ND96isr_H100_v5) have 8 x H100, the job uses 4 per node" in told
+    message = ask(Stub(), compute="azureml:my-cluster", gpus=4)
+    assert "(Standard_ND96isr_H100_v5) have 8 x H100, the job uses 4 per node" in message
 
 
 def test_a_place_that_is_not_the_workspaces_is_refused_where_prices_depend_on_it() -> None:
-    told = ask(Stub(), compute="azureml:my-cluster", location="westeurope")
+    message = ask(Stub(), compute="azureml:my-cluster", location="westeurope")
     assert (
-        told == "the workspace my-workspace is in eastus, not in westeurope; azure.location: eastus"
+        message
+        == "the workspace my-workspace is in eastus, not in westeurope; azure.location: eastus"
     )
     assert ask(Stub(), compute="azureml:my-cluster", location="eastus") == ""
 

@@ -85,10 +85,10 @@ def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(
     places |= {"inputs.train": "/mnt/a  b", "inputs.cloudtrain_resume": "/mnt/c"}
     env = {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
     line = ["/bin/sh", "-c", job.command_line(places)]
-    done = subprocess.run(
+    process = subprocess.run(
         line, env=env, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
     )
-    assert done.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOTSTRAP]
+    assert process.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOTSTRAP]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_job_stops_by_itself_before_azure_ends_it_without_a_word(
 
 
 def resume_of(plan: Plan) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = document_of(plan)["inputs"].get("cloudtrain_resume")
-    return found
+    resume_input: Mapping[str, Any] | None = document_of(plan)["inputs"].get("cloudtrain_resume")
+    return resume_input
 
 
 def test_earlier_checkpoints_are_an_input_that_nothing_is_written_to() -> None:
@@ -174,9 +174,9 @@ def test_machines_are_of_the_cluster_or_serverless_and_never_both() -> None:
         "azureml:my-cluster",
         {"instance_count": 2},
     )
-    for asked, tier in (("azure: {tier: premium}", "premium"), ("", "spot")):
-        text = PLAIN if asked else PLAIN.replace("nodes: 2", "nodes: 2, spot: true")
-        assert document_of(plan_of("azure", f"{text}{asked}\n"))["queue_settings"] == {
+    for section, tier in (("azure: {tier: premium}", "premium"), ("", "spot")):
+        text = PLAIN if section else PLAIN.replace("nodes: 2", "nodes: 2, spot: true")
+        assert document_of(plan_of("azure", f"{text}{section}\n"))["queue_settings"] == {
             "job_tier": tier
         }
 

@@ -41,9 +41,9 @@ AT_DEPLOYMENT = {
 
 
 def of_kind(case: str, kind: str) -> list[dict[str, Any]]:
-    found = [body for one, body in deployed(case) if one.kind == kind]
-    assert found, kind
-    return found
+    bodies = [body for one, body in deployed(case) if one.kind == kind]
+    assert bodies, kind
+    return bodies
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -121,7 +121,7 @@ def test_what_a_resource_refers_to_is_in_the_template_and_is_waited_for(case: st
     before: dict[str, set[str]] = {}
     for one, body in deployed(case):
         scope = one.id.rpartition("/providers/Microsoft.Authorization")[0]
-        waited = set(one.depends_on).union(*(before[each] for each in one.depends_on))
+        waited = set(one.depends_on).union(*(before[dependency] for dependency in one.depends_on))
         named = {
             text for text in [*texts(body), scope] if text.startswith(f"{GROUP['id']}/providers/")
         }
@@ -131,8 +131,8 @@ def test_what_a_resource_refers_to_is_in_the_template_and_is_waited_for(case: st
 
 
 def test_outputs_are_settings_of_cloudtrain_or_told_to_people() -> None:
-    told = {"vault", "github_client_id"}
-    assert set(DOCUMENT["outputs"]) - told <= set(DECLARATION.settings)
+    supplied = {"vault", "github_client_id"}
+    assert set(DOCUMENT["outputs"]) - supplied <= set(DECLARATION.settings)
     assert {
         "subscription",
         "resource_group",
@@ -148,8 +148,8 @@ def test_clusters_of_both_priorities_go_down_to_no_node() -> None:
         body["properties"]["properties"]
         for body in of_kind("plain", "Microsoft.MachineLearningServices/workspaces/computes")
     ]
-    assert {each["vmPriority"] for each in clusters} == {"Dedicated", "LowPriority"}
-    assert {each["scaleSettings"]["minNodeCount"] for each in clusters} == {0}
+    assert {cluster["vmPriority"] for cluster in clusters} == {"Dedicated", "LowPriority"}
+    assert {cluster["scaleSettings"]["minNodeCount"] for cluster in clusters} == {0}
 
 
 def test_nobody_can_enter_by_a_key_or_a_password() -> None:
@@ -158,8 +158,8 @@ def test_nobody_can_enter_by_a_key_or_a_password() -> None:
     assert storage["properties"]["allowBlobPublicAccess"] is False
     assert storage["properties"]["minimumTlsVersion"] == "TLS1_2"
     vaults = of_kind("plain", "Microsoft.KeyVault/vaults")
-    assert [each["properties"]["enableRbacAuthorization"] for each in vaults] == [True, True]
-    assert [each["properties"]["enablePurgeProtection"] for each in vaults] == [True, True]
+    assert [vault["properties"]["enableRbacAuthorization"] for vault in vaults] == [True, True]
+    assert [vault["properties"]["enablePurgeProtection"] for vault in vaults] == [True, True]
     [registry] = of_kind("plain", "Microsoft.ContainerRegistry/registries")
     assert registry["properties"]["adminUserEnabled"] is False
     [workspace] = of_kind("plain", "Microsoft.MachineLearningServices/workspaces")
@@ -240,17 +240,17 @@ def test_azure_ml_user_managed_identity() -> None:
 
 def own_roles(case: str) -> dict[str, dict[str, Any]]:
     """The roles that the template defines, by the last part of their ids."""
-    found = [
+    matches = [
         (one.id, body)
         for one, body in deployed(case)
         if one.kind == "Microsoft.Authorization/roleDefinitions"
     ]
-    return {id_.rpartition("/")[2]: body["properties"] for id_, body in found}
+    return {id_.rpartition("/")[2]: body["properties"] for id_, body in matches}
 
 
 def grants(case: str) -> set[tuple[str, str, str]]:
     """Who has which role on which type of resource."""
-    found = set()
+    assigned = set()
     for one, body in deployed(case):
         if one.kind == "Microsoft.Authorization/roleAssignments":
             scope = one.id.rpartition("/providers/Microsoft.Authorization")[0]
@@ -260,8 +260,8 @@ def grants(case: str) -> set[tuple[str, str, str]]:
                 if id_ in own_roles(case)
                 else BUILT_IN[id_].name
             )
-            found.add((body["properties"]["principalId"], role, scope.split("/")[-2]))
-    return found
+            assigned.add((body["properties"]["principalId"], role, scope.split("/")[-2]))
+    return assigned
 
 
 def test_jobs_may_use_their_data_images_and_secrets_and_nothing_else() -> None:
@@ -276,8 +276,8 @@ def test_jobs_may_use_their_data_images_and_secrets_and_nothing_else() -> None:
 def test_who_submits_creates_jobs_moves_files_and_pushes_images_and_no_more(who: str) -> None:
     data = {("Storage Blob Data Contributor", "storageAccounts"), ("AcrPush", "registries")}
     looked_at = ("workspaces", "storageAccounts", "registries", "vaults")
-    own = {("cloudtrain submitter", each) for each in looked_at}
-    assert {(role, on) for whom, role, on in grants("everything") if whom == who} == data | own
+    expected = {("cloudtrain submitter", scope) for scope in looked_at}
+    assert {(role, on) for whom, role, on in grants("everything") if whom == who} == data | expected
     built_in = {("AzureML Data Scientist", "workspaces")}
     assert {
         (role, on) for whom, role, on in grants("built-in role") if whom == who
@@ -285,24 +285,32 @@ def test_who_submits_creates_jobs_moves_files_and_pushes_images_and_no_more(who:
 
 
 def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_this_group() -> None:
-    [own] = own_roles("everything").values()
-    [permissions] = own["permissions"]
-    assert permissions == {"actions": sorted(each.action for each in SUBMITTER)}
-    assert not [each for each in permissions["actions"] if "*" in each or each.endswith("/delete")]
+    [permissions_of_role] = own_roles("everything").values()
+    [permissions] = permissions_of_role["permissions"]
+    assert permissions == {"actions": sorted(right.action for right in SUBMITTER)}
+    assert not [
+        action for action in permissions["actions"] if "*" in action or action.endswith("/delete")
+    ]
     assert set(permissions["actions"]) <= KNOWN, "else Azure refuses the role"
-    assert own["assignableScopes"] == [GROUP["id"]]
-    assert own["roleName"].startswith("cloudtrain submitter of cloudtrain ")
+    assert permissions_of_role["assignableScopes"] == [GROUP["id"]]
+    assert permissions_of_role["roleName"].startswith("cloudtrain submitter of cloudtrain ")
     assert own_roles("built-in role") == {}
 
 
 def test_the_role_of_submitters_grants_nothing_that_data_scientists_lack_but_looking_at_roles() -> (
     None
 ):
-    [(_, own)] = (
-        (key, role_of("", each["permissions"])) for key, each in own_roles("plain").items()
+    [(_, submitter)] = (
+        (key, role_of("", role["permissions"])) for key, role in own_roles("plain").items()
     )
-    more = {each for each in own.actions if not BUILT_IN[SCIENTIST].grants(each, on_data=False)}
-    assert more == {each.action for each in SUBMITTER if each.is_doctors} | {f"{WORKSPACES}/read"}
+    more = {
+        action
+        for action in submitter.actions
+        if not BUILT_IN[SCIENTIST].grants(action, on_data=False)
+    }
+    assert more == {right.action for right in SUBMITTER if right.is_doctors} | {
+        f"{WORKSPACES}/read"
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -312,7 +320,7 @@ def test_no_role_is_owner_or_contributor_and_none_reaches_beyond_one_resource(ca
         if one.kind == "Microsoft.Authorization/roleAssignments":
             scope = one.id.rpartition("/providers/Microsoft.Authorization")[0]
             assert scope.startswith(f"{GROUP['id']}/providers/"), f"{one.id} is for the whole group"
-            if body["properties"]["principalId"] not in {each["id"] for each in PEOPLE}:
+            if body["properties"]["principalId"] not in {person["id"] for person in PEOPLE}:
                 assert body["properties"]["principalType"] == "ServicePrincipal", (
                     "a new identity is not known everywhere"
                 )

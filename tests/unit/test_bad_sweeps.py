@@ -371,8 +371,10 @@ def test_a_search_for_a_batch_size_has_one_range_and_nothing_to_choose(
     field, message, hint = BATCH_SIZES[section]
     objective = "objective: {metric: samples_per_s, goal: maximize}"
     text = f"sweep:\n  method: batch_size\n  {objective}\n  {section}\n"
-    found = [(at.removeprefix("sweep."), said, do) for _, at, said, do in mistakes(tmp_path, text)]
-    assert found == [(field, message, hint)]
+    entries = [
+        (at.removeprefix("sweep."), message, do) for _, at, message, do in mistakes(tmp_path, text)
+    ]
+    assert entries == [(field, message, hint)]
 
 
 def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_path: Path) -> None:
@@ -383,7 +385,7 @@ def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_
 
 
 @pytest.mark.parametrize(
-    ("objective", "said"),
+    ("objective", "expected"),
     [
         ("{goal: maximize}", "sweep.objective.metric: is missing"),
         ("{metric: loss}", "sweep.objective.goal: is missing"),
@@ -410,10 +412,12 @@ def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_
     ],
 )
 def test_an_objective_that_nobody_reports_is_refused(
-    objective: str, said: str, tmp_path: Path
+    objective: str, expected: str, tmp_path: Path
 ) -> None:
     text = f"sweep:\n  objective: {objective}\n  trials: 3\n  space: {{lr: [1, 2]}}\n"
-    assert [f"{field}: {message}" for _, field, message, _ in mistakes(tmp_path, text)] == [said]
+    assert [f"{field}: {message}" for _, field, message, _ in mistakes(tmp_path, text)] == [
+        expected
+    ]
 
 
 def test_a_grid_takes_no_range_of_real_numbers_and_not_too_many_points(tmp_path: Path) -> None:

@@ -89,12 +89,12 @@ def search(
     return drive(folder, trials, pause=lambda: None)
 
 
-def found(state: SweepState) -> tuple[str, str, int | None]:
+def best_of(state: SweepState) -> tuple[str, str, int | None]:
     return state.state, state.reason, state.best.batch_size if state.best else None
 
 
 def test_where_more_is_always_faster_the_largest_is_the_one_to_take(tmp_path: Path) -> None:
-    assert found(search(tmp_path, lambda size: 10.0 * size, fits=300)) == (
+    assert best_of(search(tmp_path, lambda size: 10.0 * size, fits=300)) == (
         "succeeded",
         "288 fits, 304 does not; it is the fastest, too: 2880 samples_per_s",
         288,
@@ -103,7 +103,7 @@ def test_where_more_is_always_faster_the_largest_is_the_one_to_take(tmp_path: Pa
 
 def test_on_a_plateau_the_smallest_size_of_it_is_the_one_to_take(tmp_path: Path) -> None:
     state = search(tmp_path, lambda size: 1000 * size / (size + 2), fits=300)
-    assert found(state) == (
+    assert best_of(state) == (
         "succeeded",
         (
             "288 fits, 304 does not; 64 is the smallest that is within 5% of the fastest: 969.7"
@@ -120,7 +120,7 @@ def test_noise_below_the_tolerance_makes_no_size_larger(tmp_path: Path) -> None:
 
 
 def test_where_large_batches_are_slower_again_the_largest_is_still_told(tmp_path: Path) -> None:
-    assert found(search(tmp_path, lambda size: 1000.0 - abs(size - 64), fits=1024))[1:] == (
+    assert best_of(search(tmp_path, lambda size: 1000.0 - abs(size - 64), fits=1024))[1:] == (
         (
             "1024 fits, 1088 does not; 16 is the smallest that is within 5% of the fastest: 952"
             " samples_per_s"
@@ -139,7 +139,7 @@ def test_less_may_be_better(tmp_path: Path) -> None:
 
 def test_where_not_even_the_least_fits_the_search_fails_in_a_sentence(tmp_path: Path) -> None:
     state = search(tmp_path, float, fits=4, least=8)
-    assert found(state) == ("failed", "not even 8 fits: out of memory", None)
+    assert best_of(state) == ("failed", "not even 8 fits: out of memory", None)
     assert len(state.trials) == 1
 
 
@@ -148,7 +148,7 @@ def test_a_trial_that_fails_otherwise_ends_the_search_and_what_was_found_remains
 ) -> None:
     state = search(tmp_path, float, fails=lambda run: run.endswith("t003"))
     reason = "the trial of 8 failed (it was told to): whether it fits is not known"
-    assert found(state) == ("failed", reason, 4)
+    assert best_of(state) == ("failed", reason, 4)
 
 
 def test_it_is_tried_again_as_often_as_the_section_says(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_it_is_tried_again_as_often_as_the_section_says(tmp_path: Path) -> None:
 
 
 def test_a_measurement_that_is_no_number_ends_the_search(tmp_path: Path) -> None:
-    assert found(search(tmp_path, lambda size: float("nan") if size == 4 else size)) == (
+    assert best_of(search(tmp_path, lambda size: float("nan") if size == 4 else size)) == (
         "failed",
         "the trial of 4 reported no number as samples_per_s",
         2,
@@ -166,7 +166,7 @@ def test_a_measurement_that_is_no_number_ends_the_search(tmp_path: Path) -> None
 
 def test_a_budget_that_is_spent_ends_it_with_what_was_found(tmp_path: Path) -> None:
     state = search(tmp_path, float, budget=Caps(usd=4.0), trial_cap=Caps(usd=1.0))
-    assert found(state)[0] == "succeeded"
+    assert best_of(state)[0] == "succeeded"
     assert state.reason.startswith("0.00 of 4.00 USD are left, a trial may take 1.00; 8 fits")
 
 
@@ -182,10 +182,13 @@ def test_the_advice_keeps_the_batch_that_the_job_has(tmp_path: Path) -> None:
     assert advice(state, {"batch-size": 64}, is_trainer=True) == [
         ("spec", "args: {batch-size: 96}")
     ]
-    kept = "args: {batch-size: 512, accumulate: 11}, which keeps the batch of 512"
-    assert advice(state, {"batch-size": 512, "accumulate": 2}, is_trainer=True)[1] == ("or", kept)
-    own = "accumulate 6 of them in each step, which keeps the batch of 512"
-    assert advice(state, {"batch-size": 512}, is_trainer=False)[1] == ("or", own)
+    accumulated = "args: {batch-size: 512, accumulate: 11}, which keeps the batch of 512"
+    assert advice(state, {"batch-size": 512, "accumulate": 2}, is_trainer=True)[1] == (
+        "or",
+        accumulated,
+    )
+    hint = "accumulate 6 of them in each step, which keeps the batch of 512"
+    assert advice(state, {"batch-size": 512}, is_trainer=False)[1] == ("or", hint)
 
 
 def failed(exception: str, message: str) -> RunState:
@@ -260,9 +263,11 @@ def test_the_command_line_knows_the_argument_and_its_least_value() -> None:
         "space": {"args.batch-size": "int(16, 65536)"},
         "method": "batch_size",
     }
-    own = {"entrypoint": "train.py", "args": {"lr": 0.1, "batch_size": 8}}
-    assert batch_size_values({}, own)["space"] == {"args.batch_size": "int(1, 65536)"}
-    assert batch_size_values({"args.bs": "int(8, 64)"}, own)["space"] == {"args.bs": "int(8, 64)"}
+    program = {"entrypoint": "train.py", "args": {"lr": 0.1, "batch_size": 8}}
+    assert batch_size_values({}, program)["space"] == {"args.batch_size": "int(1, 65536)"}
+    assert batch_size_values({"args.bs": "int(8, 64)"}, program)["space"] == {
+        "args.bs": "int(8, 64)"
+    }
     with pytest.raises(UsageError, match="which argument is the batch size"):
         batch_size_values({}, {"entrypoint": "train.py", "args": {"lr": 0.1}})
 

@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def ask(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Confirms a plan on a terminal where somebody gives that answer; returns the questions."""
 
     def confirm(plan: Plan, answer: str = "y") -> list[str]:
@@ -59,30 +59,30 @@ def on_aws(monkeypatch: pytest.MonkeyPatch, **spec: object) -> Plan:
 
 
 def test_a_job_that_costs_money_is_asked_about_once_with_its_worst_case(
-    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = on_aws(monkeypatch)
     assert plan.target.cost_estimate is not None
-    assert f"Start it, for at most {plan.target.cost_estimate.worst_usd:.2f} USD?" in asked(plan)[0]
+    assert f"Start it, for at most {plan.target.cost_estimate.worst_usd:.2f} USD?" in ask(plan)[0]
     with pytest.raises(RefusedError, match="not confirmed; nothing was started"):
-        asked(plan, "n")
+        ask(plan, "n")
 
 
 def test_an_unknown_price_is_said_to_be_one(
-    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = on_aws(monkeypatch, resources={"instance": {"aws": "ml.new.large"}, "gpus": 0})
-    assert "What it will cost is not known" in asked(plan)[0]
+    assert "What it will cost is not known" in ask(plan)[0]
 
 
 def test_nothing_is_asked_of_a_job_that_is_free_or_where_nobody_can_answer(
-    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = on_aws(monkeypatch)
-    assert asked(cloudtrain.plan(cloudtrain.load({}), "local")) == []
-    assert asked(cloudtrain.plan(cloudtrain.load({}), "local", as_="aws")) == []
+    assert ask(cloudtrain.plan(cloudtrain.load({}), "local")) == []
+    assert ask(cloudtrain.plan(cloudtrain.load({}), "local", as_="aws")) == []
     (folder / "cloudtrain.toml").write_text("confirm = false\n")
-    assert asked(plan) == []
+    assert ask(plan) == []
     (folder / "cloudtrain.toml").unlink()
     monkeypatch.setattr("sys.stdin", io.StringIO())
     _confirm(plan)  # without a terminal it goes on
@@ -139,10 +139,10 @@ def test_a_profile_gives_its_region_and_is_kept_for_later(
     plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
     config = plan.target.config_as(AwsConfig)
     assert (config.profile, profile_of(config)) == ("work", "")
-    told = call("check", "train.py", "--provider", "aws", "--profile", "wrok").err
+    errors = call("check", "train.py", "--provider", "aws", "--profile", "wrok").err
     assert (
         "environment AWS_PROFILE: aws.profile: there is no profile 'wrok' in ~/.aws/config (did you"
-        " mean 'work'" in told
+        " mean 'work'" in errors
     )
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name)

@@ -56,13 +56,13 @@ def test_what_a_page_asks_for_is_told_and_never_asked_of_a_machine(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
-        here = f"http://127.0.0.1:{server.getsockname()[1]}/data.json"
-        script = f"var done = fetch('{here}').then(() => 'came', () => 'failed')"
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/data.json"
+        script = f"var done = fetch('{url}').then(() => 'came', () => 'failed')"
         page = browser.open(
             written(tmp_path, script, '<img src="https://example.com/a.png"><img src="data:,">')
         )
         assert page.run("done") == "failed"
-        assert sorted(page.fetched) == [here, "https://example.com/a.png"]
+        assert sorted(page.fetched) == [url, "https://example.com/a.png"]
         with pytest.raises(BlockingIOError):
             server.accept()
 
@@ -73,9 +73,9 @@ def test_what_is_wrong_with_how_a_page_looks_is_found(tmp_path: Path, browser: B
     <svg viewBox="0 0 100 100" width="100"><text x="5" y="20">one</text><text x="10" y="22">another</text>
     <text x="80" y="60">out of it</text><text y="90" fill="none" style="fill: #fafafa">pale too</text></svg>
     <div style="background: #000; color: #fff">well <span style="color: #ccc">readable</span></div>"""
-    found = appearance(browser.open(written(tmp_path, "console.warn('careful')", body), width=390))
-    assert found.pop(1).endswith("wide on a screen of 390")
-    assert found == [
+    texts = appearance(browser.open(written(tmp_path, "console.warn('careful')", body), width=390))
+    assert texts.pop(1).endswith("wide on a screen of 390")
+    assert texts == [
         "console: careful",
         "pale: too pale: 2.85",
         "pale: pale too: 1.04",
@@ -111,9 +111,10 @@ def running(group: int) -> bool:
     """Whether a process of that group runs; one that has ended and that nobody has waited for does
     not.
     """
-    found = subprocess.run(
+    process_ids = subprocess.run(
         ["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True
     ).stdout
     return any(
-        line.split()[0] == str(group) and "Z" not in line.split()[1] for line in found.splitlines()
+        line.split()[0] == str(group) and "Z" not in line.split()[1]
+        for line in process_ids.splitlines()
     )

@@ -57,7 +57,7 @@ def test_what_follows_a_call_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ("{lr: uniform(0, 1), lr: 2}", "job.yaml:1:28: space.lr: is given twice (first on line 1)"),
         (
@@ -67,10 +67,10 @@ def test_what_follows_a_call_keeps_its_place() -> None:
         ),
     ],
 )
-def test_what_is_wrong_in_braces_is_told_at_its_place(written: str, said: str) -> None:
+def test_what_is_wrong_in_braces_is_told_at_its_place(written: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(f"space: {written}")
-    assert [issue.render() for issue in caught.value.issues] == [said]
+    assert [issue.render() for issue in caught.value.issues] == [message]
 
 
 @given(

@@ -29,8 +29,8 @@ STEPS = [
 
 def metrics(*values: float) -> list[dict[str, Any]]:
     return [
-        {"type": "metrics", "time": 110.0, "step": n, "values": {"acc": each}}
-        for n, each in enumerate(values)
+        {"type": "metrics", "time": 110.0, "step": n, "values": {"acc": value}}
+        for n, value in enumerate(values)
     ]
 
 

@@ -52,8 +52,8 @@ def ec2() -> dict[str, Any]:
     if spec is None or spec.origin is None:
         pytest.skip("moto is not installed")
     path = Path(spec.origin).parent / "ec2" / "resources" / "instance_types.json.gz"
-    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return found
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
 
 
 def family(instance_type: str) -> str:
@@ -62,15 +62,15 @@ def family(instance_type: str) -> str:
 
 
 def test_every_type_with_gpus_has_a_row(training_types: set[str]) -> None:
-    wanted = {name for name in training_types if re.match(r"ml\.(p|g|trn|inf)\d", name)}
-    missing = wanted - {row.instance_type for row in AWS}
+    names = {name for name in training_types if re.match(r"ml\.(p|g|trn|inf)\d", name)}
+    missing = names - {row.instance_type for row in AWS}
     assert {family(name) for name in missing} == NOT_SERVED.keys()
     assert not {family(row.instance_type) for row in AWS} & NOT_SERVED.keys()
 
 
 def test_every_size_of_the_cpu_families_has_a_row(training_types: set[str]) -> None:
-    wanted = {name for name in training_types if family(name) in CPU_FAMILIES}
-    assert wanted <= {row.instance_type for row in AWS}
+    names = {name for name in training_types if family(name) in CPU_FAMILIES}
+    assert names <= {row.instance_type for row in AWS}
 
 
 def test_every_row_is_a_type_that_training_takes(training_types: set[str]) -> None:
@@ -110,22 +110,22 @@ def test_a_row_is_whole(row: Instance) -> None:
 
 
 def test_a_types_name_says_of_disks_processors_and_gpus_what_ec2_says() -> None:
-    told = {name: facts for name, facts in ec2().items() if not name.startswith(("mac", "u-"))}
-    assert len(told) > 1000
+    listed = {name: facts for name, facts in ec2().items() if not name.startswith(("mac", "u-"))}
+    assert len(listed) > 1000
     assert [
         name
-        for name, facts in told.items()
+        for name, facts in listed.items()
         if local_disks(name) != facts["InstanceStorageSupported"]
     ] == []
     arm = {
         name
-        for name, facts in told.items()
+        for name, facts in listed.items()
         if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]
     }
-    assert {name for name in told if type_names.architecture("aws", name) == "arm64"} == arm
+    assert {name for name in listed if type_names.architecture("aws", name) == "arm64"} == arm
     assert [
         name
-        for name, facts in told.items()
+        for name, facts in listed.items()
         if type_names.has_gpus("aws", name) != ("GpuInfo" in facts)
     ] == []
 
@@ -161,8 +161,8 @@ def test_no_type_is_listed_twice() -> None:
 
 
 def test_a_price_from_memory_says_so() -> None:
-    known = ("EC2 data in moto", "unverified")
-    assert [row for row in AWS if not row.source.startswith(known)] == []
+    origins = ("EC2 data in moto", "unverified")
+    assert [row for row in AWS if not row.source.startswith(origins)] == []
     assert [row for row in AWS if row.usd_per_hour and "list price" not in row.source] == []
 
 

@@ -46,17 +46,17 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
             "facts": {"folder": str(place)},
         }
         folder = store.create(run_id, {"plan.json": json.dumps(plan), "request.json": "{}"})
-        now = time.time() + len(store.ids())
+        moment = time.time() + len(store.ids())
         born = {
             "type": "submitting",
-            "time": now,
+            "time": moment,
             "name": "digits",
             "provider": provider,
             "contract": "plain",
         }
         write_events(folder, {**born, "nodes": 1, "processes": 1})
         if state:
-            write_events(folder, {"type": "ended", "time": now + 1, "state": state})
+            write_events(folder, {"type": "ended", "time": moment + 1, "state": state})
 
     return write
 

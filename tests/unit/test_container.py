@@ -125,9 +125,9 @@ def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
         room.argv(*python(code)), stdout=subprocess.PIPE, cwd=room.root
     ) as process:
         assert process.stdout is not None
-        seen = json.loads(process.stdout.read())
+        document = json.loads(process.stdout.read())
     assert process.returncode == 0
-    assert seen == {
+    assert document == {
         "tree": ["mark", "model"],
         "opt": sorted({*names(Path("/opt")), "ml"}),
         "name": "algo-2",
@@ -163,38 +163,40 @@ def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> 
         "PYTHONHOME": "/nowhere",
     }
     code = "import sys; sys.stdout.buffer.write(open('/proc/self/cmdline', 'rb').read())"
-    said = subprocess.run(
+    output = subprocess.run(
         room.argv(*python(code, *odd)),
         env=env,
         stdout=subprocess.PIPE,
         timeout=HANG_SECONDS,
         check=True,
     ).stdout
-    assert [os.fsdecode(word) for word in said.split(b"\0")[-len(odd) - 1 : -1]] == odd
+    assert [os.fsdecode(word) for word in output.split(b"\0")[-len(odd) - 1 : -1]] == odd
 
     # No Python in there, which would add to the variables itself.
-    given = subprocess.run(
+    output = subprocess.run(
         room.argv("cat", "/proc/self/environ", "-"),
         env=env,
         input=b"in",
         stdout=subprocess.PIPE,
         check=True,
     ).stdout
-    assert given == b"".join(f"{name}={value}\0".encode() for name, value in env.items()) + b"in"
+    assert output == b"".join(f"{name}={value}\0".encode() for name, value in env.items()) + b"in"
 
 
 def test_a_program_ignores_no_signal_that_it_did_not_choose_to(room: Room) -> None:
     status = dict(
         line.split(":\t", 1) for line in room.run("cat", "/proc/self/status").stdout.splitlines()
     )
-    own = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    own_status = dict(
+        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
+    )
     chosen = ~sum(
         1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33)
     )  # Python's, libc's: nptl(7)
     assert (
-        int(status["SigIgn"], 16) & chosen == int(own["SigIgn"], 16) & chosen
+        int(status["SigIgn"], 16) & chosen == int(own_status["SigIgn"], 16) & chosen
     )  # the tests' parent may ignore some
-    assert int(status["SigBlk"], 16) == int(own["SigBlk"], 16)
+    assert int(status["SigBlk"], 16) == int(own_status["SigBlk"], 16)
 
 
 def test_exit_codes_and_signals_pass_through(room: Room) -> None:
@@ -256,20 +258,20 @@ def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
           os.readlink(opt / "broken"), (opt / "ml/mark").read_text(), sorted(os.listdir(".")), sep="|")
     Path("new").write_text("seen by all")"""
     argv = [*python(code), *room.argv(*python(look, str(opt)))[len(PYTHON) + 1 :]]
-    said = run(*argv, cwd=opt / "tool")
-    assert said.stderr == ""
+    process = run(*argv, cwd=opt / "tool")
+    assert process.stderr == ""
     below = ["a file", "broken", "link", "ml", "tool"]
-    assert said.stdout == f"{below}|tool|text|{opt}/tool|/no/such/place|here|['bin']\n"
+    assert process.stdout == f"{below}|tool|text|{opt}/tool|/no/such/place|here|['bin']\n"
     assert names(opt) == below
     assert (opt / "ml").is_symlink()
     assert (opt / "tool/new").read_text() == "seen by all"
 
     none = str(tmp_path / "none")
     argv[len(PYTHON) + 1] = code.replace(str(opt), none)
-    said = run(*argv)
-    assert said.returncode == enter.CANNOT
+    process = run(*argv)
+    assert process.returncode == enter.CANNOT
     assert (
-        said.stderr
+        process.stderr
         == f"cannot enter the container 'algo-2': [Errno 2] No such file or directory: '{none}'\n"
     )
 
@@ -291,9 +293,9 @@ def test_a_container_that_cannot_be_entered_says_why_in_one_line(
         Room(room.hosts, room.hosts).run("true"),
         run(*PYTHON, str(ENTER), "few"),
     ]
-    assert [(done.returncode, done.stdout, done.stderr.count("\n")) for done in tried] == [
-        (125, "", 1)
-    ] * len(tried)
+    assert [
+        (process.returncode, process.stdout, process.stderr.count("\n")) for process in tried
+    ] == [(125, "", 1)] * len(tried)
     assert "No such file or directory: 'no-such-program'" in tried[0].stderr
     assert "Exec format error" in tried[1].stderr
     assert r"mount '/no/such\nplace' '/opt/ml'" in tried[2].stderr
@@ -369,15 +371,15 @@ def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
             print(b"RUN_DIR_VARIABLE=x" in open(f"/proc/{{process.pid}}/environ", "rb").read())
             process.send_signal(signal.SIGTERM)
         print(process.returncode)"""
-        said = run(*open_python, "-c", watch, cwd=folder, user=user)
-        assert (said.stdout, said.stderr) == (f"{uid} {gid} algo-1 ['mark']\nTrue\n-15\n", "")
+        process = run(*open_python, "-c", watch, cwd=folder, user=user)
+        assert (process.stdout, process.stderr) == (f"{uid} {gid} algo-1 ['mark']\nTrue\n-15\n", "")
 
 
 def python_for(user: int | None) -> str:
-    for found in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+    for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
             tried = run(
-                found,
+                python,
                 *PYTHON[1:],
                 "-c",
                 "import sys; assert sys.version_info >= (3, 10)",
@@ -386,7 +388,7 @@ def python_for(user: int | None) -> str:
         except OSError:
             continue
         if tried.returncode == 0:
-            return found
+            return python
     pytest.skip("no Python here that another user may execute")
 
 

@@ -139,21 +139,21 @@ def test_plan_says_what_is_installed_where_and_from_which_file_without_a_passwor
     write(job, {"requirements.txt": "einops==0.8.1\nx @ git+https://tok3n@host/x\n"})
     planned = plan(job)
     (job / "job.yaml").write_text("entrypoint: train.py\n")
-    said = call("plan", str(job / "job.yaml"))
+    result = call("plan", str(job / "job.yaml"))
     assert (
         "installs einops==0.8.1, x @ git+https://***@host/x  ← requirements.txt; into an"
-        " environment" in said.out
+        " environment" in result.out
     )
-    assert "tok3n" not in said.out + said.err + str(planned.to_json())
-    assert "requirements.txt:2: holds a password" in said.out
+    assert "tok3n" not in result.out + result.err + str(planned.to_json())
+    assert "requirements.txt:2: holds a password" in result.out
 
 
 def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> None:
     write(job, {"requirements.txt": "einops\ntorch==1.0\ntorchvision==0.1\n", "train.py": ""})
-    here = messages(plan(job))
+    local_messages = messages(plan(job))
     assert any(
         line.startswith("requirements.txt:2: asks for torch==1.0, and this machine has torch")
-        for line in here
+        for line in local_messages
     )
     on_aws = messages(plan(job, "aws", image="dlc:pytorch-2.8", **AWS, **LIMITS))
     assert (

@@ -107,9 +107,9 @@ def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_th
     error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
     line = "[node 1] Memory cgroup out of memory: Killed process 7 (python3)"
     a_run(home, "failed", "[rank 3] step 1", line, error=error)
-    found = json.loads(shown(capsys, "a-1", "--json"))
-    assert found["failure"]["rule"] == "container-memory-limit"
-    assert found["failure"]["evidence"][0] == {
+    document = json.loads(shown(capsys, "a-1", "--json"))
+    assert document["failure"]["rule"] == "container-memory-limit"
+    assert document["failure"]["evidence"][0] == {
         "source": "node-1.log",
         "line": 2,
         "rank": None,
@@ -117,7 +117,8 @@ def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_th
         "text": "Memory cgroup out of memory: Killed process 7 (python3)",
     }
     assert (
-        found["next"] == "cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE"
+        document["next"]
+        == "cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE"
     )
 
 
@@ -184,10 +185,10 @@ def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
 def test_a_verdict_that_little_of_the_run_agrees_with_is_said_not_to_be_clear(
     confidence: float, begins: str
 ) -> None:
-    found = Slowness(
+    slowness = Slowness(
         cause="input", share=0.5, confidence=confidence, sentence="it waits for its data"
     )
-    assert slowness_rows(found)[0][1].startswith(begins)
+    assert slowness_rows(slowness)[0][1].startswith(begins)
 
 
 def test_where_all_work_was_done_no_restart_is_proposed(
@@ -239,17 +240,17 @@ def test_a_program_s_own_exception_counts_although_the_log_looks_like_something_
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "message"),
     [
         ("succeeded", "a-1 succeeded in 1 min: nothing failed"),
         ("stopped", "a-1 was stopped after 1 min, and did not fail"),
     ],
 )
 def test_a_run_that_did_not_fail_is_said_not_to_have(
-    home: RunStore, capsys: pytest.CaptureFixture[str], state: str, said: str
+    home: RunStore, capsys: pytest.CaptureFixture[str], state: str, message: str
 ) -> None:
     a_run(home, state, f"[rank 3] {OOM}")
-    assert shown(capsys, "a-1").splitlines()[0] == said
+    assert shown(capsys, "a-1").splitlines()[0] == message
     assert json.loads(shown(capsys, "a-1", "--json"))["failure"] is None
 
 

@@ -33,9 +33,9 @@ def refused(store: RunStore, reason: str, hint: str) -> None:
 def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "PutObject: AccessDenied: Access Denied; nothing was started"
+    message = "PutObject: AccessDenied: Access Denied; nothing was started"
     hint = "these credentials lack s3:PutObject"
-    refused(home, said, hint)
+    refused(home, message, hint)
     assert shown(capsys, "a-1").splitlines()[1:] == [
         f"  remedy      {hint}",
         "  next        cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE",
@@ -49,11 +49,11 @@ def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log
 def test_a_submit_that_the_quota_refused_names_the_quota_by_what_the_submit_has_said(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = (
+    message = (
         "1 x Standard_DS3_v2 are 4 vCPUs; the quota of standardDSv2Family is 0, 0 are in use;"
         " nothing was started"
     )
-    refused(home, said, "")
+    refused(home, message, "")
     text = shown(capsys, "a-1")
     assert "cause       the subscription's quota on Azure does not allow so many cores" in text
     assert "remedy      ask for more of standardDSv2Family in the studio" in text
@@ -161,7 +161,7 @@ def test_the_time_in_a_queue_is_not_said_to_be_a_run(
     write_events(folder, born, {"type": "submitted", "time": 941.0, "ref": {"arn": "arn:x"}})
     monkeypatch.setattr(Run, "status", Run.cached_status)
     monkeypatch.setattr(Run, "artifacts", lambda _: {})
-    for event, said in (
+    for event, message in (
         (None, "  waits       1 min"),
         ({"type": "node_started", "time": 970.0}, "  runs        30 s"),
     ):
@@ -169,7 +169,7 @@ def test_the_time_in_a_queue_is_not_said_to_be_a_run(
             write_events(folder, {**event, "node": 0})
         with pytest.raises(SystemExit):
             main(["status", "a-1"])
-        assert said in capsys.readouterr().out.splitlines()
+        assert message in capsys.readouterr().out.splitlines()
 
 
 def test_a_job_that_the_cloud_has_lost_is_not_said_to_look_like_no_failure(

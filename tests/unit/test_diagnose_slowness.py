@@ -86,10 +86,10 @@ def test_diagnose_as_json_has_the_shares(
 ) -> None:
     slow_run(home, entrypoint="train.py")
     assert run("diagnose", "a-1", "--json") == 0
-    found = json.loads(capsys.readouterr().out)["slowness"]
-    assert (found["cause"], found["share"], found["gain"]) == ("input", 0.6, 2.5)
-    assert found["shares"]["compute"] == 0.35
-    assert "num_workers" in found["change"], "a script of one's own has no --workers"
+    slowness = json.loads(capsys.readouterr().out)["slowness"]
+    assert (slowness["cause"], slowness["share"], slowness["gain"]) == ("input", 0.6, 2.5)
+    assert slowness["shares"]["compute"] == 0.35
+    assert "num_workers" in slowness["change"], "a script of one's own has no --workers"
 
 
 def test_a_healthy_run_has_nothing_to_change(
@@ -108,8 +108,8 @@ def test_ranks_that_had_no_core_are_told_of(
 ) -> None:
     slow_run(home, data=0.1, run_delay=run_delay)
     assert run("diagnose", "a-1") == 0
-    told = "for 30% of the time its ranks had no core: other work, or more ranks than cores"
-    assert (told in capsys.readouterr().out) == is_told
+    message = "for 30% of the time its ranks had no core: other work, or more ranks than cores"
+    assert (message in capsys.readouterr().out) == is_told
 
 
 def test_a_run_of_before_without_step_times_is_not_judged(
@@ -129,9 +129,9 @@ def test_the_report_at_the_end_says_so_in_one_line(
 ) -> None:
     """Not of a run that was short or healthy."""
     folder = slow_run(home, intervals=intervals, data=data)
-    found = Run(folder)
+    run = Run(folder)
     with click.Context(click.Command("attach")):
-        report(found, found.last_known())
+        report(run, run.last_known())
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  slow ")]
-    told = ["  slow        training waits for its data 60% of the time; cloudtrain diagnose a-1"]
-    assert lines == (told if is_told else [])
+    hints = ["  slow        training waits for its data 60% of the time; cloudtrain diagnose a-1"]
+    assert lines == (hints if is_told else [])

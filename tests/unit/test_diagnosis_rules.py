@@ -40,8 +40,8 @@ def name_of(rule: Rule | None) -> str:
 def test_there_is_one_example_for_each_rule_and_its_rule_is_what_it_is_diagnosed_as() -> None:
     assert len(RULES) >= 60
     assert list(EXAMPLES) == [rule.name for rule in RULES]
-    found = {name: name_of(diagnosed(line).rule) for name, line in EXAMPLES.items()}
-    assert {name: other for name, other in found.items() if other != name} == {}
+    rules = {name: name_of(diagnosed(line).rule) for name, line in EXAMPLES.items()}
+    assert {name: rule for name, rule in rules.items() if rule != name} == {}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -60,72 +60,76 @@ def test_what_people_reported_in_public_is_diagnosed_as_their_threads_say() -> N
     assert len({address for (_, address), _ in PUBLIC}) == len(PUBLIC), (
         "each is of a thread of its own"
     )
-    found = {
+    rules = {
         address: (name_of(diagnosed(*lines).rule), label) for (label, address), lines in PUBLIC
     }
-    assert {address: pair for address, pair in found.items() if pair[0] != pair[1]} == {}
+    assert {address: pair for address, pair in rules.items() if pair[0] != pair[1]} == {}
 
 
 @pytest.mark.parametrize(
     "line", ["Killed", "bash: line 1:  7 Killed                  python train.py", "exitcode: -9"]
 )
 def test_a_killed_process_alone_is_not_called_out_of_memory(line: str) -> None:
-    found = diagnosed("step 7  loss 0.25", line)
-    assert (name_of(found.rule), found.confidence) == ("killed", "low")
-    assert "if it was full" in found.remedy, "the remedy says how to find out, and assumes nothing"
+    diagnosis = diagnosed("step 7  loss 0.25", line)
+    assert (name_of(diagnosis.rule), diagnosis.confidence) == ("killed", "low")
+    assert "if it was full" in diagnosis.remedy, (
+        "the remedy says how to find out, and assumes nothing"
+    )
 
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_time_out_of_nccl_is_never_the_cause_while_anything_else_is_known(at: int) -> None:
     lines = [EXAMPLES["collective-timeout"]]
     lines.insert(at, EXAMPLES["disk-full"])
-    found = diagnosed(*lines)
-    assert name_of(found.rule) == "disk-full"
-    assert [each.rule.name for each in found.consequences] == ["collective-timeout"]
+    diagnosis = diagnosed(*lines)
+    assert name_of(diagnosis.rule) == "disk-full"
+    assert [consequence.rule.name for consequence in diagnosis.consequences] == [
+        "collective-timeout"
+    ]
 
 
 def test_where_only_consequences_are_known_the_cause_is_said_to_be_elsewhere() -> None:
-    found = diagnosed(EXAMPLES["collective-timeout"], EXAMPLES["launcher-summary"])
-    assert found.cause.startswith("the cause is not in what was read: ")
-    assert (found.confidence, found.restart) == ("low", None)
+    diagnosis = diagnosed(EXAMPLES["collective-timeout"], EXAMPLES["launcher-summary"])
+    assert diagnosis.cause.startswith("the cause is not in what was read: ")
+    assert (diagnosis.confidence, diagnosis.restart) == ("low", None)
 
 
 def test_a_failed_allocation_counts_before_the_errors_that_follow_from_it() -> None:
-    found = diagnosed(EXAMPLES["gpu-out-of-memory"], EXAMPLES["gpu-library-without-memory"])
-    assert name_of(found.rule) == "gpu-out-of-memory"
-    found = diagnosed(EXAMPLES["illegal-gpu-access"], EXAMPLES["gpu-memory-error"])
-    assert name_of(found.rule) == "gpu-memory-error"
-    found = diagnosed(EXAMPLES["gpu-call-failed"], EXAMPLES["illegal-gpu-access"])
-    assert name_of(found.rule) == "illegal-gpu-access", (
+    diagnosis = diagnosed(EXAMPLES["gpu-out-of-memory"], EXAMPLES["gpu-library-without-memory"])
+    assert name_of(diagnosis.rule) == "gpu-out-of-memory"
+    diagnosis = diagnosed(EXAMPLES["illegal-gpu-access"], EXAMPLES["gpu-memory-error"])
+    assert name_of(diagnosis.rule) == "gpu-memory-error"
+    diagnosis = diagnosed(EXAMPLES["gpu-call-failed"], EXAMPLES["illegal-gpu-access"])
+    assert name_of(diagnosis.rule) == "illegal-gpu-access", (
         "a rule of a kind says less than a general one"
     )
 
 
 def test_an_exception_that_no_rule_knows_gets_no_remedy() -> None:
-    found = diagnosed(
+    diagnosis = diagnosed(
         "Traceback (most recent call last):",
         '  File "train.py", line 6, in <module>',
         '    raise ValueError("CUDA out of memory, or so one may think")',
         "ValueError: the dog ate shard 3",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     )
-    assert (found.rule, found.remedy, found.confidence) == (None, "", "none")
+    assert (diagnosis.rule, diagnosis.remedy, diagnosis.confidence) == (None, "", "none")
     assert (
-        found.cause
+        diagnosis.cause
         == "the program raised ValueError: the dog ate shard 3 (train.py:6), which no rule knows"
     )
 
 
 def test_a_log_without_a_failure_is_not_given_one() -> None:
-    found = diagnosed(
+    diagnosis = diagnosed(
         "epoch 1  loss 0.25", "INFO: error 0.25, memory 7 GB", "[INFO] Killing subprocess 7"
     )
-    assert (found.rule, found.cause) == (None, "nothing in it looks like a failure")
+    assert (diagnosis.rule, diagnosis.cause) == (None, "nothing in it looks like a failure")
 
 
 def test_what_a_healthy_run_prints_is_taken_for_no_failure() -> None:
-    found = {line: name_of(diagnosed(line).rule) for line in HEALTHY}
-    assert {line: name for line, name in found.items() if name != "none"} == {}
+    rules = {line: name_of(diagnosed(line).rule) for line in HEALTHY}
+    assert {line: name for line, name in rules.items() if name != "none"} == {}
     assert name_of(diagnosed(*HEALTHY).rule) == "none"
     assert (
         name_of(diagnosed(*HEALTHY, EXAMPLES["settings-refused"], *HEALTHY).rule)
@@ -134,9 +138,11 @@ def test_what_a_healthy_run_prints_is_taken_for_no_failure() -> None:
 
 
 def test_what_is_unknown_comes_with_the_last_lines_that_look_like_errors() -> None:
-    found = diagnosed("ERROR: the flux compensator has failed", "bye")
-    assert (found.rule, found.cause) == (None, "no rule knows what failed here")
-    assert [line.text for line in found.last_lines] == ["ERROR: the flux compensator has failed"]
+    diagnosis = diagnosed("ERROR: the flux compensator has failed", "bye")
+    assert (diagnosis.rule, diagnosis.cause) == (None, "no rule knows what failed here")
+    assert [line.text for line in diagnosis.last_lines] == [
+        "ERROR: the flux compensator has failed"
+    ]
 
 
 PREFIXES = {
@@ -165,9 +171,12 @@ PREFIXES = {
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_marks_of_ranks_times_and_colours_in_front_of_a_line_are_understood(prefix: str) -> None:
-    found = diagnosed(f"{prefix}\x1b[31mMemoryError\x1b[0m")
-    assert name_of(found.rule) == "host-allocation-failed"
-    assert (found.evidence[0].text, found.evidence[0].rank) == ("MemoryError", PREFIXES[prefix])
+    diagnosis = diagnosed(f"{prefix}\x1b[31mMemoryError\x1b[0m")
+    assert name_of(diagnosis.rule) == "host-allocation-failed"
+    assert (diagnosis.evidence[0].text, diagnosis.evidence[0].rank) == (
+        "MemoryError",
+        PREFIXES[prefix],
+    )
 
 
 def test_no_line_takes_long_however_hostile_it_is() -> None:
@@ -181,10 +190,10 @@ def test_no_line_takes_long_however_hostile_it_is() -> None:
 
 
 def test_a_warning_counts_less_than_an_error_and_a_remedy_names_what_was_said() -> None:
-    found = diagnosed(f"UserWarning: {EXAMPLES['driver-too-old']}", EXAMPLES["disk-full"])
-    assert name_of(found.rule) == "disk-full"
+    diagnosis = diagnosed(f"UserWarning: {EXAMPLES['driver-too-old']}", EXAMPLES["disk-full"])
+    assert name_of(diagnosis.rule) == "disk-full"
     assert "ml.p4d.24xlarge for training job usage" in str(
         hint_for_message(EXAMPLES["sagemaker-quota"])
     )
-    others = EXAMPLES["gpu-out-of-memory"] + " Process 7 has 11.50 GiB memory in use."
-    assert diagnosed(others).remedy.startswith("another process holds 11.50 GiB")
+    out_of_memory = EXAMPLES["gpu-out-of-memory"] + " Process 7 has 11.50 GiB memory in use."
+    assert diagnosed(out_of_memory).remedy.startswith("another process holds 11.50 GiB")

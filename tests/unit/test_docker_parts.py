@@ -73,7 +73,7 @@ def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "image: dlc:pytorch-2.8\n",
@@ -91,10 +91,10 @@ def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(
         ("secrets: {A: {aws: 'ssm:a'}}\n", "add docker: 'env:A'"),
     ],
 )
-def test_what_makes_no_sense_here_is_refused_at_its_line(text: str, said: str) -> None:
+def test_what_makes_no_sense_here_is_refused_at_its_line(text: str, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         plan_of("docker", f"{text}name: digits\n")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_host_names_sort_like_the_nodes() -> None:
@@ -148,11 +148,11 @@ def test_each_container_has_its_own_name_and_gpus_and_the_same_network(tmp_path:
 
 
 def test_runs_of_one_id_in_two_data_folders_do_not_meet(tmp_path: Path) -> None:
-    (one, *_), (other, *_) = (
+    (one, *_), (second, *_) = (
         plain_specs(GPUS, tmp_path / name / "runs" / "run-1") for name in ("a", "b")
     )
-    assert one.network != other.network
-    assert one.labels != other.labels
+    assert one.network != second.network
+    assert one.labels != second.labels
 
 
 def test_a_container_is_read_back_as_it_was_written_and_holds_no_secret(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(
         "docker", "name: digits\nsecrets: {A: {docker: 'env:MINE', local: 'env:OTHER'}}\n"
     )
     monkeypatch.setenv("OTHER", "x")
-    assert [found.message for found in location_checks(plan)] == [
+    assert [issue.message for issue in location_checks(plan)] == [
         "secret A: the environment variable MINE is not set"
     ]
     monkeypatch.setenv("MINE", "x")
@@ -190,9 +190,13 @@ def test_the_rights_of_a_container_are_those_of_whoever_submits(
     launch = launches_of(plan)[0]
     for name, value in {"getuid": 1000, "getgid": 100, "getgroups": [100, 4711, 27]}.items():
         monkeypatch.setattr(os, name, lambda value=value: value)
-    own = emulator.spec(launch)
-    assert (own.user, own.groups, own.capabilities) == ("1000:100", ("27", "4711"), ())
-    assert own.ulimits == {"memlock": -1, "stack": 64 * 2**20}
+    container = emulator.spec(launch)
+    assert (container.user, container.groups, container.capabilities) == (
+        "1000:100",
+        ("27", "4711"),
+        (),
+    )
+    assert container.ulimits == {"memlock": -1, "stack": 64 * 2**20}
     assert plain_specs("name: digits\n", tmp_path / "runs" / "run-2")[0].ulimits == {}, (
         "only NCCL wants them"
     )
@@ -235,9 +239,11 @@ def test_a_node_that_does_not_say_gets_its_share_of_the_memory(
     text = "name: digits\nresources: {nodes: 2, processes: 2}\n"
     provider = docker.DockerProvider()
     spec = plan_of("docker", text).spec
-    said = {"stop_grace": 30}
-    assert provider.target(Settings(values=said), spec).config_as(DockerConfig).shm_bytes == 6 * GIB
-    limited = Settings(values={**said, "docker.memory": 4 * GIB})
+    options = {"stop_grace": 30}
+    assert (
+        provider.target(Settings(values=options), spec).config_as(DockerConfig).shm_bytes == 6 * GIB
+    )
+    limited = Settings(values={**options, "docker.memory": 4 * GIB})
     assert provider.target(limited, spec).config_as(DockerConfig).shm_bytes == 2 * GIB
 
 
@@ -278,21 +284,21 @@ ERRORS = {
 @pytest.mark.parametrize("text", ERRORS)
 def test_an_error_of_docker_is_told_with_the_next_step(text: str) -> None:
     message, hint = ERRORS[text]
-    told = translated(RuntimeError(text), "start it", image="train:1")
-    assert message in told.message
-    assert hint in (told.hint or "")
+    error = translated(RuntimeError(text), "start it", image="train:1")
+    assert message in error.message
+    assert hint in (error.hint or "")
 
 
 def test_a_missing_image_is_told_with_how_to_get_it() -> None:
-    told = missing_image("other:1")
-    assert told.message == "there is no image other:1 on this machine"
-    assert told.hint == "docker pull other:1, or image: auto, which is built"
+    error = missing_image("other:1")
+    assert error.message == "there is no image other:1 on this machine"
+    assert error.hint == "docker pull other:1, or image: auto, which is built"
 
 
-@pytest.mark.parametrize(("oom", "known"), [(False, ""), (True, " (out of host memory)")])
+@pytest.mark.parametrize(("oom", "reason"), [(False, ""), (True, " (out of host memory)")])
 @pytest.mark.parametrize("guess", [" (out of host memory?)", ": out of host memory", ""])
 def test_what_the_engine_knows_of_a_containers_memory_replaces_what_its_launcher_believes(
-    guess: str, oom: bool, known: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    guess: str, oom: bool, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
     unlimited = ContainerSpec(
@@ -317,11 +323,11 @@ def test_what_the_engine_knows_of_a_containers_memory_replaces_what_its_launcher
     }
     output.forward(f"::cloudtrain:: {json.dumps(ended)}\n".encode())
     output.finish(1, oom, unlimited, stop_requested=False, forced=False)
-    assert f'"was killed by SIGKILL{known}"' in capfd.readouterr().out
+    assert f'"was killed by SIGKILL{reason}"' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("code", "oom", "said"),
+    ("code", "oom", "message"),
     [
         (0, False, "the launcher never spoke"),
         (139, False, "its container was killed by SIGSEGV"),
@@ -330,7 +336,7 @@ def test_what_the_engine_knows_of_a_containers_memory_replaces_what_its_launcher
     ],
 )
 def test_a_container_without_a_last_word_is_given_one(
-    code: int, oom: bool, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    code: int, oom: bool, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
     unlimited = ContainerSpec(
@@ -339,7 +345,7 @@ def test_a_container_without_a_last_word_is_given_one(
     assert ContainerOutput(0, 1).finish(
         code, oom, unlimited, stop_requested=False, forced=False
     ) == (code or 1)
-    assert f'"{said}' in capfd.readouterr().out.replace("its container ended well, but ", "")
+    assert f'"{message}' in capfd.readouterr().out.replace("its container ended well, but ", "")
 
 
 class Elsewhere:
@@ -357,13 +363,13 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(
 ) -> None:
     plan = plan_of("docker", "name: digits\nimage: train:1\nentrypoint: train.py\n")
     monkeypatch.setattr(docker_checks, "docker_engine", lambda: nullcontext(Elsewhere()))
-    (found,) = docker_checks.container_checks(plan)
-    assert found.severity == "warning"
-    assert "the image train:1 is built for amd64, this machine is arm64" in found.message
+    (issue,) = docker_checks.container_checks(plan)
+    assert issue.severity == "warning"
+    assert "the image train:1 is built for amd64, this machine is arm64" in issue.message
     monkeypatch.setenv("DOCKER_HOST", "ssh://me@there")
     assert docker_checks.container_checks(plan) == []
-    (found,) = docker_checks.container_rules(plan)
-    assert (found.severity, "must be this machine's" in found.message) == ("error", True)
+    (issue,) = docker_checks.container_rules(plan)
+    assert (issue.severity, "must be this machine's" in issue.message) == ("error", True)
 
 
 @pytest.mark.parametrize("file", ["missing", "left behind"])
@@ -388,9 +394,9 @@ def test_an_engine_that_does_not_answer_leaves_no_socket_open(
 
 def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudtrain.providers.docker.engine", None)
-    found = get_provider("docker").checks(plan_of("docker", "name: digits\n"), starting=True)
-    assert "containers and images need Docker's SDK, which is not installed" in found[0].message
-    assert found[0].hint == 'pip install "cloudtrain[docker]"'
+    checks = get_provider("docker").checks(plan_of("docker", "name: digits\n"), starting=True)
+    assert "containers and images need Docker's SDK, which is not installed" in checks[0].message
+    assert checks[0].hint == 'pip install "cloudtrain[docker]"'
 
 
 def test_nobody_listening_is_noticed() -> None:
@@ -414,20 +420,23 @@ def context(folder: Path, name: str, host: str, *, current: bool = True) -> None
 
 
 def test_the_engine_is_looked_for_where_the_docker_program_looks(tmp_path: Path) -> None:
-    own = {"DOCKER_CONFIG": str(tmp_path)}
-    assert address(own) == ("unix:///var/run/docker.sock", "")
+    own_config = {"DOCKER_CONFIG": str(tmp_path)}
+    assert address(own_config) == ("unix:///var/run/docker.sock", "")
     context(tmp_path, "desktop", "unix:///home/me/docker.sock")
     context(tmp_path, "far", "ssh://me@there", current=False)
-    assert address(own) == ("unix:///home/me/docker.sock", "the docker context desktop")
-    assert environment_of_sdk(own)["DOCKER_HOST"] == "unix:///home/me/docker.sock"
-    assert address({**own, "DOCKER_HOST": "tcp://127.0.0.1:1"}) == (
+    assert address(own_config) == ("unix:///home/me/docker.sock", "the docker context desktop")
+    assert environment_of_sdk(own_config)["DOCKER_HOST"] == "unix:///home/me/docker.sock"
+    assert address({**own_config, "DOCKER_HOST": "tcp://127.0.0.1:1"}) == (
         "tcp://127.0.0.1:1",
         "DOCKER_HOST",
     )
-    asked = {**own, "DOCKER_HOST": "tcp://127.0.0.1:1", "DOCKER_CONTEXT": "far"}
-    assert address(asked) == ("ssh://me@there", "the docker context far")
-    assert "DOCKER_HOST" not in environment_of_sdk(asked)
-    assert address({**own, "DOCKER_CONTEXT": "default"}) == ("unix:///var/run/docker.sock", "")
+    remote_config = {**own_config, "DOCKER_HOST": "tcp://127.0.0.1:1", "DOCKER_CONTEXT": "far"}
+    assert address(remote_config) == ("ssh://me@there", "the docker context far")
+    assert "DOCKER_HOST" not in environment_of_sdk(remote_config)
+    assert address({**own_config, "DOCKER_CONTEXT": "default"}) == (
+        "unix:///var/run/docker.sock",
+        "",
+    )
 
 
 def test_an_engine_of_another_machine_is_refused_by_its_context(
@@ -437,9 +446,9 @@ def test_an_engine_of_another_machine_is_refused_by_its_context(
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     context(tmp_path, "far", "ssh://me@there")
     plan = plan_of("docker", "name: digits\nimage: train:1\n")
-    (found,) = [found for found in docker_checks.container_rules(plan) if "engine" in found.message]
-    assert found.message.startswith("the docker context far is ssh://me@there: ")
-    assert "docker context use default" in (found.hint or "")
+    (issue,) = [issue for issue in docker_checks.container_rules(plan) if "engine" in issue.message]
+    assert issue.message.startswith("the docker context far is ssh://me@there: ")
+    assert "docker context use default" in (issue.hint or "")
     refused = translated(RuntimeError("Connection refused"), "start it")
     assert refused.message == "no Docker engine answers at ssh://me@there (the docker context far)"
 
@@ -462,16 +471,16 @@ HINTS = {
 
 @pytest.mark.parametrize("number", range(len(HINTS)))
 def test_what_an_image_or_its_container_lacks_is_told_with_the_setting(number: int) -> None:
-    said = list(HINTS)[number]
-    assert HINTS[said] in (hint_for_message(f"RuntimeError: {said}") or "")
+    text = list(HINTS)[number]
+    assert HINTS[text] in (hint_for_message(f"RuntimeError: {text}") or "")
 
 
 def test_a_place_for_all_providers_is_one_for_rehearsals_too() -> None:
     plan = {"provider": "docker", "facts": {"folder": "/job"}, "spec": {"inputs": {}}}
-    for places, found in (
+    for places, outcomes in (
         ({"aws": "s3://b/c/", "*": "./data"}, "/job/data"),
         ({"aws": "s3://b/c/", "*": "./data", "local": "./mine"}, "/job/mine"),
         ({"*": "s3://b/c/"}, ""),
     ):
         plan["spec"] = {"inputs": {"train": {"uri": places}}}
-        assert EmulatedPlan.from_json(plan).local_input("train") == found
+        assert EmulatedPlan.from_json(plan).local_input("train") == outcomes

@@ -45,7 +45,9 @@ def denied(needs: list[Need], policy: list[Statement]) -> list[str]:
     ]
     assert attempts
     return [
-        f"{each.action} on {each.resource}" for each in attempts if not is_allowed(each, policy)
+        f"{attempt.action} on {attempt.resource}"
+        for attempt in attempts
+        if not is_allowed(attempt, policy)
     ]
 
 
@@ -67,7 +69,7 @@ def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: P
 
 def test_doctor_asks_for_nothing_that_is_not_listed(tmp_path: Path) -> None:
     made = account(tmp_path)
-    asked = {action for need in needs_of_submit(made) for action in need.actions}
-    assert asked <= {each.action for each in SUBMITTER}
-    asked = {action for need in needs_of_job(made) for action in need.actions}
-    assert asked <= {each.action for each in JOB}
+    actions = {action for need in needs_of_submit(made) for action in need.actions}
+    assert actions <= {right.action for right in SUBMITTER}
+    actions = {action for need in needs_of_job(made) for action in need.actions}
+    assert actions <= {right.action for right in JOB}

@@ -64,8 +64,8 @@ def mistakes(text: str) -> list[str]:
     ],
 )
 def test_a_word_means_what_yaml_1_2_says(written: str, value: Any) -> None:
-    found = read(f"a: {written}\n").values["a"]
-    assert (found, isinstance(found, bool)) == (value, isinstance(value, bool))
+    parsed = read(f"a: {written}\n").values["a"]
+    assert (parsed, isinstance(parsed, bool)) == (value, isinstance(value, bool))
 
 
 def test_not_a_number_is_a_number() -> None:

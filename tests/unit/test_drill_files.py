@@ -52,8 +52,8 @@ def test_the_largest_file_of_the_newest_checkpoint_is_torn(tmp_path: Path) -> No
     save(tmp_path / "step-2" / "manifest.json", age=5)
     save(tmp_path / "best.pt", size=5000)
     assert newest_file(tmp_path) == tmp_path / "best.pt"
-    known = ("step-1", "step-2")
-    assert newest_file(tmp_path, known) == tmp_path / "step-2" / "weights.pt", (
+    checkpoints = ("step-1", "step-2")
+    assert newest_file(tmp_path, checkpoints) == tmp_path / "step-2" / "weights.pt", (
         "what the program calls a checkpoint"
     )
 

@@ -60,15 +60,15 @@ def restarted(why: str = "rank 1 (node 0) was killed by SIGKILL") -> Event:
     return event("restarted", time=20.0, node=0, attempt=1, why=why)
 
 
-def drill_run(found: Sequence[Event], digest: str = "", *, overdue: bool = False) -> DrillRun:
-    left = (
+def drill_run(events: Sequence[Event], digest: str = "", *, overdue: bool = False) -> DrillRun:
+    files = (
         Trained(by="parameters_sha256", values={"parameters_sha256": digest})
         if digest
         else Trained()
     )
-    state = fold("digits-1", iter(found))
+    state = fold("digits-1", iter(events))
     return DrillRun(
-        run="digits-1", state=state, history=history_of(found), trained=left, overdue=overdue
+        run="digits-1", state=state, history=history_of(events), trained=files, overdue=overdue
     )
 
 
@@ -76,7 +76,7 @@ REFERENCE = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
 
 
 def test_a_job_that_restarts_in_place_and_ends_with_the_same_parameters_has_recovered() -> None:
-    found = judge(
+    finding = judge(
         REFERENCE,
         [
             drill_run(
@@ -84,28 +84,28 @@ def test_a_job_that_restarts_in_place_and_ends_with_the_same_parameters_has_reco
             )
         ],
     )
-    assert (found.verdict, found.compared, found.rerun) == (
+    assert (finding.verdict, finding.compared, finding.rerun) == (
         Verdict.SAME,
         "parameters_sha256",
         False,
     )
-    assert found.seen == "rank 1 (node 0) was killed by SIGKILL"
-    assert found.steps_lost == 10
+    assert finding.seen == "rank 1 (node 0) was killed by SIGKILL"
+    assert finding.steps_lost == 10
 
 
 def test_other_parameters_after_a_rerun_are_told_apart() -> None:
     first = drill_run(
         [*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")]
     )
-    found = judge(
+    finding = judge(
         REFERENCE, [first, drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "bb")]
     )
-    assert (found.verdict, found.rerun, found.differing) == (
+    assert (finding.verdict, finding.rerun, finding.differing) == (
         Verdict.OTHER,
         True,
         ("parameters_sha256",),
     )
-    assert found.seen == "the launcher of node 0 was killed by SIGKILL"
+    assert finding.seen == "the launcher of node 0 was killed by SIGKILL"
 
 
 def test_a_job_that_leaves_nothing_to_compare_has_recovered_without_a_proof() -> None:
@@ -115,9 +115,9 @@ def test_a_job_that_leaves_nothing_to_compare_has_recovered_without_a_proof() ->
 
 def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
     failed = drill_run([*reports(10), ended("failed", reason="rank 1 failed", error=CAUSE)])
-    found = judge(REFERENCE, [failed])
-    assert (found.verdict, found.steps_lost) == (Verdict.NAMED, None)
-    assert "No space left" in found.seen
+    finding = judge(REFERENCE, [failed])
+    assert (finding.verdict, finding.steps_lost) == (Verdict.NAMED, None)
+    assert "No space left" in finding.seen
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,11 @@ def test_a_program_that_begins_anew_has_lost_all_steps_and_one_without_reports_a
 
 
 def test_both_nodes_of_a_job_tell_of_one_restart() -> None:
-    found = history_of([*reports(10), restarted(RESTART_ELSEWHERE), restarted(), *reports(10, 20)])
-    assert [attempt.steps for attempt in found.attempts] == [[10], [10, 20]]
-    assert found.restart_reasons == ["rank 1 (node 0) was killed by SIGKILL"]
+    history = history_of(
+        [*reports(10), restarted(RESTART_ELSEWHERE), restarted(), *reports(10, 20)]
+    )
+    assert [attempt.steps for attempt in history.attempts] == [[10], [10, 20]]
+    assert history.restart_reasons == ["rank 1 (node 0) was killed by SIGKILL"]
 
 
 def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: Path) -> None:
@@ -206,23 +208,25 @@ def changes(
 
 
 def test_each_shortcoming_has_its_advice() -> None:
-    same = Finding(verdict=Verdict.SAME, steps_lost=0)
-    other = Finding(verdict=Verdict.OTHER, steps_lost=0, differing=("model.pt",))
-    assert changes(Fault.RANK_KILLED, same) == ""
-    assert "limits.restarts is 0" in changes(Fault.RANK_KILLED, same, replace(JOB, restarts=0))
-    assert "limits.retries is 0" in changes(Fault.NODE_LOST, same, replace(JOB, retries=0))
+    same_state = Finding(verdict=Verdict.SAME, steps_lost=0)
+    other_state = Finding(verdict=Verdict.OTHER, steps_lost=0, differing=("model.pt",))
+    assert changes(Fault.RANK_KILLED, same_state) == ""
+    assert "limits.restarts is 0" in changes(
+        Fault.RANK_KILLED, same_state, replace(JOB, restarts=0)
+    )
+    assert "limits.retries is 0" in changes(Fault.NODE_LOST, same_state, replace(JOB, retries=0))
     assert "seed the program" in changes(
-        Fault.RANK_KILLED, other, replace(JOB, is_reproducible=False)
+        Fault.RANK_KILLED, other_state, replace(JOB, is_reproducible=False)
     )
     assert "does not restore all" in changes(
-        Fault.RANK_KILLED, other, replace(JOB, is_reproducible=True)
+        Fault.RANK_KILLED, other_state, replace(JOB, is_reproducible=True)
     )
-    assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same, saved_at_stop=False))
-    assert changes(Fault.SIGTERM, replace(same, saved_at_stop=True, steps_lost=1)) == ""
+    assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same_state, saved_at_stop=False))
+    assert changes(Fault.SIGTERM, replace(same_state, saved_at_stop=True, steps_lost=1)) == ""
     killed = drill_run(
         [ended("stopped", reason="stop was asked (by force, after the grace period)")]
     )
-    assert "within the grace period (120 s" in changes(Fault.SIGTERM, same, faulty=killed)
+    assert "within the grace period (120 s" in changes(Fault.SIGTERM, same_state, faulty=killed)
     named = Finding(verdict=Verdict.NAMED)
     unnoticed = Finding(verdict=Verdict.UNNOTICED)
     assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, named)

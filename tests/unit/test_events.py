@@ -95,11 +95,11 @@ def test_a_metric_of_four_hundred_digits_and_one_that_is_no_number_can_be_shown(
     lines = [
         line(type="metrics", step=10**400, values={"loss": value, "fine": 1}) for value in values
     ]
-    events, said = split_events(
+    events, errors = split_events(
         [*lines, line(type="progress", step=10**400, steps=3, loss=10**400)], 0
     )
-    assert said[0] == b"[node 0 metrics] loss inf  fine 1"
-    assert len(said) == len(lines) + 1, "each is a line of the log"
+    assert errors[0] == b"[node 0 metrics] loss inf  fine 1"
+    assert len(errors) == len(lines) + 1, "each is a line of the log"
     state = fold_json("x", [BORN, *(event.to_json() for event in events)])
     assert state.curves["loss"].values[:1] == [math.inf]
     assert len(state.curves["loss"].values) == 7, "null is how JSON says what is no number"
@@ -133,14 +133,14 @@ def test_what_does_not_keep_to_the_schema_is_text(event: dict[str, Any]) -> None
 
 
 def test_a_cause_that_lacks_what_it_needs_is_left_out_of_the_end() -> None:
-    told = {
+    event = {
         "type": "ended",
         "time": 9.0,
         "state": "failed",
         "reason": "the log says",
         "error": {"message": "x"},
     }
-    state = fold_json("x", [BORN, told])
+    state = fold_json("x", [BORN, event])
     assert (state.state, state.error, explain(state)) == ("failed", None, "the log says")
 
 
@@ -161,8 +161,8 @@ def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None
     assert event.reason == "rank 3 (node 1) failed"
     assert event.error
     assert event.error.message == "ended with exit code 0 while rank 0 (node 0) still waited for it"
-    again = [events[0], {"type": "restarted", "time": 4.5, "node": 0, "attempt": 1}, *events[1:]]
-    error = ended_event(fold_json("x", [BORN, *again]), FinalState("failed", ""), 9.0).error
+    repeated = [events[0], {"type": "restarted", "time": 4.5, "node": 0, "attempt": 1}, *events[1:]]
+    error = ended_event(fold_json("x", [BORN, *repeated]), FinalState("failed", ""), 9.0).error
     assert error
     assert error.rank == 0
 

@@ -22,7 +22,7 @@ FILES = {
 }
 
 
-def said(folder: Path, args: Any, **files: str) -> list[str]:
+def problems(folder: Path, args: Any, **files: str) -> list[str]:
     """What is wrong with the job, each mistake without its place."""
     write(folder / "job", {**FILES, **files})
     (folder / "job" / "job.yaml").write_text(str({"name": "t", "args": args}))
@@ -36,7 +36,7 @@ def said(folder: Path, args: Any, **files: str) -> list[str]:
     "named", ["net:build", "net:Net", "net:Head", "pk.models:anything", "torch.nn:Linear"]
 )
 def test_what_a_module_has_or_may_have_is_taken(tmp_path: Path, named: str) -> None:
-    assert said(tmp_path, {"model": named, "task": "digits"}) == []
+    assert problems(tmp_path, {"model": named, "task": "digits"}) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_a_module_has_or_may_have_is_taken(tmp_path: Path, named: str) -> N
 def test_what_no_module_has_is_a_mistake_at_its_line(
     tmp_path: Path, named: str, mistake: str
 ) -> None:
-    (line,) = said(tmp_path, {"model": named, "task": "digits"})
+    (line,) = problems(tmp_path, {"model": named, "task": "digits"})
     assert line.startswith(mistake)
 
 
@@ -78,16 +78,16 @@ def test_what_no_module_has_is_a_mistake_at_its_line(
 def test_arguments_that_name_no_function_are_no_mistake_of_the_source(
     tmp_path: Path, args: Any
 ) -> None:
-    assert not [line for line in said(tmp_path, args) if "named" in line or "module" in line]
+    assert not [line for line in problems(tmp_path, args) if "named" in line or "module" in line]
 
 
 def test_it_is_found_among_arguments_in_a_list_too(tmp_path: Path) -> None:
-    found = said(tmp_path, ["--task", "digits", "--model=net:bild", "--optimizer", "net:adam"])
-    assert [line.partition(": ")[0] for line in found] == ["args[2]", "args[3]"]
+    lines = problems(tmp_path, ["--task", "digits", "--model=net:bild", "--optimizer", "net:adam"])
+    assert [line.partition(": ")[0] for line in lines] == ["args[2]", "args[3]"]
 
 
 def test_what_the_module_imports_must_be_brought(tmp_path: Path) -> None:
-    (line,) = said(
+    (line,) = problems(
         tmp_path,
         {"model": "net:build", "task": "digits"},
         **{"deep.py": "import no_such_thing as Head\n"},

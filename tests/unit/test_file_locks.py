@@ -107,17 +107,17 @@ def test_a_lock_ends_with_its_process(tmp_path: Path, env: dict[str, str]) -> No
 def test_a_waiting_process_is_told_once_and_gets_the_lock(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
-    told = threading.Event()
+    signal = threading.Event()
     order = list[str]()
 
     def second() -> None:
-        with locked(tmp_path / "lock", on_wait=told.set):
+        with locked(tmp_path / "lock", on_wait=signal.set):
             order.append("second")
 
     first = taken(tmp_path / "lock")
     thread = threading.Thread(target=second)
     thread.start()
-    assert told.wait(HANG_SECONDS)
+    assert signal.wait(HANG_SECONDS)
     order.append("first")
     first.release()
     thread.join(HANG_SECONDS)

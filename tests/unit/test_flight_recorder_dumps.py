@@ -67,10 +67,10 @@ def test_a_rank_that_did_not_come_is_named_with_those_that_wait_for_it(tmp_path:
         == "rank 1 did not come to all_reduce, number 8 of default_pg [0, 1, 2]; ranks 0, 2 wait"
         " for it"
     )
-    found = with_flight_record(
+    diagnosis = with_flight_record(
         Diagnosis(cause="only a time-out is known", confidence="none"), record
     )
-    assert (found.cause, found.restart) == (record.sentence, None)
+    assert (diagnosis.cause, diagnosis.restart) == (record.sentence, None)
 
 
 def test_a_rank_that_waits_for_a_missing_one_is_a_victim(tmp_path: Path) -> None:

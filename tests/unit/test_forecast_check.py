@@ -21,7 +21,7 @@ FOUND = Forecast(
 )  # fmt: skip
 
 
-def there(**changes: Any) -> There:
+def on_machine(**changes: Any) -> There:
     usual: dict[str, Any] = {
         "machines": "2 x ml.g5.12xlarge",
         "usd_per_hour": 14.18,
@@ -44,7 +44,7 @@ def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
 
 
 def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
-    _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, there=there()))
+    _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, there=on_machine()))
     assert (
         machine
         == "  2 x ml.g5.12xlarge: another machine, and how fast it is cannot be told here; 14.18"
@@ -66,15 +66,19 @@ def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
 def test_a_limit_that_is_far_away_and_what_is_not_known_are_said(
     changes: dict[str, Any], words: str
 ) -> None:
-    assert words in "\n".join(forecast_lines(FirstSteps(forecast=FOUND, there=there(**changes))))
+    assert words in "\n".join(
+        forecast_lines(FirstSteps(forecast=FOUND, there=on_machine(**changes)))
+    )
 
 
 def test_without_a_forecast_the_reason_is_said_and_what_the_limit_allows() -> None:
-    found = FirstSteps(reason="the job has reported no steps", there=there(times_as_fast=None))
-    lines = forecast_lines(found)
+    first_steps = FirstSteps(
+        reason="the job has reported no steps", there=on_machine(times_as_fast=None)
+    )
+    lines = forecast_lines(first_steps)
     assert lines[0] == "forecast: none: the job has reported no steps"
     assert lines[-1] == "  limits.max_cost allows 50 s there"
-    assert found.to_json()["there"]["times_as_fast"] is None
+    assert first_steps.to_json()["there"]["times_as_fast"] is None
 
 
 def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_processes(
@@ -87,18 +91,18 @@ def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_process
     )
     job = api.load(tmp_path / "job" / "job.yaml")
     target = api.plan(job, "aws", data_dir=str(tmp_path / "data"), preview=True)
-    here = first_steps._plan_here(job, target, str(tmp_path / "data"))
-    assert (here.provider, here.gpus, here.processes, here.spec.resources.nodes) == (
+    plan = first_steps._plan_here(job, target, str(tmp_path / "data"))
+    assert (plan.provider, plan.gpus, plan.processes, plan.spec.resources.nodes) == (
         "local",
         0,
         4,
         2,
     )
-    assert (here.spec.limits.restarts, here.spec.limits.max_cost) == (0, None)
+    assert (plan.spec.limits.restarts, plan.spec.limits.max_cost) == (0, None)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["--forecast", "job.yaml"],
@@ -107,19 +111,19 @@ def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_process
         (["--forecast=0"], "0 is not between 1 and 3600 seconds"),
     ],
 )
-def test_a_wrong_number_of_seconds_is_refused(words: list[str], said: str) -> None:
-    done = CliRunner().invoke(cli, ["check", *words])
-    assert done.exit_code == 2
-    assert said in done.output
+def test_a_wrong_number_of_seconds_is_refused(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, ["check", *words])
+    assert result.exit_code == 2
+    assert message in result.output
 
 
 def test_the_folder_of_a_forecast_that_was_killed_is_removed_and_that_of_one_that_goes_on_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left = tmp_path / f"{first_steps.SCRATCH}left"
-    left.mkdir()
-    (left / first_steps.LOCK).touch()
-    with first_steps._scratch_folder() as one, first_steps._scratch_folder() as other:
-        assert {str(path) for path in tmp_path.iterdir()} == {one, other}
+    leftover = tmp_path / f"{first_steps.SCRATCH}left"
+    leftover.mkdir()
+    (leftover / first_steps.LOCK).touch()
+    with first_steps._scratch_folder() as one, first_steps._scratch_folder() as second:
+        assert {str(path) for path in tmp_path.iterdir()} == {one, second}
     assert [*tmp_path.iterdir()] == []

@@ -85,7 +85,7 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     run = run_of(tmp_path)
     run.status()
     run.status()
-    again = Run(run.folder).status()
+    status = Run(run.folder).status()
     [message] = warnings_of(run)
     assert message.startswith(
         "limits.max_cost will stop this run after 5 min, at about step 290 of 1000: it needs 16"
@@ -98,7 +98,7 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     )
     assert raised
     assert int(raised[1]) >= 11, "what the run needs, and two minutes to stop"
-    assert again.warnings == [message]
+    assert status.warnings == [message]
 
 
 def test_after_a_limit_has_stopped_it_the_rerun_has_a_higher_one_and_nobody_is_told_to_stop_it(
@@ -111,11 +111,11 @@ def test_after_a_limit_has_stopped_it_the_rerun_has_a_higher_one_and_nobody_is_t
         {"type": "ended", "time": time.time(), "state": "stopped", "reason": "the time is over"},
     )
     for word in ("status", "wait"):
-        told = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), word, run.id]).output
+        output = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), word, run.id]).output
         assert re.search(
-            rf"next +cloudtrain rerun {run.id} --set 'limits.max_cost=\d+ USD'", told
-        ), told
-        assert "To have it end" not in told
+            rf"next +cloudtrain rerun {run.id} --set 'limits.max_cost=\d+ USD'", output
+        ), output
+        assert "To have it end" not in output
 
 
 def test_before_the_first_minute_of_training_nothing_is_warned_of(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
     assert "in all (" in line
     assert " USD (" in line
     assert "  warning     limits.max_cost will stop this run" in shown
-    found = json.loads(
+    document = json.loads(
         CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id, "--json"]).stdout
     )
-    forecast = found["forecast"]
+    forecast = document["forecast"]
     assert (
         forecast["total_seconds"]["low"]
         < forecast["total_seconds"]["likely"]

@@ -119,10 +119,10 @@ def test_what_was_not_kept_is_told_again_once_there_is_space(
     assert run.status().state == "succeeded"
     monkeypatch.undo()
     use(Cloud(Ended(time=3.0, state="succeeded")), monkeypatch)
-    again = cloudtrain.Run(run.folder)
-    assert not again.cached_status().has_ended
-    assert again.status().state == "succeeded"
-    assert again.unstored == ""
+    run_again = cloudtrain.Run(run.folder)
+    assert not run_again.cached_status().has_ended
+    assert run_again.status().state == "succeeded"
+    assert run_again.unstored == ""
     assert any(isinstance(event, Ended) for event in run.folder.events())
 
 

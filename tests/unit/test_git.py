@@ -60,11 +60,11 @@ class Git:
 
     def __call__(self, script: str) -> str:
         argv = ["sh", "-ec", script]
-        done = subprocess.run(
+        process = subprocess.run(
             argv, cwd=self.top, env=ENV, capture_output=True, text=True, timeout=HANG_SECONDS
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
     @property
     def commit(self) -> str:
@@ -440,10 +440,10 @@ def test_the_index_stays_as_it_is(git: Git) -> None:
 def test_what_a_hook_of_another_repository_is_told_is_not_heard(
     git: Git, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Git(git.top.parent / "other")
-    other("git init -q; touch file; git add file; git commit -qm other")
-    monkeypatch.setenv("GIT_DIR", str(other.top / ".git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(other.index))
+    second = Git(git.top.parent / "other")
+    second("git init -q; touch file; git add file; git commit -qm other")
+    monkeypatch.setenv("GIT_DIR", str(second.top / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(second.index))
     assert git_state(git.top) == GitState(git.commit, False)
 
 
@@ -454,14 +454,14 @@ def test_importing_it_loads_next_to_nothing() -> None:
     heavy = {"hashlib", "struct", "zlib", "subprocess", "json", "tempfile"}
     code = "import sys, cloudtrain.source; old = set(sys.modules); import cloudtrain.source.git"
     code += f"; print({heavy!r} & (set(sys.modules) - old))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
         check=True,
     )
-    assert done.stdout == "set()\n"
+    assert process.stdout == "set()\n"
 
 
 def test_outside_a_repository_no_process_is_started(

@@ -57,11 +57,11 @@ def test_gpus_are_named_in_the_order_in_which_cuda_shows_them() -> None:
 
 
 def test_the_jobs_own_choice_counts_more_than_that_of_whoever_submits() -> None:
-    theirs = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": "2,3"}, theirs) == "2,3"
-    assert gpus.chosen({}, theirs) == "0"
+    environment = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": "2,3"}, environment) == "2,3"
+    assert gpus.chosen({}, environment) == "0"
     assert gpus.chosen({}, {}) is None
-    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": ""}, theirs) == "", "none at all is a choice"
+    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": ""}, environment) == "", "none at all is a choice"
 
 
 @pytest.fixture
@@ -130,11 +130,11 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(
     tmp_path: Path, four: list[str]
 ) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path / "runs" / "other-1"), *four]
-    other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert other.stdout is not None
-    assert other.stdin is not None
+    second = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    assert second.stdin is not None
     try:
-        assert other.stdout.readline().split() == four[:2]
+        assert second.stdout.readline().split() == four[:2]
         emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\n")
         with emulator._gpu_locks:
             assert emulator.spec(launches[0]).gpus == (four[2], four[3])
@@ -147,11 +147,11 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(
             " other-1"
         )
         plan = plan_of("docker", "name: digits\nimage: train:1\nresources: {gpus: 3}\n")
-        (found,) = docker_checks._gpu_issues(plan, 3)
-        assert (found.severity, found.message) == ("error", refused.value.message)
+        (issue,) = docker_checks._gpu_issues(plan, 3)
+        assert (issue.severity, issue.message) == ("error", refused.value.message)
         with closing(ExitStack()) as held:
             assert gpus.take(four, 4, held, shared=True) == tuple(four)
     finally:
-        other.kill()
-        other.communicate()
+        second.kill()
+        second.communicate()
     assert gpus.busy(four) == {}

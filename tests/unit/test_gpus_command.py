@@ -31,7 +31,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def found(*arguments: str) -> list[dict[str, Any]]:
+def listed(*arguments: str) -> list[dict[str, Any]]:
     result = call("gpus", *arguments, "--json")
     assert (result.code, result.err) == (0, "")
     machines: list[dict[str, Any]] = json.loads(result.out)["machines"]
@@ -39,17 +39,17 @@ def found(*arguments: str) -> list[dict[str, Any]]:
 
 
 def names(*arguments: str) -> list[str]:
-    return [each["instance_type"] for each in found(*arguments)]
+    return [offer["instance_type"] for offer in listed(*arguments)]
 
 
 def test_every_machine_with_gpus_is_shown_the_cheapest_first_and_unknown_prices_last() -> None:
-    prices = [each["usd_per_hour"] for each in found()]
+    prices = [offer["usd_per_hour"] for offer in listed()]
     assert len(prices) == sum(row.gpus > 0 for name in PROVIDERS for row in instances(name))
     assert UNKNOWN
     assert prices[-len(UNKNOWN) :] == [None] * len(UNKNOWN)
-    known = prices[: -len(UNKNOWN)]
-    assert known == sorted(known)
-    assert min(known) > 0
+    priced = prices[: -len(UNKNOWN)]
+    assert priced == sorted(priced)
+    assert min(priced) > 0
 
 
 def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
@@ -81,25 +81,25 @@ def test_where_no_machine_passes_each_filter_is_named_without_which_there_are_so
 
 
 def test_filters_by_memory_price_and_provider() -> None:
-    assert {each["gpu"] for each in found("--min-memory", "24", "--max-price", "1.50")} == {
+    assert {offer["gpu"] for offer in listed("--min-memory", "24", "--max-price", "1.50")} == {
         "A10G",
         "L4",
     }
-    assert {each["gpu"] for each in found("--min-memory", "80 GiB", "--max-price", "4 USD")} == {
+    assert {offer["gpu"] for offer in listed("--min-memory", "80 GiB", "--max-price", "4 USD")} == {
         "A100"
     }
-    assert {each["provider"] for each in found("--provider", "azure")} == {"azure"}
-    assert all(each["usd_per_hour"] <= 5 for each in found("--max-price", "5"))
+    assert {offer["provider"] for offer in listed("--provider", "azure")} == {"azure"}
+    assert all(offer["usd_per_hour"] <= 5 for offer in listed("--max-price", "5"))
 
 
 def test_orders() -> None:
     per_gpu = [
-        each["usd_per_hour"] / each["gpus"]
-        for each in found("--sort", "gpu-price")
-        if each["usd_per_hour"]
+        offer["usd_per_hour"] / offer["gpus"]
+        for offer in listed("--sort", "gpu-price")
+        if offer["usd_per_hour"]
     ]
     assert per_gpu == sorted(per_gpu)
-    memory = [each["gpu_memory_gib"] or 0 for each in found("--sort", "memory")]
+    memory = [offer["gpu_memory_gib"] or 0 for offer in listed("--sort", "memory")]
     assert memory == sorted(memory, reverse=True)
     assert names("T4", "--sort", "name", "--provider", "aws") == sorted(
         names("T4", "--provider", "aws")
@@ -137,7 +137,9 @@ def test_a_price_that_is_not_known_is_said_to_be_unknown_and_is_null() -> None:
     line = next(line for line in result.out.splitlines() if line.startswith(row.instance_type))
     assert "unknown" in line
     assert "0.00" not in result.out
-    json_row = next(each for each in found(row.gpu) if each["instance_type"] == row.instance_type)
+    json_row = next(
+        offer for offer in listed(row.gpu) if offer["instance_type"] == row.instance_type
+    )
     assert (json_row["usd_per_hour"], json_row["price_as_of"], json_row["spot_usd_per_hour"]) == (
         None,
         None,
@@ -169,11 +171,11 @@ def test_a_region_of_ones_own_table_can_be_asked_for(tmp_path: Path) -> None:
     header = "instance_type,usd_per_hour,region,as_of"
     (tmp_path / "mine.csv").write_text(f"{header}\nml.p4d.24xlarge,20,eu-west-1,2026-11-01\n")
     shown = {
-        each["instance_type"]: each["usd_per_hour"]
-        for each in found("A100:8", "--region", "eu-west-1")
+        offer["instance_type"]: offer["usd_per_hour"]
+        for offer in listed("A100:8", "--region", "eu-west-1")
     }
     assert shown == {"ml.p4d.24xlarge": 20.0, "ml.p4de.24xlarge": None}
-    assert 20.0 in [each["usd_per_hour"] for each in found("A100:8", "--region", "all")]
+    assert 20.0 in [offer["usd_per_hour"] for offer in listed("A100:8", "--region", "all")]
 
 
 @pytest.fixture
@@ -216,12 +218,12 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(
     ]
     lists.asked.clear()
     everywhere = {
-        (each["instance_type"], each["region"]) for each in found("T4:1", "--region", "all")
+        (offer["instance_type"], offer["region"]) for offer in listed("T4:1", "--region", "all")
     }
     assert {("ml.g4dn.xlarge", "eu-west-1"), ("ml.g4dn.xlarge", "us-east-1")} <= everywhere
-    shown = found("T4:1", "--region", "eu-west-1")
-    assert [each["usd_per_hour"] for each in shown] == [0.8] + [None] * (len(shown) - 1)
-    assert {each["provider"] for each in shown} == {"aws"}
+    shown = listed("T4:1", "--region", "eu-west-1")
+    assert [offer["usd_per_hour"] for offer in shown] == [0.8] + [None] * (len(shown) - 1)
+    assert {offer["provider"] for offer in shown} == {"aws"}
     assert lists.asked == [], "shown from the disk"
 
 
@@ -231,7 +233,7 @@ def test_the_region_is_that_of_the_clouds_own_tools_where_the_settings_name_none
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert call("gpus", "--refresh", "--provider", "aws").code == 0
     assert ("ml.g4dn.xlarge", "eu-west-1") in {
-        (each["instance_type"], each["region"]) for each in found("T4:1")
+        (offer["instance_type"], offer["region"]) for offer in listed("T4:1")
     }
 
 

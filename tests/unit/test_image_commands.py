@@ -48,11 +48,11 @@ def words(folder: Path) -> list[str]:
 
 
 def test_a_dockerfile_is_built_in_its_folder_under_its_content(folder: Path) -> None:
-    said = call(
+    result = call(
         "image", "build", "own/Dockerfile", "--arg", "A=1 2", "--tag", "mine:1", "--", "--no-cache"
     )
     recipe = recipe_of(folder / "own" / "Dockerfile", ("A=1 2",))
-    assert (said.code, said.out) == (0, f"{recipe.name}\n")
+    assert (result.code, result.out) == (0, f"{recipe.name}\n")
     assert words(folder) == [
         *("build", "--file", str(folder / "own" / "Dockerfile")),
         *("--label", f"cloudtrain.inputs=sha256:{recipe.digest}", "--build-arg", "A=1 2"),
@@ -73,12 +73,12 @@ def after_build(folder: Path) -> list[str]:
 
 def test_what_changes_while_it_is_built_gets_no_name(folder: Path) -> None:
     (folder / "meanwhile").write_text(f"echo 'ENV A=1' >> {folder}/own/Dockerfile\n")
-    said = call("image", "build", "own/Dockerfile")
-    assert (said.code, said.out) == (2, "")
-    assert f"the image's folder {folder}/own changed after it was planned" in said.err
-    assert "run the command again" in said.err
-    (told,) = after_build(folder)
-    assert told.startswith("rmi cloudtrain:building-")
+    result = call("image", "build", "own/Dockerfile")
+    assert (result.code, result.out) == (2, "")
+    assert f"the image's folder {folder}/own changed after it was planned" in result.err
+    assert "run the command again" in result.err
+    (note,) = after_build(folder)
+    assert note.startswith("rmi cloudtrain:building-")
 
 
 def test_what_changed_since_it_was_planned_is_not_built(folder: Path) -> None:
@@ -90,9 +90,9 @@ def test_what_changed_since_it_was_planned_is_not_built(folder: Path) -> None:
 
 
 def test_our_own_image_has_a_name_for_people_too(folder: Path) -> None:
-    said = json.loads(call("image", "build", "cpu", "--json").out)
+    report = json.loads(call("image", "build", "cpu", "--json").out)
     recipe = our_recipe("cpu")
-    assert said == {
+    assert report == {
         "image": recipe.name,
         "names": [recipe.name, "cloudtrain:cpu"],
         "inputs": f"sha256:{recipe.digest}",
@@ -105,9 +105,12 @@ def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(folder
         '[image]\nargs = ["BASE_IMAGE=ours"]\nbuild_args = ["A=1", "B=1"]\n'
     )
     call("image", "build", "own/Dockerfile", "--arg", "B=2", "--platform", "linux/arm64")
-    said = words(folder)
-    assert [said[at + 1] for at, word in enumerate(said) if word == "--build-arg"] == ["A=1", "B=2"]
-    assert said[said.index("--platform") + 1] == "linux/arm64"
+    lines = words(folder)
+    assert [lines[at + 1] for at, word in enumerate(lines) if word == "--build-arg"] == [
+        "A=1",
+        "B=2",
+    ]
+    assert lines[lines.index("--platform") + 1] == "linux/arm64"
 
 
 def test_what_is_told_counts_more_than_where_it_comes_from() -> None:
@@ -130,9 +133,9 @@ WRONG = {
 
 @pytest.mark.parametrize("typed", WRONG)
 def test_what_makes_no_sense_is_refused_before_anything_is_built(folder: Path, typed: str) -> None:
-    said = call("image", *typed.split())
-    assert said.code == 2
-    assert WRONG[typed] in said.err
+    result = call("image", *typed.split())
+    assert result.code == 2
+    assert WRONG[typed] in result.err
     assert not (folder / "words").exists()
 
 
@@ -140,8 +143,8 @@ def test_a_repository_that_is_none_is_told_by_its_setting(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train:1")
-    said = call("image", "push", "cpu", "--provider", "aws")
-    assert (said.code, "aws.repository: 'train:1' is not an ECR repository" in said.err) == (
+    result = call("image", "push", "cpu", "--provider", "aws")
+    assert (result.code, "aws.repository: 'train:1' is not an ECR repository" in result.err) == (
         2,
         True,
     )
@@ -160,12 +163,12 @@ PUSHES = {
 }
 
 
-@pytest.mark.parametrize("said", PUSHES)
-def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(said: str) -> None:
-    told = refused_push("host:5000/train:1", said)
-    assert told.message == f"the registry refused host:5000/train:1: {said}"
-    assert PUSHES[said] in (told.hint or "")
-    assert (told.exit_code, bool(told.hint)) == (4, bool(PUSHES[said]))
+@pytest.mark.parametrize("message", PUSHES)
+def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(message: str) -> None:
+    error = refused_push("host:5000/train:1", message)
+    assert error.message == f"the registry refused host:5000/train:1: {message}"
+    assert PUSHES[message] in (error.hint or "")
+    assert (error.exit_code, bool(error.hint)) == (4, bool(PUSHES[message]))
 
 
 @pytest.mark.parametrize(
@@ -191,38 +194,38 @@ def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(said: str) ->
         ),
     ],
 )
-@pytest.mark.parametrize("what", ["cpu", None])
+@pytest.mark.parametrize("recipe", ["cpu", None])
 def test_what_makes_another_image_is_not_slipped_past_its_name(
-    folder: Path, word: str, what: str | None
+    folder: Path, word: str, recipe: str | None
 ) -> None:
-    said = call("image", "build", *([what] if what else []), "--", word)
-    assert (said.code, said.out) == (2, "")
-    assert f"{word} among docker's options" in said.err
-    assert "--arg NAME=VALUE" in said.err
+    result = call("image", "build", *([recipe] if recipe else []), "--", word)
+    assert (result.code, result.out) == (2, "")
+    assert f"{word} among docker's options" in result.err
+    assert "--arg NAME=VALUE" in result.err
     assert not (folder / "words").exists()
 
 
-@pytest.mark.parametrize(("tag", "again"), [(None, False), ("latest", True)])
+@pytest.mark.parametrize(("tag", "rebuild"), [(None, False), ("latest", True)])
 def test_only_a_tag_that_stands_for_its_content_spares_a_push(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None, again: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None, rebuild: bool
 ) -> None:
-    asked: list[bool] = []
+    rebuilds: list[bool] = []
 
     def ready(
         recipe: object, address: str, progress: object, *, again: bool, options: object
     ) -> str:
-        asked.append(again)
+        rebuilds.append(again)
         return "127.0.0.1:1/own@sha256:0"
 
     monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
-    assert asked == [again]
+    assert rebuilds == [rebuild]
 
 
 def test_options_of_dockers_need_nothing_named_before_them(folder: Path) -> None:
-    said = call("image", "build", "--", "--progress", "plain", "--pull")
-    assert said.code == 0, said.err
+    result = call("image", "build", "--", "--progress", "plain", "--pull")
+    assert result.code == 0, result.err
     assert "TORCH=cuda" in words(folder)
     assert words(folder)[-4:-1] == ["--progress", "plain", "--pull"]
 
@@ -250,12 +253,12 @@ def examples() -> list[list[str]]:
 def test_the_pushes_that_are_shown_can_be_typed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[tuple[str, ...]] = []
+    passed: list[tuple[str, ...]] = []
 
     def ready(
         recipe: Recipe, address: str, progress: object, *, again: bool, options: tuple[str, ...]
     ) -> str:
-        given.append((recipe.kind, *options))
+        passed.append((recipe.kind, *options))
         return "127.0.0.1:1/own@sha256:0"
 
     monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
@@ -265,14 +268,14 @@ def test_the_pushes_that_are_shown_can_be_typed(
     for typed in examples():
         provider = () if {"--provider", "--to"} & set(typed) else ("--provider", "aws")
         at = typed.index("--") if "--" in typed else len(typed)
-        said = call(*typed[:at], *provider, *typed[at:])
-        assert said.code == 0, (typed, said.err)
-    assert ("cuda", "--pull") in given
-    assert ("cuda", "--pull", "--no-cache") in given
+        result = call(*typed[:at], *provider, *typed[at:])
+        assert result.code == 0, (typed, result.err)
+    assert ("cuda", "--pull") in passed
+    assert ("cuda", "--pull", "--no-cache") in passed
 
 
 def test_the_next_step_pushes_the_very_image_that_was_built(folder: Path) -> None:
-    said = call(
+    result = call(
         "image",
         "build",
         "own/Dockerfile",
@@ -285,17 +288,17 @@ def test_the_next_step_pushes_the_very_image_that_was_built(folder: Path) -> Non
     )
     assert (
         "image push own/Dockerfile --arg 'A=1 2' --arg B=1 --platform linux/arm64 --to REPOSITORY"
-        in said.err
+        in result.err
     )
 
 
 def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[str] = []
+    addresses: list[str] = []
 
     def ready(_: Recipe, address: str, *__: object, **___: object) -> str:
-        given.append(address)
+        addresses.append(address)
         return address
 
     monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
@@ -303,11 +306,11 @@ def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.delenv("AWS_REGION", raising=False)
-    said = call("image", "push", "cpu", "--provider", "aws")
-    assert (said.code, "aws.region: is not set" in said.err, given) == (2, True, [])
+    result = call("image", "push", "cpu", "--provider", "aws")
+    assert (result.code, "aws.region: is not set" in result.err, addresses) == (2, True, [])
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert call("image", "push", "cpu", "--provider", "aws").code == 0
-    assert given[0].startswith("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:cpu-")
+    assert addresses[0].startswith("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:cpu-")
 
 
 REMOTES = {

@@ -177,7 +177,7 @@ def left_by_the_sdk(files: list[str], patterns: list[str]) -> set[str]:
 
 def files_of(tree: list[str]) -> list[str]:
     """Those of a tree that no other one needs as a folder."""
-    return [name for name in tree if not any(other.startswith(f"{name}/") for other in tree)]
+    return [name for name in tree if not any(entry.startswith(f"{name}/") for entry in tree)]
 
 
 # Where the SDK is known to differ from Docker's reference it is not asked. It takes the ^ of [^a]

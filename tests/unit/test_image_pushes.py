@@ -35,20 +35,20 @@ ENDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def engine(said: list[dict[str, Any]]) -> Engine:
-    api = SimpleNamespace(tag=lambda *_: True, push=lambda *_, **__: iter(said))
+def engine(messages: list[dict[str, Any]]) -> Engine:
+    api = SimpleNamespace(tag=lambda *_: True, push=lambda *_, **__: iter(messages))
     return Engine(cast("Any", SimpleNamespace(api=api)))
 
 
 @pytest.mark.parametrize("kind", ENDS)
 def test_the_digest_is_known_from_what_either_kind_of_engine_says(kind: str) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     pushing = engine([*SENDING, *ENDS[kind]])
     assert (
-        pushing.push("own", "127.0.0.1:5000/own:1", None, lambda *amounts: told.append(amounts))
+        pushing.push("own", "127.0.0.1:5000/own:1", None, lambda *amounts: reported.append(amounts))
         == DIGEST
     )
-    assert told == [(50, 100), (50, 300), (100, 300)]
+    assert reported == [(50, 100), (50, 300), (100, 300)]
 
 
 def test_a_push_that_says_no_digest_has_failed() -> None:
@@ -64,7 +64,7 @@ def test_an_error_after_the_digest_is_one() -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which `docker login` keeps what it was told."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     return tmp_path / "config.json"
@@ -82,35 +82,37 @@ def helper(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     "where", [{"credsStore": "tests"}, {"credHelpers": {"host:5000": "tests"}}]
 )
 def test_a_login_in_a_store_of_the_system_is_found(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any]
+    config: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any]
 ) -> None:
-    helper(kept.parent, monkeypatch, '{"ServerURL":"host:5000","Username":"me","Secret":"secret"}')
-    kept.write_text(json.dumps({"auths": {"host:5000": {}}, **where}))
+    helper(
+        config.parent, monkeypatch, '{"ServerURL":"host:5000","Username":"me","Secret":"secret"}'
+    )
+    config.write_text(json.dumps({"auths": {"host:5000": {}}, **where}))
     assert stored_login("host:5000") == RegistryLogin("me", "secret")
 
 
 def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helper(kept.parent, monkeypatch, '{"ServerURL":"x","Username":"<token>","Secret":"refresh"}')
+    helper(config.parent, monkeypatch, '{"ServerURL":"x","Username":"<token>","Secret":"refresh"}')
     for text in (
         {"credsStore": "tests"},
         {"auths": {"mine.azurecr.io": {"auth": "", "identitytoken": "refresh"}}},
     ):
-        kept.write_text(json.dumps(text))
+        config.write_text(json.dumps(text))
         assert stored_login("mine.azurecr.io") == RegistryLogin(TOKEN_USER, "refresh")
         assert stored_login("host:5000") is None
 
 
 @pytest.mark.parametrize("auth", ["bm9jb2xvbg==", "no base64", "/w=="])
-def test_a_login_that_is_none_is_no_traceback(kept: Path, auth: str) -> None:
-    kept.write_text(json.dumps({"auths": {"host:5000": {"auth": auth}}}))
+def test_a_login_that_is_none_is_no_traceback(config: Path, auth: str) -> None:
+    config.write_text(json.dumps({"auths": {"host:5000": {"auth": auth}}}))
     assert stored_login("host:5000") is None
 
 
 def test_a_helper_that_says_nonsense_is_no_traceback(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helper(kept.parent, monkeypatch, "no JSON")
-    kept.write_text(json.dumps({"credsStore": "tests"}))
+    helper(config.parent, monkeypatch, "no JSON")
+    config.write_text(json.dumps({"credsStore": "tests"}))
     assert stored_login("host:5000") is None

@@ -106,12 +106,12 @@ def test_of_two_arguments_for_one_name_the_later_counts_whatever_order_the_other
 def test_the_place_of_the_folder_and_the_order_of_its_making_do_not_count(
     folder: Path, tmp_path: Path
 ) -> None:
-    other = tmp_path / "elsewhere"
-    other.mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
     for name in ("train.py", "Dockerfile"):
-        shutil.copy(folder / name, other / name)
-    shutil.copytree(folder / "deep", other / "deep")
-    assert digest(other) == digest(folder)
+        shutil.copy(folder / name, elsewhere / name)
+    shutil.copytree(folder / "deep", elsewhere / "deep")
+    assert digest(elsewhere) == digest(folder)
 
 
 def test_two_dockerfiles_of_one_folder_are_two_images(folder: Path) -> None:

@@ -37,8 +37,8 @@ def test_an_engine_that_was_still_starting_is_ended(tmp_path: Path, docker: int)
         (tmp_path / name).chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     del env["DOCKER_HOST"]
-    done = subprocess.run([".ci/run"], cwd=tmp_path, env=env, timeout=HANG_SECONDS, check=False)
-    assert done.returncode == 2
+    process = subprocess.run([".ci/run"], cwd=tmp_path, env=env, timeout=HANG_SECONDS, check=False)
+    assert process.returncode == 2
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[-2].startswith("test on unix:///nonexistent"), "first as on a bare machine"
     assert (tmp_path / "up").exists() == (docker == 0), "one that ran before goes on"
@@ -58,7 +58,7 @@ def test_other_pythons_are_tested_where_they_are_installed(tmp_path: Path, code:
         (tmp_path / name).chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYENV_ROOT": str(tmp_path)}
     argv = [".ci/versions", "3.12", "3.13"]
-    done = subprocess.run(
+    process = subprocess.run(
         argv,
         cwd=tmp_path,
         env=env,
@@ -68,9 +68,9 @@ def test_other_pythons_are_tested_where_they_are_installed(tmp_path: Path, code:
         check=False,
     )
 
-    assert done.returncode == bool(code)
-    assert ("failed on Python 3.12" in done.stderr) == bool(code)
-    assert "Python 3.13 is not installed" in done.stdout
+    assert process.returncode == bool(code)
+    assert ("failed on Python 3.12" in process.stderr) == bool(code)
+    assert "Python 3.13 is not installed" in process.stdout
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.startswith("test PYTHON=python3.12 VENV=.versions/3.12 TESTS=tests/")
     assert not (tmp_path / ".versions").exists()

@@ -134,7 +134,7 @@ def test_and_nobody_elses_are(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "wanted"),
+    ("types", "expected"),
     [
         ((), "amd64"),
         (("ml.p5.48xlarge",), "amd64"),
@@ -143,9 +143,9 @@ def test_and_nobody_elses_are(host: str) -> None:
     ],
 )
 def test_images_are_built_for_the_processor_of_the_machine(
-    types: tuple[str, ...], wanted: str
+    types: tuple[str, ...], expected: str
 ) -> None:
-    assert architecture_of("aws", types) == wanted
+    assert architecture_of("aws", types) == expected
 
 
 def test_a_build_for_graces_machines_is_one_for_arm(
@@ -168,9 +168,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def known(folder: Path, **values: Any) -> Settings:
-    given = {name.replace("__", "."): value for name, value in values.items()}
-    return Settings(values=given, origins=dict.fromkeys(given, "cloudtrain.toml"), folder=folder)
+def stored(folder: Path, **values: Any) -> Settings:
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    return Settings(values=named, origins=dict.fromkeys(named, "cloudtrain.toml"), folder=folder)
 
 
 def aws(repository: str | None = None, region: str = "us-east-1") -> AwsConfig:
@@ -193,33 +193,33 @@ BUILD = {"build": "image/Dockerfile"}
 
 
 def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
-    found, problems = docker_image(BUILD, known(folder), gpu=False)
+    image, problems = docker_image(BUILD, stored(folder), gpu=False)
     recipe = recipe_of(folder / "image" / "Dockerfile")
-    assert (found, problems) == (PlannedImage(recipe.name, recipe), ())
+    assert (image, problems) == (PlannedImage(recipe.name, recipe), ())
 
 
 def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
     image = {"build": "Dockerfile"}
-    told = Issue(
+    issue = Issue(
         ("image", "build"),
         f"there is no file {folder}/Dockerfile",
         "the path counts from the folder of job.yaml",
     )
-    assert docker_image(image, known(folder), gpu=False)[1] == (told,)
-    assert aws_image(image, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
-    assert azure_image(image, azure("r.azurecr.io/t"), known(folder), gpu=False)[1] == [told]
+    assert docker_image(image, stored(folder), gpu=False)[1] == (issue,)
+    assert aws_image(image, aws("train"), stored(folder), gpu=False, rehearsal=False)[1] == [issue]
+    assert azure_image(image, azure("r.azurecr.io/t"), stored(folder), gpu=False)[1] == [issue]
 
 
 def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
     (folder / "image" / "data").write_bytes(bytes(2000))
-    (issue,) = docker_image(BUILD, known(folder, source_limit=1000), gpu=False)[1]
+    (issue,) = docker_image(BUILD, stored(folder, source_limit=1000), gpu=False)[1]
     assert issue.path == ("image", "build")
     assert "holds more than 1000 bytes" in issue.message
     assert ".dockerignore" in (issue.hint or "")
 
 
 def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
-    args = known(
+    args = stored(
         folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",)
     )
     assert (
@@ -227,7 +227,7 @@ def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder:
         == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
     )
     assert arguments(docker_image(BUILD, args, gpu=False)[0]) == ("BASE_IMAGE=yours:1",)
-    assert arguments(docker_image(BUILD, known(folder, image__args=("A=1",)), gpu=False)[0]) == ()
+    assert arguments(docker_image(BUILD, stored(folder, image__args=("A=1",)), gpu=False)[0]) == ()
 
 
 SUITED = {
@@ -260,7 +260,7 @@ SUITED = {
 def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
     folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resources, args, said = SUITED[case]
+    resources, args, message = SUITED[case]
     provider = "azure" if "azure" in resources else "aws"
     values = {"AWS_REPOSITORY": f"{HOST}/team/train", "AWS_REGION": "us-east-1", "IMAGE_ARGS": args}
     values["AZURE_REPOSITORY"] = "mine.azurecr.io/train"
@@ -269,8 +269,8 @@ def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
     (folder / "job.yaml").write_text(f"name: a\nresources: {{{resources}}}\n")
     spec, _ = load_spec(folder / "job.yaml")
     target, _ = resolve_targets(spec, load_settings(folder), provider, None)
-    told = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
-    assert [said in note for note in told] == ([True] if said else [])
+    notes = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
+    assert [message in note for note in notes] == ([True] if message else [])
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
@@ -278,20 +278,22 @@ def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(
     folder: Path, gpu: bool, kind: str
 ) -> None:
     recipe = our_recipe(kind, platform=CLOUD)
-    found, problems = aws_image("auto", aws("team/train"), known(folder), gpu=gpu, rehearsal=False)
-    assert (found.address, problems) == (f"{HOST}/team/train:{recipe.tag}", [])
-    assert found.recipe == recipe
-    found, problems = azure_image("auto", azure("mine.azurecr.io/train"), known(folder), gpu=gpu)
-    assert (found.address, problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
+    address, problems = aws_image(
+        "auto", aws("team/train"), stored(folder), gpu=gpu, rehearsal=False
+    )
+    assert (address.address, problems) == (f"{HOST}/team/train:{recipe.tag}", [])
+    assert address.recipe == recipe
+    address, problems = azure_image("auto", azure("mine.azurecr.io/train"), stored(folder), gpu=gpu)
+    assert (address.address, problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
 
 
 def test_without_one_auto_is_the_clouds_own(folder: Path) -> None:
-    found, problems = aws_image("auto", aws(), known(folder), gpu=True, rehearsal=False)
-    assert found.address.startswith(
+    address, problems = aws_image("auto", aws(), stored(folder), gpu=True, rehearsal=False)
+    assert address.address.startswith(
         "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:"
     )
-    assert (found.recipe, problems) == (None, [])
-    assert azure_image("auto", azure(), known(folder), gpu=True)[0] == PlannedImage(CURATED)
+    assert (address.recipe, problems) == (None, [])
+    assert azure_image("auto", azure(), stored(folder), gpu=True)[0] == PlannedImage(CURATED)
 
 
 @pytest.mark.parametrize("image", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
@@ -299,21 +301,21 @@ def test_an_address_is_taken_as_it_is_with_a_repository_or_without(
     folder: Path, image: Any
 ) -> None:
     for repository in (None, "train"):
-        found = aws_image(image, aws(repository), known(folder), gpu=False, rehearsal=False)
-        assert found == (PlannedImage(f"{HOST}/own:1"), [])
+        selection = aws_image(image, aws(repository), stored(folder), gpu=False, rehearsal=False)
+        assert selection == (PlannedImage(f"{HOST}/own:1"), [])
 
 
 def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(
     folder: Path,
 ) -> None:
-    (issue,) = aws_image(BUILD, aws(), known(folder), gpu=False, rehearsal=False)[1]
+    (issue,) = aws_image(BUILD, aws(), stored(folder), gpu=False, rehearsal=False)[1]
     assert (issue.path, issue.message) == (
         ("aws", "repository"),
         "is not set: no repository is configured for the image",
     )
     assert "CLOUDTRAIN_AWS_REPOSITORY" in (issue.hint or "")
-    found, problems = azure_image(BUILD, azure(), known(folder), gpu=False)
-    assert (found, problems) == (PlannedImage("image/Dockerfile"), [])
+    image, problems = azure_image(BUILD, azure(), stored(folder), gpu=False)
+    assert (image, problems) == (PlannedImage("image/Dockerfile"), [])
 
 
 @pytest.mark.parametrize(
@@ -372,7 +374,7 @@ def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
 def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None:
     (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
     spec, _ = load_spec(folder / "job.yaml")
-    made = aws_target(known(folder, aws__poll=1.0), spec, rehearsal=True)
+    made = aws_target(stored(folder, aws__poll=1.0), spec, rehearsal=True)
     assert "aws.repository" in made.config_as(AwsConfig).placeholders
     assert made.image_address.startswith(f"{HOST}/not-set-yet:")
     assert [issue.path for issue in made.problems] == []

@@ -65,18 +65,18 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
         pytest.skip('the sagemaker SDK is not installed: pip install "cloudtrain[sagemaker]"')
     home = str(tmp_path_factory.mktemp("sdk"))
     env = {"HOME": home, "PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=env,
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
     )
-    assert done.returncode == 0, done.stderr
-    found: Addresses = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    listed: Addresses = json.loads(process.stdout)
     if REWRITE:
-        rewrite(found)
-    return found
+        rewrite(listed)
+    return listed
 
 
 def rewrite(addresses: Addresses) -> None:
@@ -114,18 +114,18 @@ def cases(addresses: Addresses) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def test_every_address_is_the_sdks(addresses: Addresses) -> None:
-    ours = {case: dlc_image(case[0], case[1], case[2] == "gpu") for case in cases(addresses)}
-    assert len(ours) > 500
-    assert {case: address for case, address in ours.items() if address != case[3]} == {}
+    images = {case: dlc_image(case[0], case[1], case[2] == "gpu") for case in cases(addresses)}
+    assert len(images) > 500
+    assert {case: address for case, address in images.items() if address != case[3]} == {}
 
 
 def test_no_newer_version_and_no_region_is_missing(addresses: Addresses) -> None:
-    again = "CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py"
+    command = "CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py"
     assert list(dlc_versions()) == list(dict.fromkeys(v.rpartition(".")[0] for v in addresses)), (
-        again
+        command
     )
     assert set(dlc_regions()) == {region for regions in addresses.values() for region in regions}, (
-        again
+        command
     )
 
 

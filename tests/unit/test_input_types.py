@@ -64,8 +64,8 @@ def rendered(provider: str, text: str) -> Any:
 def test_an_input_of_azure_is_what_it_is_said_to_be(
     place: str, kind: str, sent: str, lies: str
 ) -> None:
-    said = f", type: {kind}" if kind else ""
-    item = rendered("azure", f"inputs: {{a: {{uri: '{place}'{said}}}}}\n").document["inputs"]["a"]
+    suffix = f", type: {kind}" if kind else ""
+    item = rendered("azure", f"inputs: {{a: {{uri: '{place}'{suffix}}}}}\n").document["inputs"]["a"]
     assert (item["type"], item["path"]) == (sent, lies)
 
 
@@ -81,8 +81,8 @@ def test_an_input_of_azure_is_what_it_is_said_to_be(
 def test_an_input_of_aws_is_what_it_is_said_to_be(
     place: str, kind: str, file: str | None, lies: str
 ) -> None:
-    said = f", type: {kind}" if kind else ""
-    request = rendered("aws", f"inputs: {{a: {{uri: '{place}'{said}}}}}\n")
+    suffix = f", type: {kind}" if kind else ""
+    request = rendered("aws", f"inputs: {{a: {{uri: '{place}'{suffix}}}}}\n")
     channel = next(
         item for item in request.document["InputDataConfig"] if item["ChannelName"] == "a"
     )

@@ -42,19 +42,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_init_writes_what_submit_means_by_the_same_words(
     project: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    targets = []
     plan = cloudtrain.plan
 
     def planned(job: cloudtrain.Job, *args: object, **more: object) -> cloudtrain.Plan:
-        seen.append(job.spec)
+        targets.append(job.spec)
         return plan(cloudtrain.load({}), "local")
 
     monkeypatch.setattr("cloudtrain.submission.jobs.plan", planned)
     assert call("plan", "train.py", *words).code == 0
     assert call("init", "train.py", *words).code == 0
     written, _ = load_spec(project / "job.yaml")
-    assert written.args.argv == seen[0].args.argv
-    assert written.model_copy(update={"args": seen[0].args}) == seen[0]
+    assert written.args.argv == targets[0].args.argv
+    assert written.model_copy(update={"args": targets[0].args}) == targets[0]
 
 
 def test_a_folder_stands_for_its_job(project: Path) -> None:

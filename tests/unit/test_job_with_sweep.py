@@ -52,11 +52,12 @@ def test_a_plan_shows_the_search_in_two_lines() -> None:
 def test_a_plan_for_a_cloud_says_what_all_trials_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
     machine = ["--set", "resources.instance.aws=ml.g5.xlarge", "--set", "limits.max_runtime=1 h"]
-    said = call("plan", "--provider", "aws", *machine, "--set", "sweep.budget.max_cost=3 USD").out
+    output = call("plan", "--provider", "aws", *machine, "--set", "sweep.budget.max_cost=3 USD").out
     assert (
-        "for the highest val_accuracy, at most 3.00 USD together; cloudtrain sweep runs it" in said
+        "for the highest val_accuracy, at most 3.00 USD together; cloudtrain sweep runs it"
+        in output
     )
-    assert "sweep.budget.max_cost: pays for 2 of 9 trials if each costs all it may" in said
+    assert "sweep.budget.max_cost: pays for 2 of 9 trials if each costs all it may" in output
 
 
 def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
@@ -69,23 +70,23 @@ def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
         "sweep.space.seed=[-1, 2]",
     ]
     for command in ("check", "plan"):
-        done = call(command, *wrong)
-        assert done.code == 2
-        assert "sweep.space.learning: the shared trainer has no option --learning" in done.err
-    assert "refused  submit would refuse it" in done.out
+        result = call(command, *wrong)
+        assert result.code == 2
+        assert "sweep.space.learning: the shared trainer has no option --learning" in result.err
+    assert "refused  submit would refuse it" in result.out
 
 
 def test_check_tells_what_is_likely_a_slip() -> None:
-    done = call("check", "--provider", "local", "--set", "sweep.parallel=20", "--json")
-    assert (done.code, json.loads(done.out)["warnings"]) == (
+    result = call("check", "--provider", "local", "--set", "sweep.parallel=20", "--json")
+    assert (result.code, json.loads(result.out)["warnings"]) == (
         0,
         ["--set sweep.parallel=20: sweep.parallel: is more than there are trials: 9"],
     )
 
 
 def test_a_submit_says_that_it_runs_one_job() -> None:
-    said = call("submit", "--provider", "local", "--dry-run").out
-    assert "sweep: one job is run, with its own values: cloudtrain sweep runs the search" in said
+    output = call("submit", "--provider", "local", "--dry-run").out
+    assert "sweep: one job is run, with its own values: cloudtrain sweep runs the search" in output
 
 
 SEARCHES = [
@@ -95,8 +96,8 @@ SEARCHES = [
 
 @pytest.mark.parametrize("path", SEARCHES, ids=lambda path: path.parent.name)
 def test_the_sweeps_of_the_examples_are_right(path: Path) -> None:
-    done = call("check", str(path), "--provider", "local", "--json")
-    assert (done.code, json.loads(done.out)["warnings"]) == (0, [])
+    result = call("check", str(path), "--provider", "local", "--json")
+    assert (result.code, json.loads(result.out)["warnings"]) == (0, [])
 
 
 def test_a_setting_that_the_command_line_fixes_is_not_searched() -> None:

@@ -42,8 +42,8 @@ def test_all_nodes_folders_become_one_and_clashes_are_named(tmp_path: Path) -> N
     write(tmp_path, {"3/clash": "third", "3/only": "3"})
     folders = [tmp_path / name for name in ("1", "2", "3", "missing")]
     into = tmp_path / "into" / "model"
-    said = list[str]()
-    assert keeping.merge(folders, into, "/opt/ml/model", said.append) == [
+    messages = list[str]()
+    assert keeping.merge(folders, into, "/opt/ml/model", messages.append) == [
         "clash",
         "deep/x/y",
         "kind",
@@ -58,7 +58,7 @@ def test_all_nodes_folders_become_one_and_clashes_are_named(tmp_path: Path) -> N
     }
     assert contents(into) == {**merged, "shared": "same"}
     assert (into / "only").samefile(tmp_path / "3" / "only")
-    assert keeping.merge(folders[:1], into, "/opt/ml/model", said.append) == []
+    assert keeping.merge(folders[:1], into, "/opt/ml/model", messages.append) == []
 
 
 def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
@@ -80,18 +80,18 @@ def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
         (tmp_path / "1" / name).symlink_to(target)
     os.mkfifo(tmp_path / "1" / "pipe")
     into = tmp_path / "into"
-    said = list[str]()
+    messages = list[str]()
     folders = [tmp_path / "1", tmp_path / "1"]
-    assert keeping.merge(folders, into, "/opt/ml/model", said.append) == []
-    kept = {
+    assert keeping.merge(folders, into, "/opt/ml/model", messages.append) == []
+    states = {
         "good": "-> sub/file",
         "folder": "-> sub",
         "sub/up": "-> ../good",
         "sub/down": "-> file",
         "top": "-> .",
     }
-    assert contents(into) == {"sub/file": "x", "within": "-> sub/file", "here": "-> sub", **kept}
-    assert sorted(set(said)) == [
+    assert contents(into) == {"sub/file": "x", "within": "-> sub/file", "here": "-> sub", **states}
+    assert sorted(set(messages)) == [
         "into/absolute was left out: a link that points outside (/etc/passwd)",
         "into/bad was left out: a link that points outside (../outside)",
         "into/sly was left out: a link that points outside (top/../outside)",
@@ -145,11 +145,11 @@ def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew
 ) -> None:
     nodes = [tmp_path / "0", tmp_path / "1"]
     into = tmp_path / "into"
-    seen: list[keeping.FileStates] = [{}, {}]
+    states: list[keeping.FileStates] = [{}, {}]
 
     def sync() -> None:
-        for node, known in zip(nodes, seen, strict=True):
-            keeping.sync_folder(node, into, known)
+        for node, state in zip(nodes, states, strict=True):
+            keeping.sync_folder(node, into, state)
 
     for node in nodes:
         write(node, {"step-1/model": "1", "step-2/model": "2", "own/" + node.name: "x"})

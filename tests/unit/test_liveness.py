@@ -285,10 +285,10 @@ def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_ru
     """As in a container that has a home of its own: /proc/PID/root leads to its files."""
     root = tmp_path / "root"
     (root / run.path.relative_to("/")).mkdir(parents=True)
-    seen = Path.__truediv__
-    own = Path(f"/proc/{sleeper.pid}")
+    truediv = Path.__truediv__
+    proc = Path(f"/proc/{sleeper.pid}")
     monkeypatch.setattr(
-        Path, "__truediv__", lambda a, b: root if (a, b) == (own, "root") else seen(a, b)
+        Path, "__truediv__", lambda a, b: root if (a, b) == (proc, "root") else truediv(a, b)
     )
     assert end_orphans(run.path) == 0
     assert sleeper.poll() is None

@@ -26,10 +26,10 @@ from tests.support.in_process import call
 
 def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
     looking = threading.Event()
-    done = threading.Event()
+    signal = threading.Event()
 
     def look() -> None:
-        while not done.is_set():
+        while not signal.is_set():
             supervisor_state(tmp_path)
             looking.set()
 
@@ -42,7 +42,7 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
             assert lock is not None
             lock.release()
     finally:
-        done.set()
+        signal.set()
         watcher.join()
 
 

@@ -35,11 +35,11 @@ def diagnosed(log: bytes) -> Diagnosis:
 
 def events(indent: int | None = None) -> bytes:
     """As `aws logs get-log-events` prints them."""
-    each = [
+    entries = [
         {"timestamp": 1763632801000, "message": line, "ingestionTime": 1763632802000}
         for line in TRACEBACK
     ]
-    return json.dumps({"events": each, "nextForwardToken": "f/1"}, indent=indent).encode()
+    return json.dumps({"events": entries, "nextForwardToken": "f/1"}, indent=indent).encode()
 
 
 FORMS = {
@@ -80,15 +80,15 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_failure_is_found_in_whatever_form_its_log_is_kept(form: str) -> None:
     log, line = FORMS[form]
-    found = diagnosed(log)
-    assert found.cause == CAUSE
-    assert [each.line for each in found.evidence] == [line]
+    diagnosis = diagnosed(log)
+    assert diagnosis.cause == CAUSE
+    assert [evidence.line for evidence in diagnosis.evidence] == [line]
 
 
 def test_a_document_of_one_line_is_read_to_its_end() -> None:
-    each = [{"timestamp": number, "message": f"step {number}"} for number in range(20_000)]
+    entries = [{"timestamp": number, "message": f"step {number}"} for number in range(20_000)]
     whole = json.dumps(
-        {"events": [*each, *({"timestamp": 1, "message": line} for line in TRACEBACK)]}
+        {"events": [*entries, *({"timestamp": 1, "message": line} for line in TRACEBACK)]}
     )
     assert diagnosed(whole.encode()).cause == CAUSE
 
@@ -108,15 +108,15 @@ PROGRAM = b"\x7fELF" + bytes(range(32)) * 9 + b"DBE\n" + b"uncorrectable ECC err
     "log", [Random(1).randbytes(100_000), PROGRAM], ids=["random", "a program"]
 )
 def test_bytes_are_no_evidence(log: bytes) -> None:
-    found = diagnosed(log)
-    assert (found.rule, found.evidence, found.last_lines) == (None, (), ())
-    assert "most of it is not text: is it a log?" in found.notes[0]
+    diagnosis = diagnosed(log)
+    assert (diagnosis.rule, diagnosis.evidence, diagnosis.last_lines) == (None, (), ())
+    assert "most of it is not text: is it a log?" in diagnosis.notes[0]
 
 
 def test_of_an_exception_whose_end_was_not_written_yet_is_said_just_that() -> None:
-    found = diagnosed(PLAIN[:90])
-    assert found.cause == "an exception was raised, and which one is not in what was read"
-    assert [each.line for each in found.last_lines] == [2]
+    diagnosis = diagnosed(PLAIN[:90])
+    assert diagnosis.cause == "an exception was raised, and which one is not in what was read"
+    assert [line.line for line in diagnosis.last_lines] == [2]
 
 
 def test_an_empty_log_is_said_to_be_empty_and_not_to_be_without_a_failure() -> None:
@@ -139,6 +139,6 @@ def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(
 ) -> None:
     for name in ("HEAD_BYTES", "TAIL_BYTES"):
         monkeypatch.setattr(log_file, name, 1 << 18)
-    found = diagnosed(gzip.compress(b"a line of text\n" * 500_000 + PLAIN))
-    assert (found.cause, found.evidence[0].line) == (CAUSE, 500_005)
-    assert "in the middle of the log were not read" in found.notes[0]
+    diagnosis = diagnosed(gzip.compress(b"a line of text\n" * 500_000 + PLAIN))
+    assert (diagnosis.cause, diagnosis.evidence[0].line) == (CAUSE, 500_005)
+    assert "in the middle of the log were not read" in diagnosis.notes[0]

@@ -60,39 +60,39 @@ def bytes_of(folder: Path, pattern: str) -> int:
 
 def test_the_last_lines_of_a_long_log_are_read_from_its_end(run: RunFolder) -> None:
     size = bytes_of(run.path, "logs/node-*.log")
-    found: list[str] = []
+    lines: list[str] = []
     reader = LogReader(run)
     held = peak(
-        lambda: found.extend(
+        lambda: lines.extend(
             line.text for line, _ in zip(reader.read_backward(), range(5), strict=False)
         )
     )
-    assert [text.split()[1] for text in found] == [str(LINES - 1 - i) for i in range(5)]
+    assert [text.split()[1] for text in lines] == [str(LINES - 1 - i) for i in range(5)]
     assert held < size / 5
 
 
 def test_a_log_is_passed_on_line_by_line_and_its_tail_as_it_is(run: RunFolder) -> None:
     size = bytes_of(run.path, "logs/node-*.log")
-    found = Run(run)
-    found.status()
-    held = peak(lambda: [None for line in found.logs() if line.node > 1])
+    loaded = Run(run)
+    loaded.status()
+    held = peak(lambda: [None for line in loaded.logs() if line.node > 1])
     assert held < size / 5
-    assert [line.text.split()[1] for line in found.logs(tail=3)] == [
+    assert [line.text.split()[1] for line in loaded.logs(tail=3)] == [
         str(LINES - 3 + i) for i in range(3)
     ]
-    assert [line.text.split()[1] for line in found.logs(tail=2, rank=1)] == [
+    assert [line.text.split()[1] for line in loaded.logs(tail=2, rank=1)] == [
         str(LINES - 3),
         str(LINES - 1),
     ]
-    assert sum(1 for _ in found.logs(rank=0)) == LINES / 2
-    assert list(found.logs(tail=0)) == []
+    assert sum(1 for _ in loaded.logs(rank=0)) == LINES / 2
+    assert list(loaded.logs(tail=0)) == []
 
 
 def test_a_long_history_of_events_is_folded_as_it_is_read(run: RunFolder) -> None:
     size = run.events_file.stat().st_size
-    found = Run(run)
-    assert peak(found.status) < size / 3
-    assert found.cached_status().metrics == {"loss": LINES - 0.5}
+    loaded = Run(run)
+    assert peak(loaded.status) < size / 3
+    assert loaded.cached_status().metrics == {"loss": LINES - 0.5}
     assert peak(lambda: run.last_event(Ended)) < size / 5
 
 
@@ -111,16 +111,16 @@ def test_lines_that_come_later_are_read_on_from_where_reading_stopped(store: Run
     folder = born(store, "a-1")
     log = folder.path / "logs" / "node-0.log"
     reader = LogReader(folder)
-    told = []
+    reported = []
     for text in ("a\nb", "c\n", "", "d\n\ne\n", "f"):
         with log.open("a") as file:
             file.write(
                 "".join(f"{format_timestamp(1.0)} {line}\n" for line in text.split("\n")[:-1])
                 + text.rpartition("\n")[2]
             )
-        told.append([line.text for line in reader.read_batch()])
-    assert told[0] == ["a"]
-    assert [len(part) for part in told] == [1, 1, 0, 3, 0]
+        reported.append([line.text for line in reader.read_batch()])
+    assert reported[0] == ["a"]
+    assert [len(part) for part in reported] == [1, 1, 0, 3, 0]
 
 
 def test_a_line_without_a_stamp_stays_where_it_stands(store: RunStore) -> None:
@@ -155,9 +155,9 @@ def test_lines_are_the_same_forwards_and_backwards_whatever_their_length(seed: i
     assert list(read_lines_backward(file, len(whole), longest)) == [
         line[:longest] for line in reversed(lines)
     ]
-    for (_, offset), rest in zip(forwards, range(1, 10), strict=True):
+    for (_, offset), remaining in zip(forwards, range(1, 10), strict=True):
         assert [line for line, _ in read_lines(file, offset, longest)] == [
-            line[:longest] for line in lines[rest:]
+            line[:longest] for line in lines[remaining:]
         ]
 
 
@@ -176,18 +176,21 @@ def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
 
 
 def test_an_event_met_twice_is_known_whatever_came_between() -> None:
-    seen = SeenEvents()
+    seen_events = SeenEvents()
     chance = random.Random(3)
     keys = [(chance.randrange(2), chance.randrange(2), chance.randrange(300)) for _ in range(2000)]
-    told = [seen.add(*key) for key in keys]
-    assert told == [key not in keys[:at] for at, key in enumerate(keys)]
+    are_new = [seen_events.add(*key) for key in keys]
+    assert are_new == [key not in keys[:at] for at, key in enumerate(keys)]
 
 
 def test_what_has_been_met_costs_a_few_bytes_each() -> None:
-    seen = SeenEvents()
+    seen_events = SeenEvents()
     assert (
         peak(
-            lambda: [seen.add(0, 0, 1_700_000_000_000_000_000 + i) and None for i in range(100_000)]
+            lambda: [
+                seen_events.add(0, 0, 1_700_000_000_000_000_000 + i) and None
+                for i in range(100_000)
+            ]
         )
         < 3_000_000
     )

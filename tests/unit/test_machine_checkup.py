@@ -59,8 +59,8 @@ def wrong(checks: list[Check]) -> list[str]:
 
 
 def changed(**facts: object) -> PythonFacts:
-    known = {name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}
-    return PythonFacts(**{**known, **facts})
+    values = {name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}
+    return PythonFacts(**{**values, **facts})
 
 
 def test_nothing_is_wrong_with_a_good_machine() -> None:
@@ -72,7 +72,7 @@ def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "gpus", "free", "name", "said"),
+    ("facts", "gpus", "free", "name", "message"),
     [
         (changed(version="", error="no such file"), GPUS, 10**11, "Python", "does not run"),
         (changed(version="3.9.18"), GPUS, 10**11, "Python", "3.9.18"),
@@ -105,11 +105,11 @@ def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
     ],
 )
 def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
-    facts: PythonFacts, gpus: GpuFacts, free: int, name: str, said: str
+    facts: PythonFacts, gpus: GpuFacts, free: int, name: str, message: str
 ) -> None:
-    found = of_machine(facts, gpus, free)
-    assert wrong(found) == [name]
-    assert said in next(check.answer for check in found if check.is_wrong)
+    checks = of_machine(facts, gpus, free)
+    assert wrong(checks) == [name]
+    assert message in next(check.answer for check in checks if check.is_wrong)
 
 
 def test_trouble_is_a_pair_of_versions_and_not_one_of_them() -> None:
@@ -174,14 +174,14 @@ def test_an_engine_without_the_toolkit_gives_no_gpus() -> None:
 
 
 def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer() -> None:
-    asked = Question("bucket", "is it there")
-    lost = asked.failed(CloudError("no answer came", hint="wait"))
-    denied = asked.failed(CloudError("AccessDenied", code="AccessDenied"))
-    assert exit_code([asked.ok("yes"), denied, asked.not_applicable("none")]) == 0
-    assert exit_code([asked.ok("yes"), lost]) == 4
-    assert exit_code([lost, asked.wrong("no", "make one")]) == 2
+    question = Question("bucket", "is it there")
+    lost = question.failed(CloudError("no answer came", hint="wait"))
+    denied = question.failed(CloudError("AccessDenied", code="AccessDenied"))
+    assert exit_code([question.ok("yes"), denied, question.not_applicable("none")]) == 0
+    assert exit_code([question.ok("yes"), lost]) == 4
+    assert exit_code([lost, question.wrong("no", "make one")]) == 2
     assert denied.issue() == warning("bucket: not allowed to look: AccessDenied")
-    assert asked.ok("yes").issue() is None
+    assert question.ok("yes").issue() is None
 
 
 @pytest.fixture
@@ -224,15 +224,17 @@ def test_the_command_prints_a_line_for_each_check_and_what_to_do(
 @pytest.mark.usefixtures("quick_machine")
 def test_the_command_prints_json_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is True
-    assert {"where": "this machine", "name": "driver", "verdict": "ok"}.items() <= told["checks"][
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert {"where": "this machine", "name": "driver", "verdict": "ok"}.items() <= report["checks"][
         3
     ].items()
     assert run("docker", "--json") == 4
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    assert [check["name"] for check in told["checks"] if check["verdict"] == "wrong"] == ["engine"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert [check["name"] for check in report["checks"] if check["verdict"] == "wrong"] == [
+        "engine"
+    ]
 
 
 @pytest.mark.usefixtures("quick_machine")

@@ -206,10 +206,10 @@ def test_a_machine_without_gpus_is_replaced_by_one_with_as_many_cores_and_as_muc
     planned: Planned, listed: Listed
 ) -> None:
     listed("aws", "us-east-1", {"ml.m5.xlarge": 0.9})
-    found = planned("aws", {})
+    choice = planned("aws", {})
     rows = {row.instance_type: row for name in HOME for row in instances(name)}
-    assert cheaper(found)
-    for name in cheaper(found):
+    assert cheaper(choice)
+    for name in cheaper(choice):
         assert (rows[name].gpus, rows[name].vcpus >= 4, rows[name].memory_gib >= 16) == (
             0,
             True,
@@ -225,22 +225,27 @@ def test_the_reason_is_kept_with_the_plan_and_told_to_tools(
     assert choice["cheaper"][0]["instance_type"] == "Standard_NC4as_T4_v3"
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
-    told = json.loads(call("check", "train.py", "--provider", "aws", "--gpus", "1", "--json").out)
-    assert told["machine"] == json.loads(json.dumps(choice))
+    report = json.loads(call("check", "train.py", "--provider", "aws", "--gpus", "1", "--json").out)
+    assert report["machine"] == json.loads(json.dumps(choice))
 
 
 def test_what_a_run_costs_stays_what_it_was_when_prices_change(
     planned: Planned, listed: Listed, tmp_path: Path
 ) -> None:
-    kept = Path(earlier_runs("aws", tmp_path / "kept", tmp_path / "job"))
-    run = cloudtrain.find_run("old-aws-done", data_dir=str(kept))
+    stored_runs = Path(earlier_runs("aws", tmp_path / "kept", tmp_path / "job"))
+    run = cloudtrain.find_run("old-aws-done", data_dir=str(stored_runs))
     request = run.folder.document("request.json")
     described = {"ResourceConfig": request["ResourceConfig"]}
     before = usd_per_hour(described, run.folder)
-    summary = cloudtrain.list_runs(data_dir=str(kept))
+    summary = cloudtrain.list_runs(data_dir=str(stored_runs))
     assert before
     name = request["ResourceConfig"]["InstanceType"]
-    listed("aws", run.folder.document("plan.json")["target"]["where"], {name: 999.0}, folder=kept)
-    again = cloudtrain.find_run("old-aws-done", data_dir=str(kept))
-    assert usd_per_hour(described, again.folder) == before
-    assert cloudtrain.list_runs(data_dir=str(kept)) == summary
+    listed(
+        "aws",
+        run.folder.document("plan.json")["target"]["where"],
+        {name: 999.0},
+        folder=stored_runs,
+    )
+    found_run = cloudtrain.find_run("old-aws-done", data_dir=str(stored_runs))
+    assert usd_per_hour(described, found_run.folder) == before
+    assert cloudtrain.list_runs(data_dir=str(stored_runs)) == summary

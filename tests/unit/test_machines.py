@@ -35,7 +35,7 @@ def request(plan: Plan) -> Any:
     return get_provider(plan.target.provider).render(plan)
 
 
-def said(plan: Plan) -> list[str]:
+def texts_of(plan: Plan) -> list[str]:
     return [issue.line() for issue in offline_issues(plan) if issue.is_error]
 
 
@@ -57,7 +57,7 @@ def test_an_instance_alone_means_that_machine_with_all_its_gpus(
     plan = planned(provider, instance)
     job = request(plan).job
     assert (job.gpus, job.processes, plan.gpus) == (gpus, max(1, gpus), gpus)
-    assert said(plan) == []
+    assert texts_of(plan) == []
 
 
 def test_a_rehearsal_asks_for_the_gpus_of_the_machine() -> None:
@@ -121,7 +121,7 @@ def test_a_machine_with_disks_of_its_own_takes_neither_a_volume_nor_a_key_for_it
     body = request(plan).document
     assert not {"VolumeSizeInGB", "VolumeKmsKeyId"} & body["ResourceConfig"].keys()
     assert body["OutputDataConfig"]["KmsKeyId"] == "alias/mine"
-    assert said(plan) == []
+    assert texts_of(plan) == []
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_machine_with_disks_of_its_own_takes_neither_a_volume_nor_a_key_for_it
 )
 def test_a_key_for_a_volume_is_an_id_or_an_arn(key: str, message: str) -> None:
     plan = plan_of("aws", f"name: d\naws: {{kms_key: '{key}'}}\n")
-    assert [text for text in said(plan) if message not in text or not message] == []
-    assert bool(said(plan)) == bool(message)
+    assert [text for text in texts_of(plan) if message not in text or not message] == []
+    assert bool(texts_of(plan)) == bool(message)
     assert request(plan).document["ResourceConfig"]["VolumeKmsKeyId"] == key
 
 
@@ -154,7 +154,7 @@ def test_a_key_for_a_volume_is_an_id_or_an_arn(key: str, message: str) -> None:
 )
 def test_a_disk_is_no_larger_than_a_volume_can_be(disk: str, error: bool, note: bool) -> None:
     plan = plan_of("aws", f"name: d\nresources: {{disk: {disk}}}\n")
-    assert bool(said(plan)) == error
+    assert bool(texts_of(plan)) == error
     assert any("raised quota" in issue.message for issue in offline_issues(plan)) == note
 
 
@@ -196,7 +196,7 @@ def test_an_image_of_ones_own_is_taken_as_built_for_the_machines() -> None:
         f"{text}resources: {{gpus: 4, instance: {{azure: {ARM[1]}}}}}\nlimits: {{max_runtime: 1"
         " h}\n",
     )
-    assert said(plan) == []
+    assert texts_of(plan) == []
 
 
 def test_an_instance_type_of_kubernetes_goes_with_its_cluster() -> None:
@@ -207,12 +207,12 @@ def test_an_instance_type_of_kubernetes_goes_with_its_cluster() -> None:
         "azureml:my-arc",
         {"instance_count": 1, "instance_type": "gpu-large"},
     )
-    assert said(plan) == []
+    assert texts_of(plan) == []
     with pytest.raises(
         SpecError, match="how many GPUs gpu-large has is known only to the cluster my-arc"
     ):
         plan_of("azure", f"{text}resources: {{instance: {{azure: gpu-large}}}}\n")
-    [wrong] = said(
+    [wrong] = texts_of(
         plan_of("azure", f"{text}resources: {{gpus: 0, instance: {{azure: Gpu_large}}}}\n")
     )
     assert (
@@ -257,18 +257,21 @@ def test_asking_the_trainer_of_its_arguments_leaves_no_trace_here(
     )
     for _ in range(2):
         plan = plan_of("aws", "name: d\nargs: {epochs: two}\n")
-        assert "argument --epochs: expected a whole number of 1 or more, got 'two'" in said(plan)[0]
+        assert (
+            "argument --epochs: expected a whole number of 1 or more, got 'two'"
+            in texts_of(plan)[0]
+        )
     assert sys.modules["cloudtrain_job"] is mine
     after = {name for name in sys.modules if name.startswith("cloudtrain_trainer")}
     assert (dict(os.environ), list(sys.path), after) == before
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(1, 2), (2, 2), (5, 5)])
-def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, kept: int) -> None:
+@pytest.mark.parametrize(("keep", "retained"), [(1, 2), (2, 2), (5, 5)])
+def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, retained: int) -> None:
     """It deletes in S3 what the job deletes, and may do so before the newest one is stored."""
     plan = plan_of("aws", f"name: d\ncheckpoints: {{keep: {keep}}}\n")
-    assert job_of(plan).checkpoint_keep == kept
+    assert job_of(plan).checkpoint_keep == retained
     notes = [issue.message for issue in offline_issues(plan)]
     assert any(note.startswith("2 checkpoints are kept, not 1: ") for note in notes) == (
-        keep < kept
+        keep < retained
     )

@@ -27,34 +27,34 @@ def planned(folder: Path, text: str, provider: str = "aws") -> Plan:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The requests; the answer is 24 GiB of tensors, which a T4 has not."""
-    found: list[dict[str, Any]] = []
+    estimates: list[dict[str, Any]] = []
 
     def ask(python: str, request: dict[str, Any], plan: Plan) -> dict[str, Any]:
-        found.append(request)
+        estimates.append(request)
         needed = [24 * GIB, 25 * GIB, 30 * GIB]
-        other = {
+        estimate = {
             "strategy": "ddp",
             "accumulate": 4,
             "recompute": "none",
             "needed": [GIB, 8 * GIB, 11 * GIB],
         }
         plan_found = {"held": HELD, "needed": needed, "verdict": "does not fit"}
-        return {"plan": plan_found, "memory": 14 * GIB, "alternatives": [other]}
+        return {"plan": plan_found, "memory": 14 * GIB, "alternatives": [estimate]}
 
     monkeypatch.setattr(memory, "_ask", ask)
-    return found
+    return estimates
 
 
 def test_the_machine_of_the_plan_is_asked_about(
-    asked: list[dict[str, Any]], tmp_path: Path
+    requests: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     plan = planned(
         tmp_path, "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\n"
     )
     report = estimate_memory(plan)
-    assert asked == [
+    assert requests == [
         {
             "ranks": 8, "per_node": 4, "gpu": "T4", "gpu_gib": 16.0, "argv": ["--task", "gpt"],
         }
@@ -71,13 +71,15 @@ def test_the_machine_of_the_plan_is_asked_about(
     assert report.to_json()["verdict"] == "does not fit"
 
 
-def test_a_program_of_ones_own_has_no_estimate(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_program_of_ones_own_has_no_estimate(
+    requests: list[dict[str, Any]], tmp_path: Path
+) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("")
     plan = planned(tmp_path, "name: g\nentrypoint: train.py\nresources: {gpus: 1, gpu: T4}\n")
     (line,) = memory_lines(estimate_memory(plan))
     assert line == ("memory: no estimate: only the shared trainer can be estimated, not train.py")
-    assert not asked
+    assert not requests
 
 
 def test_a_python_without_torch_says_what_to_install(
@@ -113,7 +115,7 @@ def test_files_that_the_kernel_caches_count_as_free_memory() -> None:
 
 
 def test_the_estimate_needs_no_account_and_what_is_missing_of_it_is_said_after(
-    asked: list[dict[str, Any]], tmp_path: Path
+    requests: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: g\nargs: {task: gpt}\nresources: {gpus: 4, gpu: T4}\n")
@@ -121,11 +123,11 @@ def test_the_estimate_needs_no_account_and_what_is_missing_of_it_is_said_after(
     assert result.code == 2
     assert "memory per GPU: about 25.0 GiB" in result.out
     assert "aws.role: is not set" in result.err
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_a_job_that_does_not_fit_is_not_said_to_run(
-    asked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requests: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "job").mkdir()
@@ -140,10 +142,10 @@ def test_a_job_that_does_not_fit_is_not_said_to_run(
 
 
 def test_a_mistake_in_the_spec_comes_before_the_estimate(
-    asked: list[dict[str, Any]], tmp_path: Path
+    requests: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: g\nargs: {task: gtp}\nresources: {gpus: 4, gpu: T4}\n")
     result = call("check", str(job), "--memory", "--provider", "aws")
-    assert (result.code, result.out, asked) == (2, "", [])
+    assert (result.code, result.out, requests) == (2, "", [])
     assert "invalid choice: 'gtp'" in result.err

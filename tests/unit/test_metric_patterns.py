@@ -69,12 +69,12 @@ def test_an_expression_that_is_none_or_may_hang_is_refused(pattern: Any, why: st
 
 def test_every_mistake_is_told_at_its_line(tmp_path: Path) -> None:
     text = "entrypoint: train.py\nmetrics:\n  a: '(x)'\n  b: '(x)'\n  c d: '(y)'\n  e: '(z+)+'\n"
-    found = issues(tmp_path, text)
-    assert len(found) == 3
-    assert ["job.yaml:4" in found[0], "job.yaml:5" in found[1], "job.yaml:6" in found[2]] == [
+    texts = issues(tmp_path, text)
+    assert len(texts) == 3
+    assert ["job.yaml:4" in texts[0], "job.yaml:5" in texts[1], "job.yaml:6" in texts[2]] == [
         True
     ] * 3
-    assert "repeats the expression of 'a'" in found[0]
+    assert "repeats the expression of 'a'" in texts[0]
 
 
 def test_a_name_that_is_written_twice_is_reported(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_name_that_is_written_twice_is_reported(tmp_path: Path) -> None:
 
 
 def test_what_the_trainer_reports_itself_is_not_looked_for(tmp_path: Path) -> None:
-    (found,) = issues(tmp_path, "metrics: {val_loss: 'val ([0-9.]+)'}\n")
-    assert "is already reported by the shared trainer" in found
+    (problem,) = issues(tmp_path, "metrics: {val_loss: 'val ([0-9.]+)'}\n")
+    assert "is already reported by the shared trainer" in problem
 
 
 def test_more_metrics_than_sagemaker_takes_are_refused() -> None:

@@ -130,9 +130,9 @@ def test_compare_shows_what_differs_and_what_came_of_it(
         "  best          1 to 1          1 to 1",
     ]
     run("compare", "a-1", "b-2", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"] == {"args.lr": [0.1, 0.2], "resources.gpus": [None, 1]}
-    assert [each["metrics"]["val_loss"]["best"] for each in told["runs"]] == [0.25, 0.5]
+    report = json.loads(capsys.readouterr().out)
+    assert report["settings"] == {"args.lr": [0.1, 0.2], "resources.gpus": [None, 1]}
+    assert [run["metrics"]["val_loss"]["best"] for run in report["runs"]] == [0.25, 0.5]
 
 
 def test_arguments_without_names_are_one_setting(home: RunStore) -> None:

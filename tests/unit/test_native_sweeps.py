@@ -62,9 +62,9 @@ REFUSED = {
 
 def errors(cloud: str, text: str) -> list[Issue]:
     return [
-        each
-        for each in get_provider(cloud).native_sweeps().rules(plan_of(cloud, text))
-        if each.is_error
+        issue
+        for issue in get_provider(cloud).native_sweeps().rules(plan_of(cloud, text))
+        if issue.is_error
     ]
 
 
@@ -73,7 +73,7 @@ def errors(cloud: str, text: str) -> list[Issue]:
 def test_what_no_cloud_can_express_is_refused_at_its_line(cloud: str, case: str) -> None:
     change, path, fragment = REFUSED[case]
     issues = errors(cloud, changed(change))
-    assert any(each.field.endswith(path) and fragment in each.message for each in issues), issues
+    assert any(issue.field.endswith(path) and fragment in issue.message for issue in issues), issues
 
 
 @on_each_cloud
@@ -113,9 +113,9 @@ def test_a_plan_names_the_method_of_the_cloud(cloud: str, method: str) -> None:
 @on_each_cloud
 def test_a_dry_run_prints_the_request_of_the_service(cloud: str) -> None:
     plan = plan_of(cloud, changed("sweep.engine=native"))
-    told = _as_json(planned(plan, sweep_of(plan)))
-    assert told["request"] == get_provider(cloud).native_sweeps().render(plan).document
-    assert json.loads(json.dumps(told["request"])) == told["request"]
+    request = _as_json(planned(plan, sweep_of(plan)))
+    assert request["request"] == get_provider(cloud).native_sweeps().render(plan).document
+    assert json.loads(json.dumps(request["request"])) == request["request"]
 
 
 @on_each_cloud
@@ -152,12 +152,12 @@ def test_a_trial_gets_the_arguments_that_one_of_our_own_gets(
     plan = plan_of(cloud, json.dumps(plain.values, default=list))
     shared = get_provider(cloud).native_sweeps().render(plan).job.to_json()
     texts = {key: text_of(value) for key, value in values.items()}
-    told = {**texts, "_tuning_objective_metric": "score"}  # SageMaker's own
+    shown = {**texts, "_tuning_objective_metric": "score"}  # SageMaker's own
     if cloud == "azure":
-        told = {plain_name(key): text for key, text in texts.items()}
+        shown = {plain_name(key): text for key, text in texts.items()}
     (tmp_path / "shared.json").write_text(json.dumps(shared))
     job = contract.read_job(
-        contract.with_trial(node(tmp_path / "shared.json", told), tmp_path).job_file
+        contract.with_trial(node(tmp_path / "shared.json", shown), tmp_path).job_file
     )
     expected = json.loads(json.dumps(spec.args.values))
     assert job.argv == list(spec.args.argv)

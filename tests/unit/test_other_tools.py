@@ -76,8 +76,8 @@ def files(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_region_is_that_of_awss_own_tools(
     case: tuple[Mapping[str, str], tuple[str, str] | None],
 ) -> None:
-    environ, wanted = case
-    assert cli_default_region(environ) == wanted
+    environ, expected = case
+    assert cli_default_region(environ) == expected
 
 
 def test_the_workspace_is_that_of_azures_command_line(files: Path, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ def test_a_field_that_a_flag_sets_is_named_and_the_sections_around_it_are_not(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text("name: flags\nentrypoint: train.py\n")
-    said = call("plan", "--provider", "local", "--set", "resources.nodes=2", "--set", "env.A=b").out
-    told = [line.split()[2] for line in said.splitlines() if line.startswith("  set by")]
-    assert told == ["resources.nodes", "env.A"]
+    output = call(
+        "plan", "--provider", "local", "--set", "resources.nodes=2", "--set", "env.A=b"
+    ).out
+    fields = [line.split()[2] for line in output.splitlines() if line.startswith("  set by")]
+    assert fields == ["resources.nodes", "env.A"]
 
 
 def test_a_field_that_is_taken_back_is_not_said_to_be_of_no_use(

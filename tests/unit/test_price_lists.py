@@ -28,9 +28,9 @@ T4 = "Standard_NC4as_T4_v3"
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that a reader would have waited."""
-    found: list[float] = []
-    monkeypatch.setattr(price_pages, "sleep", found.append)
-    return found
+    prices: list[float] = []
+    monkeypatch.setattr(price_pages, "sleep", prices.append)
+    return prices
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_an_odd_list_of_awss_is_refused_and_the_old_table_stays_whole(
         refresh_prices(settings, "aws")
     assert caught.value.hint == "the prices that were known before stay as they are"
     assert path.read_text() == before
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 def test_an_odd_list_of_azures_is_refused(lists: PriceLists, settings: Settings) -> None:

@@ -12,9 +12,10 @@ from cloudtrain.source.imports import foreign_imports
 from tests.support.samples import write
 
 
-def found(root: Path, program: str = "train.py") -> list[str]:
+def imports_of(root: Path, program: str = "train.py") -> list[str]:
     return [
-        f"{each.module} {each.file}:{each.line}" for each in foreign_imports(root, root / program)
+        f"{imported.module} {imported.file}:{imported.line}"
+        for imported in foreign_imports(root, root / program)
     ]
 
 
@@ -27,7 +28,7 @@ def test_imports_are_followed_through_the_sources_own_modules(tmp_path: Path) ->
         "pkg/deep.py": "import f\n",
         "unused.py": "import g\n",
     }
-    assert found(write(tmp_path, files)) == [
+    assert imports_of(write(tmp_path, files)) == [
         "a train.py:1",
         "c pkg/part.py:1",
         "f pkg/deep.py:1",
@@ -44,7 +45,7 @@ def test_what_a_program_may_do_without_is_not_counted(tmp_path: Path) -> None:
         "if os.name:\n    import d\n"
         "from . import e\n"
     )
-    assert found(write(tmp_path, {"train.py": text})) == ["d train.py:12"]
+    assert imports_of(write(tmp_path, {"train.py": text})) == ["d train.py:12"]
 
 
 def test_a_notebook_is_read_by_its_code_cells_and_a_broken_program_imports_nothing(
@@ -63,9 +64,9 @@ def test_a_notebook_is_read_by_its_code_cells_and_a_broken_program_imports_nothi
             "own.py": "import folder",
         },
     )
-    assert found(tmp_path, "train.ipynb") == ["a train.ipynb:2"]
-    assert found(tmp_path, "broken.py") == []
-    assert found(tmp_path, "own.py") == []
+    assert imports_of(tmp_path, "train.ipynb") == ["a train.ipynb:2"]
+    assert imports_of(tmp_path, "broken.py") == []
+    assert imports_of(tmp_path, "own.py") == []
 
 
 def test_names_of_modules_and_of_distributions_differ(tmp_path: Path) -> None:

@@ -84,10 +84,10 @@ class Jobs:
     def observe(self, trial: Trial) -> list[SweepEvent]:
         """What a run has done that nobody has heard of; one without its worker is stopped."""
         job = self.read(trial)
-        found: list[SweepEvent] = [
+        sweep_events: list[SweepEvent] = [
             reported(trial, report) for report in range(trial.reports + 1, job["reports"] + 1)
         ]
-        return [*found, ended(trial, job.get("outcome") or "stopped")]
+        return [*sweep_events, ended(trial, job.get("outcome") or "stopped")]
 
     def request_stop(self, trial: Trial) -> None:
         self.write(trial, {**self.read(trial), "stop": True})
@@ -99,8 +99,8 @@ class Jobs:
         return bool(self.read(trial).get("cause"))
 
     def read(self, trial: Trial) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / trial.run).read_text())
-        return found
+        status: dict[str, Any] = json.loads((self.folder / trial.run).read_text())
+        return status
 
     def write(self, trial: Trial, job: dict[str, Any]) -> None:
         (self.folder / trial.run).write_text(json.dumps(job))
@@ -125,11 +125,11 @@ class Halving:
         self.rungs: dict[int, dict[int, float]] = {rung: {} for rung in rungs}
 
     def falls_behind(self, trial: int, report: int, value: float) -> bool:
-        known = self.rungs.get(report)
-        if known is None or trial in known:
+        values = self.rungs.get(report)
+        if values is None or trial in values:
             return False
-        behind = bool(known) and value < sorted(known.values())[len(known) // 2]
-        known[trial] = value
+        behind = bool(values) and value < sorted(values.values())[len(values) // 2]
+        values[trial] = value
         return behind
 
 
@@ -157,10 +157,10 @@ class Ray:
     def run(self, driver: RayDriver) -> None:
         workers: dict[str, Iterator[SweepEvent | None]] = {}
         while driver.end is None:
-            while (found := driver.next_trial()) is not None:
-                assert found["run"] not in workers
-                assert found["run"] == driver.state.trials[found["trial"]].run
-                workers[found["run"]] = self.work(driver, found["trial"])
+            while (trial := driver.next_trial()) is not None:
+                assert trial["run"] not in workers
+                assert trial["run"] == driver.state.trials[trial["trial"]].run
+                workers[trial["run"]] = self.work(driver, trial["trial"])
             assert len(workers) <= driver.state.definition.parallel
             for run, events in list(workers.items()):
                 event = next(events)
@@ -204,18 +204,18 @@ def killed_at(folder: SweepFolder, count: int) -> None:
 
 
 def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
-    found = state(folder)
-    assert found.state == "succeeded"
-    assert [trial.number for trial in found.trials] == [*range(6)]
-    assert {trial.state for trial in found.trials} == {"completed", "pruned"}
+    sweep_state = state(folder)
+    assert sweep_state.state == "succeeded"
+    assert [trial.number for trial in sweep_state.trials] == [*range(6)]
+    assert {trial.state for trial in sweep_state.trials} == {"completed", "pruned"}
     events = [event for event, _ in folder.events_from()]
     launched = Counter(event.run for event in events if isinstance(event, Launching))
     assert launched == Counter(event.run for event in events if isinstance(event, RunEnded))
     assert set(launched.values()) == {1}
     assert {path.name for path in (folder.path / "jobs").iterdir()} <= set(launched)
-    told = [(event.trial, event.report) for event in events if isinstance(event, Reported)]
-    assert len(told) == len(set(told))
-    halving = Halving(found.definition.rungs)
+    reports = [(event.trial, event.report) for event in events if isinstance(event, Reported)]
+    assert len(reports) == len(set(reports))
+    halving = Halving(sweep_state.definition.rungs)
     behind = {
         event.trial
         for event in events
@@ -224,8 +224,8 @@ def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
             event.trial, event.report, math.nan if event.value is None else event.value
         )
     }
-    assert behind == {trial.number for trial in found.trials if trial.state == "pruned"}
-    for trial in found.trials:
+    assert behind == {trial.number for trial in sweep_state.trials if trial.state == "pruned"}
+    for trial in sweep_state.trials:
         assert trial.curve == [
             learning(trial.parameters, report) for report in range(1, trial.reports + 1)
         ]
@@ -233,10 +233,10 @@ def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
 
 def test_a_sweep_that_nothing_happens_to_ends_trials_at_rungs(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
-    found = run_to_the_end(folder)
+    sweep_state = run_to_the_end(folder)
     assert_nothing_is_lost_or_done_twice(folder)
-    assert all(len(trial.runs) == 1 for trial in found.trials)
-    assert all(trial.reports in (1, 2) for trial in found.trials if trial.state == "pruned")
+    assert all(len(trial.runs) == 1 for trial in sweep_state.trials)
+    assert all(trial.reports in (1, 2) for trial in sweep_state.trials if trial.state == "pruned")
 
 
 def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_loses_no_trial_and_no_rung(
@@ -250,9 +250,9 @@ def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_loses_no_t
         folder = sweep(tmp_path / str(count))
         killed_at(folder, count)
         assert sum(1 for _ in folder.events_from()) == count
-        found = run_to_the_end(folder)
+        sweep_state = run_to_the_end(folder)
         assert_nothing_is_lost_or_done_twice(folder)
-        assert [trial.parameters for trial in found.trials] == [
+        assert [trial.parameters for trial in sweep_state.trials] == [
             trial.parameters for trial in expected.trials
         ]
 
@@ -270,10 +270,10 @@ def test_a_trial_whose_worker_is_lost_goes_on_in_another_run(tmp_path: Path) -> 
     folder = sweep(tmp_path, rungs=())
     ray = Ray(Jobs(folder))
     ray.loses = {"digits-1-t001": 2}
-    found = run_to_the_end(folder, ray)
-    assert [run.run for run in found.trials[1].runs] == ["digits-1-t001", "digits-1-t001-2"]
-    assert found.trials[1].runs[1].resumes == "digits-1-t001"
-    assert {(trial.state, trial.reports) for trial in found.trials} == {("completed", LAST)}
+    sweep_state = run_to_the_end(folder, ray)
+    assert [run.run for run in sweep_state.trials[1].runs] == ["digits-1-t001", "digits-1-t001-2"]
+    assert sweep_state.trials[1].runs[1].resumes == "digits-1-t001"
+    assert {(trial.state, trial.reports) for trial in sweep_state.trials} == {("completed", LAST)}
 
 
 def test_a_trial_whose_worker_is_lost_each_time_has_failed(tmp_path: Path) -> None:
@@ -284,10 +284,10 @@ def test_a_trial_whose_worker_is_lost_each_time_has_failed(tmp_path: Path) -> No
         def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
             return iter([None]) if number == 2 else super().work(driver, number)
 
-    found = run_to_the_end(folder, Lossy(jobs))
-    assert (found.trials[2].state, len(found.trials[2].runs)) == ("failed", 3)
-    assert found.trials[2].reason == "its worker was lost 3 times in a row: its node is gone"
-    assert Counter(trial.state for trial in found.trials)["completed"] == 5
+    sweep_state = run_to_the_end(folder, Lossy(jobs))
+    assert (sweep_state.trials[2].state, len(sweep_state.trials[2].runs)) == ("failed", 3)
+    assert sweep_state.trials[2].reason == "its worker was lost 3 times in a row: its node is gone"
+    assert Counter(trial.state for trial in sweep_state.trials)["completed"] == 5
 
 
 def test_a_run_that_failed_or_was_stopped_by_somebody_before_its_worker_was_lost_counts_as_that(
@@ -306,9 +306,9 @@ def test_a_run_that_failed_or_was_stopped_by_somebody_before_its_worker_was_lost
             self.jobs.write(driver.state.trials[number], {"reports": 1, "stop": False, **marks})
             return iter([None])
 
-    found = run_to_the_end(folder, Ending(jobs))
-    assert [trial.state for trial in found.trials] == ["failed", "stopped", "completed"]
-    assert [trial.reports for trial in found.trials] == [1, 1, 1]
+    sweep_state = run_to_the_end(folder, Ending(jobs))
+    assert [trial.state for trial in sweep_state.trials] == ["failed", "stopped", "completed"]
+    assert [trial.reports for trial in sweep_state.trials] == [1, 1, 1]
 
 
 def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -> None:
@@ -317,8 +317,8 @@ def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -
 
     class Slow(Ray):
         def run(self, driver: RayDriver) -> None:
-            found = [driver.next_trial() for _ in range(4)]
-            assert found[3] is None
+            trials = [driver.next_trial() for _ in range(4)]
+            assert trials[3] is None
             worker = self.work(driver, 0)
             driver.take(next(worker) or pytest.fail("a report"))
             request_stop(folder)
@@ -338,8 +338,11 @@ def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -
                     break
             assert driver.next_trial() is None
 
-    found = run_to_the_end(folder, Slow(jobs))
-    assert (found.state, [trial.state for trial in found.trials]) == ("stopped", ["stopped"] * 3)
+    sweep_state = run_to_the_end(folder, Slow(jobs))
+    assert (sweep_state.state, [trial.state for trial in sweep_state.trials]) == (
+        "stopped",
+        ["stopped"] * 3,
+    )
 
 
 def test_a_stop_reaches_what_a_killed_driver_has_left_without_a_cluster(tmp_path: Path) -> None:
@@ -349,16 +352,23 @@ def test_a_stop_reaches_what_a_killed_driver_has_left_without_a_cluster(tmp_path
     request_stop(folder)
     ray = Ray(Jobs(folder))
     ray.up = False
-    found = run_to_the_end(folder, ray)
-    assert (found.state, {trial.state for trial in found.trials}) == ("stopped", {"stopped"})
+    sweep_state = run_to_the_end(folder, ray)
+    assert (sweep_state.state, {trial.state for trial in sweep_state.trials}) == (
+        "stopped",
+        {"stopped"},
+    )
 
 
 def test_a_cluster_that_cannot_be_reached_ends_a_sweep_that_has_no_trial(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
     ray = Ray(Jobs(folder))
     ray.up = False
-    found = run_to_the_end(folder, ray)
-    assert (found.state, found.reason, found.trials) == ("failed", "Ray cannot be reached", [])
+    sweep_state = run_to_the_end(folder, ray)
+    assert (sweep_state.state, sweep_state.reason, sweep_state.trials) == (
+        "failed",
+        "Ray cannot be reached",
+        [],
+    )
 
 
 def test_a_cluster_that_breaks_is_joined_again_and_given_up_if_it_never_gets_anywhere(
@@ -379,20 +389,20 @@ def test_a_cluster_that_breaks_is_joined_again_and_given_up_if_it_never_gets_any
     broken = sweep(tmp_path / "always")
     ray = Ray(Jobs(broken))
     ray.breaks_after = 0
-    found = run_to_the_end(broken, ray)
-    assert (found.state, found.reason) == (
+    sweep_state = run_to_the_end(broken, ray)
+    assert (sweep_state.state, sweep_state.reason) == (
         "failed",
         "Ray Tune broke 3 times in a row: RuntimeError: the head node is gone",
     )
-    assert "running" not in {trial.state for trial in found.trials}
+    assert "running" not in {trial.state for trial in sweep_state.trials}
 
 
 def test_values_that_make_no_job_are_refused_before_ray_hears_of_them(tmp_path: Path) -> None:
     folder = sweep(tmp_path, rungs=())
     ray = Ray(Jobs(folder))
     ray.jobs.bad = {1, 4}
-    found = run_to_the_end(folder, ray)
-    assert [trial.number for trial in found.trials if trial.state == "failed"] == [1, 4]
+    sweep_state = run_to_the_end(folder, ray)
+    assert [trial.number for trial in sweep_state.trials if trial.state == "failed"] == [1, 4]
 
 
 def test_one_process_drives_a_sweep(tmp_path: Path) -> None:

@@ -30,21 +30,21 @@ def has_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray_runs_trials_as_processes_of_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(plan(RAY)) == []
     at = "job.yaml:6:3: sweep.engine: "
-    said = "runs trials on machines of its own cluster, not as jobs of SageMaker"
-    assert f"{at}{said}" in told(plan(RAY, AWS, provider="aws"))
-    said = "lends trials some GPUs and cores of a machine, and jobs of Docker would see them all"
-    assert f"{at}{said}" in told(plan(RAY, "image: {docker: trainer:1}", provider="docker"))
+    message = "runs trials on machines of its own cluster, not as jobs of SageMaker"
+    assert f"{at}{message}" in told(plan(RAY, AWS, provider="aws"))
+    message = "lends trials some GPUs and cores of a machine, and jobs of Docker would see them all"
+    assert f"{at}{message}" in told(plan(RAY, "image: {docker: trainer:1}", provider="docker"))
     rehearsed = replace(plan(RAY, AWS, provider="aws"), host=plan(RAY).host)
-    said = "is no part of what runs on SageMaker, and cannot be rehearsed for it"
-    assert f"{at}{said}" in told(rehearsed)
+    message = "is no part of what runs on SageMaker, and cannot be rehearsed for it"
+    assert f"{at}{message}" in told(rehearsed)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
     assert told(plan(RAY)) == []
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    said = (
+    message = (
         "needs its driver on a node of the cluster, and RAY_ADDRESS is ray://head:10001, a way in"
         " from outside"
     )
-    assert told(plan(RAY)) == [f"{at}{said}"]
+    assert told(plan(RAY)) == [f"{at}{message}"]
 
 
 def test_ray_tune_is_needed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
 
 
 @pytest.mark.parametrize(
-    ("space", "section", "job", "said"),
+    ("space", "section", "job", "message"),
     [
         (
             "{lr: [1, 2]}",
@@ -114,11 +114,11 @@ def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts
     ],
 )
 def test_what_no_worker_of_ray_can_do_is_refused_at_its_line(
-    space: str, section: str, job: str, said: tuple[str, ...], tmp_path: Path
+    space: str, section: str, job: str, message: tuple[str, ...], tmp_path: Path
 ) -> None:
     goal = "objective: {metric: val_loss, goal: minimize}"
     text = f"sweep:\n  {goal}\n  engine: ray\n  space: {space}\n  {section}\n{job}\n"
-    assert [found[:3] for found in mistakes(tmp_path, text)] == [said]
+    assert [mistake[:3] for mistake in mistakes(tmp_path, text)] == [message]
 
 
 @pytest.mark.usefixtures("has_ray")
@@ -133,6 +133,6 @@ def test_trials_may_share_a_gpu_and_have_cpus_of_their_own() -> None:
 def test_what_ray_lends_plays_no_part_without_ray(tmp_path: Path) -> None:
     goal = "objective: {metric: val_loss, goal: minimize}"
     text = f"sweep:\n  {goal}\n  space: {{lr: [1, 2]}}\n  trials: 2\n  ray: {{cpus: 4}}\n"
-    assert [found[1:3] for found in mistakes(tmp_path, text)] == [
+    assert [mistake[1:3] for mistake in mistakes(tmp_path, text)] == [
         ("sweep.ray", "applies only to engine: ray")
     ]

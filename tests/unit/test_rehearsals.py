@@ -105,11 +105,11 @@ def test_another_source_is_a_change_though_the_request_only_names_it(folder: Pat
 
 
 def test_the_newest_rehearsal_of_the_same_request_counts_not_the_newest_of_another() -> None:
-    same = rehearse("aws")
+    rehearsal = rehearse("aws")
     rehearse("aws", args={"epochs": 9})
     made = plan("aws")
     assert made.context.rehearsal is not None
-    assert (made.context.rehearsal.run, made.context.rehearsal.changes) == (same, ())
+    assert (made.context.rehearsal.run, made.context.rehearsal.changes) == (rehearsal, ())
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,12 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
 )
 def test_no_name_at_all_leads_out_of_its_folder(name: str) -> None:
     try:
-        found = safe_join(FOLDER, name)
+        path = safe_join(FOLDER, name)
     except StorageError:
         return
-    assert os.path.normpath(found) == str(found)
-    assert found.is_relative_to(FOLDER)
-    assert found != FOLDER
+    assert os.path.normpath(path) == str(path)
+    assert path.is_relative_to(FOLDER)
+    assert path != FOLDER
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.support.samples import write
 
 
 def shown(requested: Requested) -> list[str]:
-    return [each.shown for each in requested.to_install]
+    return [requirement.shown for requirement in requested.to_install]
 
 
 def test_comments_continued_lines_and_extras_are_read_as_pip_reads_them(tmp_path: Path) -> None:
@@ -33,12 +33,12 @@ def test_comments_continued_lines_and_extras_are_read_as_pip_reads_them(tmp_path
         "uvicorn[standard] >= 0.1, < 2",
         "x; python_version < '3'",
     ]
-    assert [(each.name, each.place) for each in requested.to_install] == [
+    assert [(requirement.name, requirement.place) for requirement in requested.to_install] == [
         ("einops", "requirements.txt:2"),
         ("uvicorn", "requirements.txt:4"),
         ("x", "requirements.txt:6"),
     ]
-    assert [each.exact for each in requested.to_install] == ["0.8.1", "", ""]
+    assert [requirement.exact for requirement in requested.to_install] == ["0.8.1", "", ""]
 
 
 def test_included_files_constraints_and_options_each_go_where_they_belong(tmp_path: Path) -> None:
@@ -53,7 +53,9 @@ def test_included_files_constraints_and_options_each_go_where_they_belong(tmp_pa
     }
     requested = read_requested(write(tmp_path, files), "requirements.txt")
     assert shown(requested) == ["einops", "timm"]
-    assert [each.text for each in requested.requirements if each.constraint] == ["numpy<2"]
+    assert [
+        requirement.text for requirement in requested.requirements if requirement.constraint
+    ] == ["numpy<2"]
     assert requested.files == ("requirements.txt", "more/base.txt", "more/deeper.txt", "limits.txt")
     links, index = requested.options
     assert links == f"--find-links file://{tmp_path}/more/wheels"
@@ -62,16 +64,21 @@ def test_included_files_constraints_and_options_each_go_where_they_belong(tmp_pa
 
 
 def test_a_password_in_a_requirement_is_never_shown(tmp_path: Path) -> None:
-    (each,) = requested_list(["x @ git+https://token@host/x.git"]).to_install
-    assert each.shown == "x @ git+https://***@host/x.git"
-    assert each.has_password
+    (requirement,) = requested_list(["x @ git+https://token@host/x.git"]).to_install
+    assert requirement.shown == "x @ git+https://***@host/x.git"
+    assert requirement.has_password
     assert not requested_list(["x @ git+https://${TOKEN}@host/x.git"]).to_install[0].has_password
 
 
 def test_projects_of_the_source_itself_are_told_from_names(tmp_path: Path) -> None:
     text = "-e .\n./libs/mine\nwheels/x-1-py3-none-any.whl\neinops\n"
     requested = read_requested(write(tmp_path, {"requirements.txt": text}), "requirements.txt")
-    assert [each.is_local for each in requested.to_install] == [True, True, False, False]
+    assert [requirement.is_local for requirement in requested.to_install] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert requested.to_install[1].text == f"file://{tmp_path}/libs/mine"
     assert requested.to_install[0].text == f"-e file://{tmp_path}"
     assert requested.to_install[2].wheel == f"{tmp_path}/wheels/x-1-py3-none-any.whl"
@@ -194,7 +201,7 @@ def test_a_lock_file_gives_what_the_project_needs_here_in_its_locked_versions_wi
 ) -> None:
     write(tmp_path, {"uv.lock": LOCK})
     requested = read_lock(tmp_path, "uv.lock", lambda marker: "win32" not in marker)
-    assert [each.text for each in requested.to_install] == [
+    assert [requirement.text for requirement in requested.to_install] == [
         "einops==0.8.1 --hash=sha256:aa",
         "forked==2.0 --hash=sha256:dd",
         "with-extra==3 --hash=sha256:ee",
@@ -208,7 +215,7 @@ def test_a_lock_file_gives_what_the_project_needs_here_in_its_locked_versions_wi
 def test_what_only_a_package_of_the_image_needs_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, {"uv.lock": LOCK})
     requested = read_lock(tmp_path, "uv.lock", lambda marker: not marker, {"with-extra"})
-    assert [each.name for each in requested.to_install] == ["einops", "with-extra"]
+    assert [requirement.name for requirement in requested.to_install] == ["einops", "with-extra"]
 
 
 def test_hashes_of_a_lock_file_are_left_out_where_a_package_has_none(tmp_path: Path) -> None:
@@ -220,7 +227,7 @@ def test_hashes_of_a_lock_file_are_left_out_where_a_package_has_none(tmp_path: P
     )
     text = text.replace('inops.whl", hash = "sha256:aa", size = 1 }]', "", 1)
     requested = read_lock(write(tmp_path, {"uv.lock": text}), "uv.lock", lambda marker: not marker)
-    assert [each.text for each in requested.to_install] == [
+    assert [requirement.text for requirement in requested.to_install] == [
         "einops @ git+https://host/e.git@c0ffee",
         "with-extra==3",
         "deep==4",

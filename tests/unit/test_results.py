@@ -28,8 +28,10 @@ def fetched(run: RunFolder, into: Path, provider: str = "local") -> tuple[list[s
     """The names that there were, and what was left out."""
     notes: list[str] = []
     state = RunState(run_id=run.run_id)
-    found = get_provider(provider).fetch(run, state, ("model", "output"), into, None, notes.append)
-    return found, sorted(notes)
+    artifacts = get_provider(provider).fetch(
+        run, state, ("model", "output"), into, None, notes.append
+    )
+    return artifacts, sorted(notes)
 
 
 def test_links_inside_are_kept_as_relative_ones_and_others_are_named(
@@ -43,9 +45,9 @@ def test_links_inside_are_kept_as_relative_ones_and_others_are_named(
     (model / "up").symlink_to("../../../../secret")
     (model / "gone").symlink_to("nowhere")
     (model / "of-azure.cloudtrain-link").write_text("step-2/deep")
-    found, notes = fetched(run, tmp_path / "result")
+    artifacts, notes = fetched(run, tmp_path / "result")
     copy = tmp_path / "result" / "model"
-    assert found == ["model"]
+    assert artifacts == ["model"]
     assert sorted(path.name for path in copy.iterdir()) == [
         "latest",
         "of-azure",
@@ -97,8 +99,8 @@ def test_a_folder_that_was_replaced_by_a_link_is_not_followed(
 ) -> None:
     write(tmp_path, {"home/private": "s"})
     (run.path / "output").symlink_to(tmp_path / "home")
-    found, notes = fetched(run, tmp_path / "result")
-    assert found == ["model"]
+    artifacts, notes = fetched(run, tmp_path / "result")
+    assert artifacts == ["model"]
     assert notes == [f"output was left out: a link in place of the folder ({tmp_path}/home)"]
     assert "output" not in get_provider("local").artifacts(run, RunState(run_id=run.run_id))
 

@@ -36,7 +36,7 @@ def began(run: str = "digits-1") -> events.Submitting:
 
 def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -> list[Event]:
     """A run of two nodes: waiting, installing, training with evaluations, a restart, and its end."""
-    found: list[Event] = [
+    history: list[Event] = [
         began(),
         events.Submitted(time=START + 2, ref={}),
         events.Phase(time=START + 5, phase="launching machines", since=START + 4),
@@ -45,15 +45,17 @@ def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -
         *(events.RankStarted(time=START + 80, node=node, rank=node) for node in (0, 1)),
     ]
     for step in range(steps):
-        now = START + 80 + 10 * step
-        found += [
-            events.Progress(time=now, rank=0, step=step, samples_per_s=900.0 + step % 3),
-            events.Metrics(time=now, rank=0, step=float(step), values={metric: 1 - 1 / (step + 2)}),
-            events.Usage(time=now, node=step % 2, gpu_percent={"0": 90.0 - step, "1": 80.0}),
-            events.Activity(time=now + 5, rank=0, activity="evaluating"),
+        time = START + 80 + 10 * step
+        history += [
+            events.Progress(time=time, rank=0, step=step, samples_per_s=900.0 + step % 3),
+            events.Metrics(
+                time=time, rank=0, step=float(step), values={metric: 1 - 1 / (step + 2)}
+            ),
+            events.Usage(time=time, node=step % 2, gpu_percent={"0": 90.0 - step, "1": 80.0}),
+            events.Activity(time=time + 5, rank=0, activity="evaluating"),
             *(
                 events.StepTimes(
-                    time=now,
+                    time=time,
                     rank=rank,
                     node=rank,
                     steps=10,
@@ -64,27 +66,27 @@ def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -
                 )
                 for rank in (0, 1)
             ),
-            events.Activity(time=now + 7, rank=0, activity=""),
+            events.Activity(time=time + 7, rank=0, activity=""),
         ]
-    found.insert(
-        len(found) // 2,
+    history.insert(
+        len(history) // 2,
         events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"),
     )
-    found.append(
+    history.append(
         events.Restarted(
             time=START + 91 + 5 * steps, node=1, attempt=1, why=events.RESTART_ELSEWHERE
         )
     )
-    found.append(
+    history.append(
         events.Checkpoint(time=START + 85 + 10 * steps, rank=0, step=float(steps), path="/x")
     )
-    return [*found, end]
+    return [*history, end]
 
 
-def run_of(root: Path, run: str, found: Sequence[Event], **documents: str) -> Run:
+def run_of(root: Path, run: str, events: Sequence[Event], **documents: str) -> Run:
     files = {name.replace("_", "."): text for name, text in documents.items()}
     folder = RunStore(root).create(run, files)
-    folder.append(*found)
+    folder.append(*events)
     return Run(folder)
 
 
@@ -103,8 +105,8 @@ FAILED = events.Ended(
 
 
 def test_spans_of_a_run_follow_one_another_in_their_lanes() -> None:
-    found = training(SUCCEEDED, steps=1)
-    story = story_of(found, fold("digits-1", found), START + 900)
+    events = training(SUCCEEDED, steps=1)
+    story = story_of(events, fold("digits-1", events), START + 900)
     job = [
         (span.kind, span.begin - START, span.end - START)
         for span in story.spans
@@ -132,16 +134,16 @@ def test_an_event_that_was_read_twice_is_drawn_once() -> None:
     assert story_of([point, point], fold("a", [point]), START).metrics == {"loss": [(1.0, 1.0)]}
 
 
-@pytest.mark.parametrize("other", [False, True], ids=["one run", "two side by side"])
+@pytest.mark.parametrize("is_other", [False, True], ids=["one run", "two side by side"])
 def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(
-    tmp_path: Path, browser: Browser, other: bool
+    tmp_path: Path, browser: Browser, is_other: bool
 ) -> None:
     runs = [
         run_of(
             tmp_path, "digits-1", training(SUCCEEDED), spec_yaml="name: digits\n", plan_json="{}"
         )
     ]
-    if other:
+    if is_other:
         runs.append(
             run_of(tmp_path, "digits-2", training(FAILED, "a_metric/with a very long name" * 4))
         )
@@ -182,8 +184,8 @@ def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -
     cause = {"rank": 1, "node": 1, "time": START, "exception": "ValueError", "message": "no"}
     error = events.Error(**cause, traceback='File "a.py", line 3\nValueError')  # type: ignore[arg-type]
     end = events.Ended(time=START + 500, state="failed", error=events.Cause(**cause))  # type: ignore[arg-type]
-    found = [*training(SUCCEEDED)[:-1], error, end]
-    run = run_of(tmp_path, "digits-1", found)
+    history = [*training(SUCCEEDED)[:-1], error, end]
+    run = run_of(tmp_path, "digits-1", history)
     lines = [f"2026-11-21T02:04:34.447Z [rank 1] line {at}{HOSTILE}\n" for at in range(50)]
     (run.folder.path / "logs").mkdir(exist_ok=True)
     (run.folder.path / "logs/node-1.log").write_text("".join(lines))
@@ -204,7 +206,7 @@ def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(
     tmp_path: Path, browser: Browser
 ) -> None:
     values = (math.nan, math.inf, 1.0, -math.inf, 2.0)
-    found = [
+    history = [
         began(),
         *(
             events.Metrics(time=START, rank=0, step=float(at), values={HOSTILE: v})
@@ -213,7 +215,7 @@ def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(
         events.Metrics(time=START, rank=0, values={"never": math.nan}),
     ]
     file = tmp_path / "page.html"
-    file.write_text(page([run_of(tmp_path, "digits-1", found)], START + 9))
+    file.write_text(page([run_of(tmp_path, "digits-1", history)], START + 9))
     assert looks(browser, file) == {}
 
 
@@ -228,8 +230,8 @@ def metrics(values: Sequence[float | None], **more: float) -> list[Event]:
     return [began(), *reports, events.Metrics(time=START, rank=0, step=0.0, values=more)]
 
 
-def page_of(root: Path, found: Sequence[Event]) -> str:
-    return page([run_of(root, "digits-1", found)], START + 900)
+def page_of(root: Path, events: Sequence[Event]) -> str:
+    return page([run_of(root, "digits-1", events)], START + 900)
 
 
 def drawn(text: str) -> list[list[tuple[float, float]]]:
@@ -287,11 +289,11 @@ def test_the_range_of_a_metric_leaves_out_what_is_no_number(tmp_path: Path) -> N
 
 
 def test_reports_without_steps_are_not_called_steps(tmp_path: Path) -> None:
-    found = [
+    history = [
         began(),
         *(events.Metrics(time=START, rank=0, values={"loss": float(value)}) for value in range(3)),
     ]
-    assert "loss over the report" in page_of(tmp_path, found)
+    assert "loss over the report" in page_of(tmp_path, history)
 
 
 def test_how_busy_a_rank_was_is_drawn_from_zero_to_a_core(tmp_path: Path) -> None:
@@ -339,9 +341,9 @@ def test_the_command_names_its_file_and_writes_over_none(
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
     runner = CliRunner()
     arguments = ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]
-    done = runner.invoke(cli, arguments)
+    result = runner.invoke(cli, arguments)
     file = tmp_path / "data/runs/digits-1/digits-1.html"
-    assert (done.exit_code, done.stdout) == (0, f"{file}\n"), done.output
+    assert (result.exit_code, result.stdout) == (0, f"{file}\n"), result.output
     assert "val_accuracy" in file.read_text()
     named = [*arguments, "-o", "page.html"]
     assert runner.invoke(cli, named).exit_code == 0
@@ -364,7 +366,7 @@ def test_a_report_leaves_the_current_folder_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["digits-1", "-o", "no/page.html"], "there is no folder no"),
         (["digits-1", "digits-1"], "are the same run"),
@@ -373,10 +375,10 @@ def test_a_report_leaves_the_current_folder_as_it_is(
     ],
 )
 def test_the_command_refuses_what_nobody_can_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
     refused = CliRunner().invoke(cli, ["--data-dir", str(tmp_path / "data"), "report", *words])
     assert isinstance(refused.exception, UsageError)
-    assert told in str(refused.exception)
+    assert message in str(refused.exception)

@@ -126,7 +126,7 @@ def test_events_come_back_in_the_order_they_were_added(store: RunStore) -> None:
     folder = store.create("a-1", {})
     folder.append(event("x", n=1), event("x", n=2))
     folder.append(event("x", n=3), durable=True)
-    assert [found["n"] for found in events_of(folder)] == [1, 2, 3]
+    assert [entry["n"] for entry in events_of(folder)] == [1, 2, 3]
 
 
 def test_a_run_without_events_has_none(store: RunStore) -> None:
@@ -216,15 +216,15 @@ def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStor
         process.start()
     for process in writers:
         process.join()
-    found = [(event["writer"], event["n"]) for event in events_of(folder)]
-    assert sorted(found) == [(writer, n) for writer in range(4) for n in range(200)]
-    assert [n for writer, n in found if writer == 0] == list(range(200))
+    written = [(event["writer"], event["n"]) for event in events_of(folder)]
+    assert sorted(written) == [(writer, n) for writer in range(4) for n in range(200)]
+    assert [n for writer, n in written if writer == 0] == list(range(200))
 
 
 def test_a_run_of_another_machine_is_meant_by_its_whole_id_only(store: RunStore) -> None:
     born(store, "digits-mine")
-    theirs = store.create("digits-theirs", {"plan.json": '{"adopted": 1.0}'}, event(**BORN))
-    os.utime(theirs.path / "plan.json", (2e9, 2e9))
+    adopted = store.create("digits-theirs", {"plan.json": '{"adopted": 1.0}'}, event(**BORN))
+    os.utime(adopted.path / "plan.json", (2e9, 2e9))
     names = ("last", "digits", "digits-m", "digits-theirs")
     assert [store.open(name).run_id for name in names] == [*["digits-mine"] * 3, "digits-theirs"]
     with pytest.raises(RunNotFound, match="fits runs of other machines only: digits-theirs"):

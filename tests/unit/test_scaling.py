@@ -20,7 +20,7 @@ WINDOWS = (0.98, 0.99, 1.0, 1.0, 1.0, 1.01, 1.02)
 def measured(
     ranks: int, rate: float, windows: tuple[float, ...] = WINDOWS, **fields: Any
 ) -> Measurement:
-    turn = tuple(rate * each for each in windows)
+    turn = tuple(rate * window for window in windows)
     return Measurement(ranks=ranks, turns=(turn, turn[::-1]), runs=(f"digits-{ranks}",), **fields)
 
 
@@ -31,9 +31,13 @@ def curve(*rates: float, **fields: Any) -> ScalingCurve:
 
 def test_speed_up_and_efficiency_are_against_the_fewest_ranks() -> None:
     points = curve(100, 180, 300).points
-    assert [(each.ranks, round(each.speedup, 6)) for each in points] == [(1, 1), (2, 1.8), (4, 3)]
-    assert [round(each.efficiency, 6) for each in points] == [1, 0.9, 0.75]
-    assert all(low <= each.speedup <= high for each in points for low, high in [each.interval])
+    assert [(point.ranks, round(point.speedup, 6)) for point in points] == [
+        (1, 1),
+        (2, 1.8),
+        (4, 3),
+    ]
+    assert [round(point.efficiency, 6) for point in points] == [1, 0.9, 0.75]
+    assert all(low <= point.speedup <= high for point in points for low, high in [point.interval])
 
 
 def test_a_job_that_scales_is_told_so() -> None:
@@ -43,12 +47,12 @@ def test_a_job_that_scales_is_told_so() -> None:
 
 
 def test_one_is_the_answer_where_more_hardly_help() -> None:
-    found = curve(100, 110, 129)
+    scaling_curve = curve(100, 110, 129)
     assert (
-        verdict(found, GPUS)
+        verdict(scaling_curve, GPUS)
         == "use 1 GPU: 4 take 3.1 times the GPU time per sample and are only 1.3 times as fast"
     )
-    assert found.confidence == 1
+    assert scaling_curve.confidence == 1
     assert verdict(curve(100, 101), Setup()) == (
         "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
     )
@@ -79,9 +83,9 @@ def test_known_prices_decide_instead_of_the_number_of_ranks() -> None:
 
 
 def test_one_unknown_price_leaves_only_the_ranks_to_compare_by() -> None:
-    found = ScalingCurve([measured(1, 100, usd_per_hour=3.6), measured(4, 120)])
-    assert "take 3.3 times the GPU time" in verdict(found, GPUS)
-    assert [each.usd_per_million is None for each in found.points] == [False, True]
+    scaling_curve = ScalingCurve([measured(1, 100, usd_per_hour=3.6), measured(4, 120)])
+    assert "take 3.3 times the GPU time" in verdict(scaling_curve, GPUS)
+    assert [point.usd_per_million is None for point in scaling_curve.points] == [False, True]
 
 
 def test_windows_that_differ_too_much_give_no_certain_verdict() -> None:
@@ -114,13 +118,16 @@ def test_turns_that_contradict_each_other_make_the_interval_wide() -> None:
 
 
 def test_the_curve_goes_on_without_a_number_of_ranks_that_failed() -> None:
-    found = ScalingCurve(
+    scaling_curve = ScalingCurve(
         [Measurement(ranks=1, failure="out of memory"), measured(2, 100), measured(4, 190)]
     )
-    assert found.base == 2
-    assert found.failures == {1: "out of memory"}
-    assert [(each.ranks, round(each.efficiency, 6)) for each in found.points] == [(2, 1), (4, 0.95)]
-    assert verdict(found, GPUS) == "scales well to 4 GPUs: efficiency 0.95"
+    assert scaling_curve.base == 2
+    assert scaling_curve.failures == {1: "out of memory"}
+    assert [(point.ranks, round(point.efficiency, 6)) for point in scaling_curve.points] == [
+        (2, 1),
+        (4, 0.95),
+    ]
+    assert verdict(scaling_curve, GPUS) == "scales well to 4 GPUs: efficiency 0.95"
     alone = ScalingCurve([measured(1, 100), Measurement(ranks=2, failure="out of memory")])
     assert verdict(alone, GPUS) == "only 1 GPU could be measured: there is nothing to compare"
     assert what_to_try(alone, GPUS) == ""
@@ -143,9 +150,9 @@ def test_what_to_try_follows_the_verdict_on_the_most_ranks(
 
 
 def test_ranks_that_share_cores_are_told_to_have_their_own() -> None:
-    found = curve(100, 190, 195)
+    scaling_curve = curve(100, 190, 195)
     assert (
-        what_to_try(found, Setup(), cores=2)
+        what_to_try(scaling_curve, Setup(), cores=2)
         == "a machine with a core or a GPU for each rank: this one has 2 cores"
     )
     assert "batch-size" in what_to_try(

@@ -50,26 +50,26 @@ def arguments(plan: Plan) -> Any:
 
 
 def test_only_the_ranks_differ_between_the_runs(home: Path) -> None:
-    found, _ = plans({**JOB, "limits": {"restarts": 3, "max_runtime": "2 h"}}, 1, 2, 4)
-    assert [plan.spec.resources.processes for plan in found.values()] == [1, 2, 4]
-    assert {plan.spec.resources.nodes for plan in found.values()} == {1}
-    assert all(arguments(plan) == {"batch-size": 64} for plan in found.values())
-    assert {plan.spec.limits.max_runtime for plan in found.values()} == {1800}
-    assert {plan.spec.limits.restarts for plan in found.values()} == {0}
-    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"1"}, (
+    planned, _ = plans({**JOB, "limits": {"restarts": 3, "max_runtime": "2 h"}}, 1, 2, 4)
+    assert [plan.spec.resources.processes for plan in planned.values()] == [1, 2, 4]
+    assert {plan.spec.resources.nodes for plan in planned.values()} == {1}
+    assert all(arguments(plan) == {"batch-size": 64} for plan in planned.values())
+    assert {plan.spec.limits.max_runtime for plan in planned.values()} == {1800}
+    assert {plan.spec.limits.restarts for plan in planned.values()} == {0}
+    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in planned.values()} == {"1"}, (
         "four ranks have two cores"
     )
-    assert len({plan.run_id for plan in found.values()}) == 3
+    assert len({plan.run_id for plan in planned.values()}) == 3
 
 
 def test_threads_that_the_job_sets_stay(home: Path) -> None:
-    found, _ = plans({**JOB, "env": {"OMP_NUM_THREADS": "3"}}, 1, 2)
-    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in found.values()} == {"3"}
+    planned, _ = plans({**JOB, "env": {"OMP_NUM_THREADS": "3"}}, 1, 2)
+    assert {plan.spec.env["OMP_NUM_THREADS"] for plan in planned.values()} == {"3"}
 
 
 def test_weak_scaling_keeps_the_samples_of_each_rank(home: Path) -> None:
-    found, _ = plans(JOB, 1, 4, weak=True)
-    assert [arguments(plan)["batch-size"] for plan in found.values()] == [32, 128]
+    planned, _ = plans(JOB, 1, 4, weak=True)
+    assert [arguments(plan)["batch-size"] for plan in planned.values()] == [32, 128]
     with pytest.raises(UsageError, match=r"--weak needs args.batch-size in the job"):
         plans({"name": "digits"}, 1, 2, weak=True)
     with pytest.raises(UsageError, match="65 is no whole number of samples for each of 2 ranks"):
@@ -77,8 +77,10 @@ def test_weak_scaling_keeps_the_samples_of_each_rank(home: Path) -> None:
 
 
 def test_a_job_of_several_nodes_keeps_its_processes_per_node(home: Path) -> None:
-    found, _ = plans({**JOB, "resources": {"nodes": 2, "processes": 2}}, 1, 2, 4)
-    shape = [(plan.spec.resources.nodes, plan.spec.resources.processes) for plan in found.values()]
+    planned, _ = plans({**JOB, "resources": {"nodes": 2, "processes": 2}}, 1, 2, 4)
+    shape = [
+        (plan.spec.resources.nodes, plan.spec.resources.processes) for plan in planned.values()
+    ]
     assert shape == [(1, 1), (1, 2), (2, 2)]
     with pytest.raises(
         UsageError, match="with 3 ranks: the job has 2 on a node, which is no whole number of nodes"
@@ -97,8 +99,8 @@ def test_all_numbers_that_no_machine_has_are_refused_together(
     assert "with 16 ranks: " in refused.value.message
     assert "with 32 ranks: " in refused.value.message
     assert "8 ranks" not in refused.value.message
-    found, _ = plans({**JOB, "resources": {"gpu": "T4", "gpus": 4}}, 1, 4, provider="aws")
-    assert [plan.target.instances[0] for plan in found.values()] == [
+    planned, _ = plans({**JOB, "resources": {"gpu": "T4", "gpus": 4}}, 1, 4, provider="aws")
+    assert [plan.target.instances[0] for plan in planned.values()] == [
         "ml.g4dn.xlarge",
         "ml.g4dn.12xlarge",
     ]
@@ -118,9 +120,9 @@ def test_a_program_that_does_not_report_its_throughput_is_told_the_two_lines(hom
     Path("train.py").write_text(
         "from cloudtrain_job import log_metrics\nlog_metrics(samples_per_s=1)\n"
     )
-    found, base = plans({"entrypoint": "train.py"}, 1, 2)
+    planned, base = plans({"entrypoint": "train.py"}, 1, 2)
     check_reports(base, None)
-    rules = found[1].context.trial
+    rules = planned[1].context.trial
     assert rules is not None
     assert (rules.metric, rules.until, rules.rungs, rules.measures) == (
         "samples_per_s",
@@ -208,12 +210,12 @@ def fake_runs(
         seconds = next(script)
         if isinstance(seconds, BaseException):
             raise seconds
-        found = (
+        messages = (
             a_run(data, *rates(64 / seconds))
             if seconds
             else a_run(data, state="failed", reason="out of memory")
         )
-        return found, found.cached_status()
+        return messages, messages.cached_status()
 
     monkeypatch.setattr(command, "_run", run)
     return started
@@ -256,12 +258,12 @@ def test_what_costs_money_is_priced_asked_for_and_runs_once(
     for name, value in AWS_ACCOUNT.items():
         monkeypatch.setenv(name, value)
     Path("job.yaml").write_text("name: digits\nresources: {gpu: T4, gpus: 1}\n")
-    asked = list[float | None]()
-    monkeypatch.setattr(command, "confirm_cost", lambda _, usd: asked.append(usd))
+    limits = list[float | None]()
+    monkeypatch.setattr(command, "confirm_cost", lambda _, usd: limits.append(usd))
     started = fake_runs(monkeypatch, home, 0.1, 0.09)
     shown = call("diagnose", "job.yaml", "--scaling", "1,4", "--provider", "aws")
     assert started == [1, 4]
-    (usd,) = asked
+    (usd,) = limits
     assert usd is not None
     assert f"cost        at most {usd:.2f} USD together, by their limits" in shown.err
     assert "1 x ml.g4dn.12xlarge (4 x T4-16GB, EFA), us-east-1, 4.89 USD/h" in shown.err
@@ -308,9 +310,11 @@ def test_an_interrupt_stops_the_run_and_shows_what_was_measured(
     fake_runs(monkeypatch, home, 0.1, 0.05, KeyboardInterrupt())
     stopped = list[int]()
     monkeypatch.setattr(command, "_stop", lambda plan: stopped.append(plan.processes))
-    asked = Asked(target="job.yaml", sizes=(1, 2, 4), weak=False, provider=None, data_dir=str(home))
+    request = Asked(
+        target="job.yaml", sizes=(1, 2, 4), weak=False, provider=None, data_dir=str(home)
+    )
     with pytest.raises(click.exceptions.Exit) as ended:
-        show_scaling(asked, yes=False, as_json=False, output=None, force=False)
+        show_scaling(request, yes=False, as_json=False, output=None, force=False)
     assert ended.value.exit_code == 130
     assert stopped == [4]
 

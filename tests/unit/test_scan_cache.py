@@ -29,21 +29,21 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths whose content was read."""
     from cloudtrain.source.hashes import read_content
 
-    seen: list[str] = []
+    hashed: list[str] = []
 
     def counted(path: str, size: int, follow: bool = False) -> str | None:
-        seen.append(Path(path).name)
+        hashed.append(Path(path).name)
         return read_content(path, size, follow=follow)
 
     monkeypatch.setattr(sys.modules["cloudtrain.source.scan"], "read_content", counted)
-    return seen
+    return hashed
 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns the clock ahead, so that files written just now are old."""
-    now = time.time_ns
-    monkeypatch.setattr("time.time_ns", lambda: now() + 10_000_000_000)
+    clock = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: clock() + 10_000_000_000)
 
 
 def rescan(root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, list[str]]:
@@ -154,5 +154,5 @@ files = scan(Path(sys.argv[1]), None, Path(sys.argv[2])).files_count
 print(json.dumps([files, [m for m in ("pathspec", "tarfile", "gzip", "tempfile", "subprocess") if m in sys.modules]]))
 """
     arguments = [sys.executable, "-c", program, str(root), str(tmp_path / "cache")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [3, []]
+    process = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout) == [3, []]

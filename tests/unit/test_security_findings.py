@@ -52,24 +52,24 @@ def plan_of(job: dict[str, Any], **options: Any) -> Plan:
     return cloudtrain.plan(cloudtrain.load(job), "azure" if "azure" in job else "aws", **options)
 
 
-def found(job: dict[str, Any]) -> list[str]:
+def findings(job: dict[str, Any]) -> list[str]:
     """The fields that there are findings about."""
     return [issue.field for issue in security_issues(plan_of(job))]
 
 
 def test_a_safe_job_has_no_findings() -> None:
-    assert found(spec(SAFE_AWS)) == []
-    assert found(spec(SAFE_AZURE)) == []
+    assert findings(spec(SAFE_AWS)) == []
+    assert findings(spec(SAFE_AZURE)) == []
 
 
 def test_an_ordinary_job_has_all_of_prowlers_four() -> None:
-    assert found(spec(AWS)) == [
+    assert findings(spec(AWS)) == [
         "aws.subnets",
         "aws.network_isolation",
         "aws.encrypt_traffic",
         "aws.kms_key",
     ]
-    assert found(spec(AZURE)) == ["azure.compute", "azure.identity"]
+    assert findings(spec(AZURE)) == ["azure.compute", "azure.identity"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_ordinary_job_has_all_of_prowlers_four() -> None:
 def test_each_finding_is_about_the_field_that_sets_it_right(
     job: dict[str, Any], fields: list[str]
 ) -> None:
-    assert found(job) == fields
+    assert findings(job) == fields
 
 
 def test_volumes_are_named_where_the_machines_have_none_of_their_own() -> None:

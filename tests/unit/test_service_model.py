@@ -35,8 +35,8 @@ def botocores() -> dict[str, Any]:
     if spec is None or spec.origin is None:
         pytest.skip("botocore is not installed")
     [path] = (Path(spec.origin).parent / "data" / "sagemaker").glob("*/service-2.json.gz")
-    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return found
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
 
 
 def test_the_table_is_botocores_own() -> None:

@@ -26,13 +26,13 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def own(home: Path, text: str) -> Path:
+def write_user_file(home: Path, text: str) -> Path:
     path = home / ".config" / "cloudtrain" / "config.toml"
     path.write_text(text)
     return path
 
 
-def beside(job: Path, text: str) -> Path:
+def write_job_file(job: Path, text: str) -> Path:
     path = job / "cloudtrain.toml"
     path.write_text(text)
     return path
@@ -51,13 +51,13 @@ def mistakes(
 
 
 def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:
-    found = load(home, job)
+    settings = load(home, job)
     defaults = {
         key: setting.default
         for key, setting in known_settings().items()
         if setting.default is not None
     }
-    assert found.values == {**defaults, "data_dir": str(home / ".local/share/cloudtrain")}
+    assert settings.values == {**defaults, "data_dir": str(home / ".local/share/cloudtrain")}
 
 
 def test_a_default_says_that_it_is_one(home: Path, job: Path) -> None:
@@ -65,28 +65,28 @@ def test_a_default_says_that_it_is_one(home: Path, job: Path) -> None:
 
 
 def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) -> None:
-    mine = own(home, 'provider = "own"\n')
-    theirs = beside(job, '\nprovider = "beside"\n')
+    mine = write_user_file(home, 'provider = "own"\n')
+    job_file = write_job_file(job, '\nprovider = "beside"\n')
     steps = [
         load(home, job, {"provider": "flag"}, CLOUDTRAIN_PROVIDER="env"),
         load(home, job, CLOUDTRAIN_PROVIDER="env"),
     ]
     steps.append(load(home, job))
-    theirs.unlink()
+    job_file.unlink()
     steps.append(load(home, job))
     assert [(step["provider"], step.origins["provider"]) for step in steps] == [
         ("flag", "--provider"),
         ("env", "environment CLOUDTRAIN_PROVIDER"),
-        ("beside", f"{theirs}:2"),
+        ("beside", f"{job_file}:2"),
         ("own", f"{mine}:1"),
     ]
 
 
 def test_each_place_may_set_what_the_others_leave_open(home: Path, job: Path) -> None:
-    own(home, '[aws]\nrole = "r"\n')
-    beside(job, 'aws.region = "eu-west-1"\n')
-    found = load(home, job, {"data_dir": "/runs"}, CLOUDTRAIN_AWS_BUCKET="b")
-    assert [found[key] for key in ("aws.role", "aws.region", "aws.bucket", "data_dir")] == [
+    write_user_file(home, '[aws]\nrole = "r"\n')
+    write_job_file(job, 'aws.region = "eu-west-1"\n')
+    settings = load(home, job, {"data_dir": "/runs"}, CLOUDTRAIN_AWS_BUCKET="b")
+    assert [settings[key] for key in ("aws.role", "aws.region", "aws.bucket", "data_dir")] == [
         "r",
         "eu-west-1",
         "b",
@@ -112,14 +112,14 @@ def test_a_setting_that_nobody_made_is_none(home: Path, job: Path) -> None:
 
 
 def test_sizes_and_durations_are_read_once(home: Path, job: Path) -> None:
-    beside(job, 'source_limit = "2 GB"\nstop_grace = "1 min"\n')
-    found = load(home, job)
-    assert (found["source_limit"], found["stop_grace"]) == (2_000_000_000, 60)
+    write_job_file(job, 'source_limit = "2 GB"\nstop_grace = "1 min"\n')
+    settings = load(home, job)
+    assert (settings["source_limit"], settings["stop_grace"]) == (2_000_000_000, 60)
 
 
 @pytest.mark.parametrize("text", ['subnets = ["a", "b"]', 'subnets = "a, b"', 'subnets = "a,b"'])
 def test_a_list_may_be_written_as_one_text(home: Path, job: Path, text: str) -> None:
-    beside(job, f"[aws]\n{text}\n")
+    write_job_file(job, f"[aws]\n{text}\n")
     assert load(home, job)["aws.subnets"] == ("a", "b")
 
 
@@ -131,8 +131,8 @@ def test_a_tilde_is_the_home_folder(home: Path, job: Path, monkeypatch: pytest.M
 def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> None:
     (tmp_path / "xdg" / "cloudtrain").mkdir(parents=True)
     (tmp_path / "xdg" / "cloudtrain" / "config.toml").write_text('provider = "x"\n')
-    found = load(home, job, XDG_CONFIG_HOME=str(tmp_path / "xdg"), XDG_DATA_HOME="/data")
-    assert (found["provider"], found["data_dir"]) == ("x", "/data/cloudtrain")
+    settings = load(home, job, XDG_CONFIG_HOME=str(tmp_path / "xdg"), XDG_DATA_HOME="/data")
+    assert (settings["provider"], settings["data_dir"]) == ("x", "/data/cloudtrain")
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
 def test_a_mistake_in_the_file_is_told_with_its_line(
     home: Path, job: Path, text: str, message: str
 ) -> None:
-    path = beside(job, text)
+    path = write_job_file(job, text)
     assert mistakes(home, job)[0].startswith(f"{path}{message}")
 
 
 def test_a_mistake_in_a_variable_names_the_variable(home: Path, job: Path) -> None:
-    found = mistakes(home, job, CLOUDTRAIN_STOP_GRACE="soon")
-    assert found[0].startswith(
+    messages = mistakes(home, job, CLOUDTRAIN_STOP_GRACE="soon")
+    assert messages[0].startswith(
         "environment CLOUDTRAIN_STOP_GRACE: stop_grace: cannot read 'soon' as a duration"
     )
 
@@ -181,8 +181,8 @@ def test_a_mistake_in_a_flag_names_the_flag(home: Path, job: Path) -> None:
 
 
 def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
-    own(home, "provider = 1\n")
-    beside(job, "nothing = 1\nsource_warn = 2\n")
+    write_user_file(home, "provider = 1\n")
+    write_job_file(job, "nothing = 1\nsource_warn = 2\n")
     assert len(mistakes(home, job, {"data_dir": ""}, CLOUDTRAIN_STOP_GRACE="x")) == 5
 
 
@@ -199,9 +199,9 @@ def test_a_file_that_cannot_be_read_is_reported(
 ) -> None:
     path = job / "cloudtrain.toml"
     make(path)  # type: ignore[operator]
-    (found,) = mistakes(home, job)
-    assert found.startswith(f"{path}: cannot be read")
-    assert message in found
+    (problem,) = mistakes(home, job)
+    assert problem.startswith(f"{path}: cannot be read")
+    assert message in problem
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -226,5 +226,5 @@ def test_settings_are_frozen(home: Path, job: Path) -> None:
 def test_a_mistake_is_told_at_its_own_line_whatever_other_tables_say(
     home: Path, job: Path, text: str, line: str
 ) -> None:
-    file = beside(job, text)
+    file = write_job_file(job, text)
     assert mistakes(home, job)[0].startswith(f"{file}{line}: aws.poll: expected")

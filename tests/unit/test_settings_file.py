@@ -47,7 +47,7 @@ def test_what_stands_in_the_file_stays(tmp_path: Path, case: str) -> None:
     edit.write()
     assert path.read_text() == after
     assert settings_edit(path, NEW).is_empty
-    assert [each.name for each in tmp_path.iterdir()] == ["cloudtrain.toml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["cloudtrain.toml"]
 
 
 @pytest.mark.parametrize(

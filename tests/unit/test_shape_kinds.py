@@ -105,4 +105,6 @@ def test_what_other_services_refuse_is_found(
     value: dict[str, Any], path: Keys, message: str
 ) -> None:
     shape = model.ShapeResolver(MODEL).get_shape_by_name("S")
-    assert [(each.path, each.message) for each in violations(shape, value)] == [(path, message)]
+    assert [(violation.path, violation.message) for violation in violations(shape, value)] == [
+        (path, message)
+    ]

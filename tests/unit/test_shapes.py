@@ -58,12 +58,12 @@ def training_job(*changes: tuple[Keys, Any]) -> dict[str, Any]:
     return request
 
 
-def found(request: Any) -> list[Issue]:
+def violations_of(request: Any) -> list[Issue]:
     return violations(input_shape("sagemaker", "CreateTrainingJob"), request)
 
 
 def test_a_good_request_has_no_violation() -> None:
-    assert found(training_job()) == []
+    assert violations_of(training_job()) == []
 
 
 NAME = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}"
@@ -128,13 +128,14 @@ def channel(**source: Any) -> dict[str, Any]:
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else None,
 )
 def test_a_mistake_is_found_and_named_once(keys: Keys, value: Any, message: str) -> None:
-    assert [(each.path, each.message) for each in found(training_job((keys, value)))] == [
-        (keys, message)
-    ]
+    assert [
+        (violation.path, violation.message)
+        for violation in violations_of(training_job((keys, value)))
+    ] == [(keys, message)]
 
 
 @pytest.mark.parametrize(
-    ("name", "near"),
+    ("name", "similar"),
     [
         ("ml.p99.48xlarge", " (near: ml.p5.48xlarge, ml.p5e.48xlarge, ml.p5.4xlarge)"),
         ("ML.G5.48XLARGE", " (near: ml.g5.48xlarge, ml.g5.8xlarge, ml.g5.4xlarge)"),
@@ -142,16 +143,16 @@ def test_a_mistake_is_found_and_named_once(keys: Keys, value: Any, message: str)
     ],
 )
 def test_a_wrong_type_of_machine_is_told_with_its_neighbours_not_with_all(
-    name: str, near: str
+    name: str, similar: str
 ) -> None:
-    known = (
+    members = (
         input_shape("sagemaker", "CreateTrainingJob")
         .members["ResourceConfig"]
         .members["InstanceType"]
         .enum
     )
-    message = f"{name!r} is none of the {len(known)} known values{near}"
-    assert found(training_job((TYPE, name))) == [warning(message, path=TYPE)]
+    message = f"{name!r} is none of the {len(members)} known values{similar}"
+    assert violations_of(training_job((TYPE, name))) == [warning(message, path=TYPE)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_a_wrong_type_of_machine_is_told_with_its_neighbours_not_with_all(
     ],
 )
 def test_an_enum_a_pattern_or_a_maximum_is_a_warning(keys: Keys, value: Any) -> None:
-    assert [issue.severity for issue in found(training_job((keys, value)))] == ["warning"]
+    assert [issue.severity for issue in violations_of(training_job((keys, value)))] == ["warning"]
 
 
 @pytest.mark.parametrize(
@@ -184,17 +185,17 @@ def test_an_enum_a_pattern_or_a_maximum_is_a_warning(keys: Keys, value: Any) -> 
 def test_what_is_missing_of_another_type_or_too_little_is_wrong_for_every_version(
     keys: Keys, value: Any
 ) -> None:
-    assert [issue.severity for issue in found(training_job((keys, value)))] == ["error"]
+    assert [issue.severity for issue in violations_of(training_job((keys, value)))] == ["error"]
 
 
 def test_a_pattern_that_only_java_understands_is_passed_over() -> None:
-    assert found(training_job((("Tags", 0, "Value"), "5 €"))) == []
+    assert violations_of(training_job((("Tags", 0, "Value"), "5 €"))) == []
 
 
 def test_a_name_that_is_no_text_is_a_mistake_of_its_entry() -> None:
-    wanted = "the name: expected text, got a whole number"
-    assert found(training_job((("Environment",), {5: "x"}))) == [
-        Issue(("Environment", "5"), wanted)
+    message = "the name: expected text, got a whole number"
+    assert violations_of(training_job((("Environment",), {5: "x"}))) == [
+        Issue(("Environment", "5"), message)
     ]
 
 
@@ -203,7 +204,7 @@ def test_a_mistake_deep_in_a_list_has_its_whole_path() -> None:
         (("InputDataConfig",), [channel(S3DataType="S3Prefix", S3Uri="s3://b/a")]),
         (S3_TYPE, "Prefix"),
     )
-    [violation] = found(request)
+    [violation] = violations_of(request)
     assert violation.path == S3_TYPE
 
 
@@ -219,7 +220,7 @@ def test_all_mistakes_come_at_once() -> None:
         (("Tags",), [{"Key": "a", "Value": "b" * 257}, {"Key": ""}]),
         (("OutputDataConfig", "S3OutputPath"), "out/here"),
     )
-    paths = [violation.path for violation in found(wrong)]
+    paths = [violation.path for violation in violations_of(wrong)]
     assert sorted(map(str, paths)) == sorted(
         map(
             str,
@@ -245,11 +246,11 @@ def test_all_mistakes_come_at_once() -> None:
 def test_no_more_than_the_beginning_of_an_environment_value_is_shown() -> None:
     secret = "sk-" + "s3cr3t" * 100
     for value in (secret, [secret], {"a": secret}, secret.encode()):
-        said = " ".join(
+        message = " ".join(
             violation.message
-            for violation in found(training_job((("Environment", "TOKEN"), value)))
+            for violation in violations_of(training_job((("Environment", "TOKEN"), value)))
         )
-        assert said
-        assert "s3cr3t" not in said
-    [violation] = found(training_job((("HyperParameters", "t"), "s3cr3t" * 100 + "\n")))
+        assert message
+        assert "s3cr3t" not in message
+    [violation] = violations_of(training_job((("HyperParameters", "t"), "s3cr3t" * 100 + "\n")))
     assert len(violation.message) < 80

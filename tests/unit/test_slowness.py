@@ -45,20 +45,21 @@ class Made:
         history = StepTimesHistory()
         for number in range(1, self.intervals + 1):
             work = [self._work(rank, random_) for rank in range(self.ranks)]
-            held_up = [self.steps * each for each in self.held_up[:: 1 if number % 2 else -1]] or [
-                0.0
-            ] * self.ranks
-            for each, seconds in zip(work, held_up, strict=True):
-                each["compute"] += seconds
-            slowest = max(sum(each.values()) for each in work)
+            held_up = [
+                self.steps * seconds_per_step
+                for seconds_per_step in self.held_up[:: 1 if number % 2 else -1]
+            ] or [0.0] * self.ranks
+            for spent, seconds in zip(work, held_up, strict=True):
+                spent["compute"] += seconds
+            slowest = max(sum(phases.values()) for phases in work)
             save = self.saving[1] if self.saving[0] and number % self.saving[0] == 0 else 0.0
-            for rank, each in enumerate(work):
+            for rank, spent in enumerate(work):
                 waited = (
                     slowest
-                    - sum(each.values())
+                    - sum(spent.values())
                     + (self.message * self.steps if self.ranks > 1 else 0.0)
                 )
-                phases = {**each, "communication": waited, "saving": save}
+                phases = {**spent, "communication": waited, "saving": save}
                 event = StepTimes(time=1.0, rank=rank, steps=self.steps, wall=sum(phases.values()))
                 event = event.replace(run_delay=held_up[rank]) if self.held_up else event
                 step = number * self.steps + rank * self.apart
@@ -82,8 +83,11 @@ def verdict(made: Made, **setup: object) -> Slowness:
 
 def test_a_run_of_the_trainer_that_is_too_short_is_told_so_and_not_to_report_its_times() -> None:
     short = Made(intervals=1, steps=4).history()
-    found = why_slow(short, Setup(trainer=False))
-    assert (found.sentence, found.change) == ("not known: only 4 steps after the first ones", "")
+    slowness = why_slow(short, Setup(trainer=False))
+    assert (slowness.sentence, slowness.change) == (
+        "not known: only 4 steps after the first ones",
+        "",
+    )
     fast = Made(intervals=1, steps=20, compute=0.001, message=0.0).history()
     assert "took less than a second" in why_slow(fast, Setup()).sentence
     nothing = why_slow(StepTimesHistory(), Setup(trainer=True))
@@ -92,17 +96,17 @@ def test_a_run_of_the_trainer_that_is_too_short_is_told_so_and_not_to_report_its
 
 
 def test_ranks_that_have_no_core_for_half_of_the_time_are_not_said_to_be_fine() -> None:
-    found = verdict(Made(held_up=(0.1, 0.1), message=0.0))
-    assert (found.cause, found.is_slow) == ("compute", False)
-    assert "it is not slow by itself, but for 4" in found.sentence
-    assert "end what else runs there" in found.change
+    slowness = verdict(Made(held_up=(0.1, 0.1), message=0.0))
+    assert (slowness.cause, slowness.is_slow) == ("compute", False)
+    assert "it is not slow by itself, but for 4" in slowness.sentence
+    assert "end what else runs there" in slowness.change
     assert verdict(Made()).change == ""
 
 
 def test_a_straggler_is_named_also_where_ranks_report_at_different_steps() -> None:
-    found = verdict(Made(slower={(1, "compute"): 0.06}, apart=1))
-    assert (found.cause, found.rank) == ("straggler", 1)
-    assert found.confidence > 0.9
+    slowness = verdict(Made(slower={(1, "compute"): 0.06}, apart=1))
+    assert (slowness.cause, slowness.rank) == ("straggler", 1)
+    assert slowness.confidence > 0.9
 
 
 CASES = {
@@ -120,31 +124,31 @@ CASES = {
 def test_each_cause_is_found_whatever_the_noise(cause: str, seed: int) -> None:
     made = CASES[cause]
     made.seed = seed
-    found = verdict(made)
-    assert found.cause == cause, found
-    assert found.confidence > 0.7
-    assert found.is_slow == (cause != "compute")
-    assert bool(found.change) == found.is_slow
-    assert found.is_slow or found.gain == 1
+    slowness = verdict(made)
+    assert slowness.cause == cause, slowness
+    assert slowness.confidence > 0.7
+    assert slowness.is_slow == (cause != "compute")
+    assert bool(slowness.change) == slowness.is_slow
+    assert slowness.is_slow or slowness.gain == 1
 
 
 def test_the_wait_of_many_ranks_for_one_is_the_straggler_and_no_communication() -> None:
-    found = verdict(Made(ranks=8, slower={(5, "compute"): 0.1}, message_mb=500.0))
-    assert (found.cause, found.rank, found.phase) == ("straggler", 5, "compute")
-    assert found.share == pytest.approx(0.5, abs=0.1)
-    assert "rank 5" in found.sentence
-    assert found.gain == pytest.approx(2, rel=0.2)
+    slowness = verdict(Made(ranks=8, slower={(5, "compute"): 0.1}, message_mb=500.0))
+    assert (slowness.cause, slowness.rank, slowness.phase) == ("straggler", 5, "compute")
+    assert slowness.share == pytest.approx(0.5, abs=0.1)
+    assert "rank 5" in slowness.sentence
+    assert slowness.gain == pytest.approx(2, rel=0.2)
 
 
 def test_slow_data_on_one_rank_alone_is_that_rank() -> None:
-    found = verdict(Made(slower={(0, "data"): 0.2}))
-    assert (found.cause, found.rank, found.phase) == ("straggler", 0, "data")
-    assert "waits for its data" in found.sentence
+    slowness = verdict(Made(slower={(0, "data"): 0.2}))
+    assert (slowness.cause, slowness.rank, slowness.phase) == ("straggler", 0, "data")
+    assert "waits for its data" in slowness.sentence
 
 
 def test_one_process_is_never_too_many() -> None:
-    found = verdict(Made(ranks=1, data=0.0001, compute=0.0005))
-    assert found.cause == "compute"
+    slowness = verdict(Made(ranks=1, data=0.0001, compute=0.0005))
+    assert slowness.cause == "compute"
 
 
 def test_ranks_that_wait_for_each_other_in_turn_with_enough_to_do_are_healthy() -> None:
@@ -200,22 +204,22 @@ def test_ranks_that_are_held_up_in_turn_do_not_wait_for_messages() -> None:
 
 def test_costs_below_the_threshold_are_no_alarm() -> None:
     for name, made in {"input": Made(data=0.01), "saving": Made(saving=(10, 1.0))}.items():
-        found = verdict(made)
-        assert found.cause == "compute", (name, found)
+        slowness = verdict(made)
+        assert slowness.cause == "compute", (name, slowness)
     assert min(NAMED_FROM.values()) >= 0.1
 
 
 def test_too_few_steps_say_nothing() -> None:
-    found = verdict(Made(intervals=1, steps=5, data=1.0))
-    assert (found.cause, found.is_slow) == ("unknown", False)
-    assert "5 steps" in found.sentence
+    slowness = verdict(Made(intervals=1, steps=5, data=1.0))
+    assert (slowness.cause, slowness.is_slow) == ("unknown", False)
+    assert "5 steps" in slowness.sentence
 
 
 def test_without_step_times_the_launcher_says_how_busy_gpus_were() -> None:
     idle = Utilization(gpus={(0, "0"): Mean(20.0, 1)})
-    found = why_slow(StepTimesHistory(), Setup(trainer=False), idle)
-    assert "20 %" in found.sentence
-    assert "timed(loader)" in found.change
+    slowness = why_slow(StepTimesHistory(), Setup(trainer=False), idle)
+    assert "20 %" in slowness.sentence
+    assert "timed(loader)" in slowness.change
     busy = Utilization(gpus={(0, "0"): Mean(95.0, 1)})
     assert why_slow(StepTimesHistory(), Setup(trainer=False), busy).cause == "compute"
     assert why_slow(StepTimesHistory(), Setup(trainer=False)).cause == "unknown"
@@ -223,13 +227,13 @@ def test_without_step_times_the_launcher_says_how_busy_gpus_were() -> None:
 
 def test_a_gpu_that_is_idle_for_no_other_reason_has_too_small_steps() -> None:
     idle = Utilization(gpus={(0, "0"): Mean(20.0, 1)})
-    found = why_slow(Made(ranks=1).history(), Setup(has_gpus=True), idle)
-    assert (found.cause, found.share) == ("too-small", 0.8)
+    slowness = why_slow(Made(ranks=1).history(), Setup(has_gpus=True), idle)
+    assert (slowness.cause, slowness.share) == ("too-small", 0.8)
     waiting = why_slow(Made(ranks=1, data=0.3).history(), Setup(has_gpus=True), idle)
     assert waiting.cause == "input"
 
 
 def test_the_checkpoint_interval_is_named_that_would_do() -> None:
-    found = verdict(CASES["saving"], checkpoint_every=60.0)
-    assert found.change.startswith("checkpoints.every: ")
-    assert found.change.endswith(" instead of 1 min")
+    slowness = verdict(CASES["saving"], checkpoint_every=60.0)
+    assert slowness.change.startswith("checkpoints.every: ")
+    assert slowness.change.endswith(" instead of 1 min")

@@ -105,7 +105,8 @@ def test_an_archive_that_is_there_is_not_written_again(root: Path, tmp_path: Pat
     before = archive.stat()
     calls: list[tuple[int, int]] = []
     assert (
-        pack(tree, tmp_path / "store", lambda done, total: calls.append((done, total))) == archive
+        pack(tree, tmp_path / "store", lambda packed, total: calls.append((packed, total)))
+        == archive
     )
     assert archive.stat() == before
     assert calls == [(tree.files_count, tree.files_count)]
@@ -176,33 +177,33 @@ def test_a_store_that_cannot_be_made_is_a_storage_error(root: Path, tmp_path: Pa
 def test_two_at_once_both_succeed(root: Path, tmp_path: Path) -> None:
     tree = scan(root, None, None)
     gate = threading.Barrier(4)
-    done: list[Path] = []
+    finished: list[Path] = []
 
     def one() -> None:
         first = True
 
-        def wait(_done: int, _total: int) -> None:
+        def wait(_packed: int, _total: int) -> None:
             nonlocal first
             if first:
                 first = False
                 gate.wait(30)
 
-        done.append(pack(tree, tmp_path / "store", wait))
+        finished.append(pack(tree, tmp_path / "store", wait))
 
     threads = [threading.Thread(target=one) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(done) == 4
-    assert list((tmp_path / "store").iterdir()) == [done[0]]
-    unpack(done[0], tmp_path / "node")
+    assert len(finished) == 4
+    assert list((tmp_path / "store").iterdir()) == [finished[0]]
+    unpack(finished[0], tmp_path / "node")
 
 
 def test_progress_is_told_while_packing(root: Path, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     tree = scan(root, None, None)
-    pack(tree, tmp_path / "store", lambda done, total: calls.append((done, total)))
+    pack(tree, tmp_path / "store", lambda packed, total: calls.append((packed, total)))
     assert calls[0] == (0, tree.files_count)
     assert calls[-1] == (tree.files_count, tree.files_count)
 
@@ -319,8 +320,8 @@ def test_the_systems_tar_reads_it(root: Path, tmp_path: Path) -> None:
     tree = scan(root, None, None)
     archive = pack(tree, tmp_path / "store")
     (tmp_path / "node").mkdir()
-    done = subprocess.run(
+    process = subprocess.run(
         ["tar", "xzf", str(archive), "-C", str(tmp_path / "node")], capture_output=True, check=True
     )
-    assert done.stderr == b""
+    assert process.stderr == b""
     assert scan(tmp_path / "node", None, None).digest == tree.digest

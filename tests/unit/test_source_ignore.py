@@ -30,10 +30,10 @@ def git(folder: Path, *arguments: str) -> str:
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
     }
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", *arguments], cwd=folder, env=environment, capture_output=True, check=True
     )
-    return done.stdout.decode()
+    return process.stdout.decode()
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def test_without_git_pathspec_finds_the_files_that_git_sees(
 def test_cloudtrainignore_alone_reads_as_gitignore_would(
     repository: Path, rules: dict[str, str]
 ) -> None:
-    seen = []
+    visited = []
     for name, files in ((".gitignore", git_sees), (".cloudtrainignore", archived)):
         places = {
             place.replace(".gitignore", name): text
@@ -152,10 +152,10 @@ def test_cloudtrainignore_alone_reads_as_gitignore_would(
             if "exclude" not in place
         }
         write(repository, places)
-        seen.append({path for path in files(repository) if path in TREE})
+        visited.append({path for path in files(repository) if path in TREE})
         for place in places:
             (repository / place).unlink()
-    assert seen[0] == seen[1]
+    assert visited[0] == visited[1]
 
 
 @needs_git

@@ -35,14 +35,14 @@ def test_what_cannot_be_brought_along_is_named(tmp_path: Path) -> None:
     (tmp_path / "data" / "circle").symlink_to(tmp_path)
     (tmp_path / "data" / "itself").symlink_to("itself")
     os.mkfifo(tmp_path / "data" / "pipe")
-    said = str(input_problem(str(tmp_path / "data")))
-    assert "broken is a broken link (gone)" in said
-    assert said.endswith(", and 1 more")
+    message = str(input_problem(str(tmp_path / "data")))
+    assert "broken is a broken link (gone)" in message
+    assert message.endswith(", and 1 more")
     (tmp_path / "data" / "broken").unlink()
-    said = str(input_problem(str(tmp_path / "data")))
-    assert "circle/data is a link to a folder around it" in said
-    assert "itself cannot be read (Too many levels of symbolic links)" in said
-    assert "pipe is neither a file nor a folder" in said
+    message = str(input_problem(str(tmp_path / "data")))
+    assert "circle/data is a link to a folder around it" in message
+    assert "itself cannot be read (Too many levels of symbolic links)" in message
+    assert "pipe is neither a file nor a folder" in message
 
 
 def test_an_empty_folder_is_no_input(tmp_path: Path) -> None:

@@ -52,13 +52,13 @@ def test_the_file_that_our_own_output_is_redirected_to_stays_out(root: Path, str
     )
     before = scan(root, None, None).digest
     with (root / "log.txt").open("w") as log:
-        other = "stderr" if stream == "stdout" else "stdout"
-        streams: dict[str, object] = {stream: log, other: subprocess.PIPE}
-        done = subprocess.run(
+        second_stream = "stderr" if stream == "stdout" else "stdout"
+        streams: dict[str, object] = {stream: log, second_stream: subprocess.PIPE}
+        process = subprocess.run(
             [sys.executable, "-c", program, str(root)], text=True, check=True, **streams
         )  # type: ignore[call-overload]
-    said = (root / "log.txt").read_text() if stream == "stdout" else done.stdout
-    assert said.split() == [before, before]
+    output = (root / "log.txt").read_text() if stream == "stdout" else process.stdout
+    assert output.split() == [before, before]
 
 
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link", "extra"])
@@ -118,17 +118,17 @@ def test_everything_that_cannot_be_archived_is_refused_at_once(root: Path, tmp_p
     lines = message.splitlines()
     assert lines[0] == f"10 things in the source folder {root} cannot be archived:"
     assert len(lines) == 11
-    told = dict(line.strip().split(": ", 1) for line in lines[1:])
-    assert "a broken link: nowhere does not exist or is not in the archive" in told["broken"]
-    assert "leads out of the source folder (/etc/passwd)" in told["absolute"]
-    assert "leads out of the source folder" in told["pkg/up"]
-    assert "leads out of the source folder" in told["around"]
-    assert "in a circle" in told["circle"]
-    assert "a FIFO" in told["fifo"]
-    assert "control character" in told["'new\\nline'"]
-    assert "not valid UTF-8" in told["'latin\\udce9'"]
-    assert "control character" in told["'tab\\tfolder'"]
-    assert all(".cloudtrainignore" in line for line in told.values())
+    sizes = dict(line.strip().split(": ", 1) for line in lines[1:])
+    assert "a broken link: nowhere does not exist or is not in the archive" in sizes["broken"]
+    assert "leads out of the source folder (/etc/passwd)" in sizes["absolute"]
+    assert "leads out of the source folder" in sizes["pkg/up"]
+    assert "leads out of the source folder" in sizes["around"]
+    assert "in a circle" in sizes["circle"]
+    assert "a FIFO" in sizes["fifo"]
+    assert "control character" in sizes["'new\\nline'"]
+    assert "not valid UTF-8" in sizes["'latin\\udce9'"]
+    assert "control character" in sizes["'tab\\tfolder'"]
+    assert all(".cloudtrainignore" in line for line in sizes.values())
 
 
 def test_of_many_things_that_cannot_be_archived_the_first_are_named(root: Path) -> None:
@@ -278,7 +278,7 @@ def test_progress_is_told_often_but_not_for_each_of_10_000_files(tmp_path: Path)
         for file in range(1000):
             os.close(os.open(f"{tmp_path}/f{folder}/{file}", os.O_CREAT | os.O_WRONLY))
     calls: list[tuple[int, int]] = []
-    scan(tmp_path, None, None, progress=lambda done, total: calls.append((done, total)))
+    scan(tmp_path, None, None, progress=lambda scanned, total: calls.append((scanned, total)))
     assert 50 <= len(calls) <= 200
     assert calls == sorted(calls)
     assert calls[-1] == (10_000, 10_000)

@@ -110,8 +110,8 @@ def test_the_values_of_args_keep_their_types(folder: Path) -> None:
 
 
 def test_a_flag_overrides_a_field_and_leaves_its_neighbours(folder: Path) -> None:
-    found = spec(folder, "resources: {nodes: 1, processes: 2}\n", "resources.nodes=4")
-    assert (found.resources.nodes, found.resources.processes) == (4, 2)
+    job_spec = spec(folder, "resources: {nodes: 1, processes: 2}\n", "resources.nodes=4")
+    assert (job_spec.resources.nodes, job_spec.resources.processes) == (4, 2)
 
 
 def test_the_last_of_several_flags_wins(folder: Path) -> None:
@@ -171,12 +171,12 @@ def test_quantities_are_normalised_once(folder: Path) -> None:
         "checkpoints: {every: 1 h 30 min}\nlimits: {max_cost: $5}\nresources: {disk: 2 GiB, shm: 1"
         " GB}\n"
     )
-    found = spec(folder, text)
+    job_spec = spec(folder, text)
     numbers = (
-        found.checkpoints.every,
-        found.limits.max_cost,
-        found.resources.disk,
-        found.resources.shm,
+        job_spec.checkpoints.every,
+        job_spec.limits.max_cost,
+        job_spec.resources.disk,
+        job_spec.resources.shm,
     )
     assert numbers == (5400, 5.0, 2 * 2**30, 10**9)
 
@@ -269,10 +269,14 @@ def test_a_secret_typed_into_a_flag_is_not_repeated_either(folder: Path) -> None
 
 
 def test_a_spec_may_be_given_as_plain_python_values() -> None:
-    found, document = spec_from_values(
+    job_spec, document = spec_from_values(
         {"name": "x", "resources": {"nodes": 2}}, Path("/"), ["args.lr=0.10"]
     )
-    assert (found.resources.nodes, found.args.argv, document.name) == (2, ("--lr", "0.10"), "spec")
+    assert (job_spec.resources.nodes, job_spec.args.argv, document.name) == (
+        2,
+        ("--lr", "0.10"),
+        "spec",
+    )
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, Path("x")], ids=["object", "set", "path"])
@@ -327,19 +331,19 @@ def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
         "1]: ${{search_space.lr}} is only for pipelines and sweeps of Azure ML",
         "2]: unknown input 'train_set' (did you mean 'train-set'?)",
     ]
-    [said] = mistakes(
+    [message] = mistakes(
         folder, inputs + "env: {DATA: '${{inputs.train_set}}/x', OTHER: '${inputs.x}'}\n"
     )
-    assert "env.DATA: ${{inputs.train_set}} is replaced in args only" in said
+    assert "env.DATA: ${{inputs.train_set}} is replaced in args only" in message
 
 
 def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:
     longest = 131_072 - len("X=") - 1
     assert spec(folder, f"env: {{X: '{'y' * longest}'}}\n").env["X"] == "y" * longest
-    [said] = mistakes(folder, f"env: {{X: '{'y' * (longest + 1)}'}}\n")
+    [message] = mistakes(folder, f"env: {{X: '{'y' * (longest + 1)}'}}\n")
     assert (
         "env.X: is too large for an environment variable: 131,073 bytes, the limit is 131,072"
-        in said
+        in message
     )
 
 
@@ -367,11 +371,11 @@ def test_an_input_may_say_what_it_is(folder: Path, text: str, kind: str | None) 
 
 
 def test_an_input_is_of_a_known_type(folder: Path) -> None:
-    known = "file, folder, table, model, mlflow_model, triton_model"
+    kinds = "file, folder, table, model, mlflow_model, triton_model"
     assert mistakes(
         folder, "inputs: {a: {uri: ./x, type: fil}, b: {uri: s3://b/x/, type: file}}\n"
     ) == [
-        f"job.yaml:1:24: inputs.a.type: expected one of {known}, got 'fil' (did you mean 'file'?)",
+        f"job.yaml:1:24: inputs.a.type: expected one of {kinds}, got 'fil' (did you mean 'file'?)",
         (
             "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, but a file does not\n  hint:"
             " type: folder"
@@ -394,10 +398,10 @@ def test_what_is_kept_is_a_pattern_or_a_list_of_them(
 
 
 def test_what_is_kept_lies_in_the_working_folder_and_is_not_all_of_it(folder: Path) -> None:
-    said = mistakes(
+    messages = mistakes(
         folder, "keep: [/tmp/x, ~/x, out/../../x, ./, $CLOUDTRAIN_OUTPUT_DIR/x, out/]\n"
     )
-    assert [line.partition("\n")[0] for line in said] == [
+    assert [line.partition("\n")[0] for line in messages] == [
         "job.yaml:1:8: keep[0]: '/tmp/x' is an absolute path",
         "job.yaml:1:16: keep[1]: '~/x' is an absolute path",
         "job.yaml:1:21: keep[2]: 'out/../../x' leads out of the working folder",

@@ -119,14 +119,14 @@ def inside() -> list[str]:
 
 def carriers(run: RunFolder) -> list[str]:
     mark = f"CLOUDTRAIN_RUN_DIR={run.path}".encode()
-    found = []
+    events_of_attempt = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in file.read_bytes().split(b"\0"):
-                found.append(file.parent.name)
+                events_of_attempt.append(file.parent.name)
         except OSError:
             continue
-    return found
+    return events_of_attempt
 
 
 @pytest.mark.linux("the environment of a process, in /proc")
@@ -145,9 +145,9 @@ def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(
     with supervise(run) as supervisor:
         run.path.rename(run.path.with_name(".gone"))
         shutil.rmtree(run.path.with_name(".gone"))
-        again = born(store, "a-1")
+        reopened = born(store, "a-1")
         assert supervisor.wait(PATIENCE_SECONDS) == 0
-    assert events_of(again) == [BORN]
+    assert events_of(reopened) == [BORN]
 
 
 def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
@@ -229,9 +229,9 @@ def test_a_stop_reaches_a_supervisor_in_another_pid_namespace_and_signals_nobody
             assert its["pid"] < 10, "here that number is another's"
             monkeypatch.setattr(os, "kill", lambda pid, *_: signalled.append(pid))
             monkeypatch.setattr(os, "pidfd_open", lambda pid: signalled.append(pid))
-            found = Run(run)
-            assert found.status().state == "running"
-            assert found.stop().state == "stopped"
+            loaded = Run(run)
+            assert loaded.status().state == "running"
+            assert loaded.stop().state == "stopped"
             assert namespace.wait(PATIENCE_SECONDS) == 0
         finally:
             monkeypatch.undo()

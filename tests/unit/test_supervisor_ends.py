@@ -81,21 +81,21 @@ def supervised(run: Path, *lines: str) -> RunFolder:
     return RunFolder(run)
 
 
-def said(kind: str, **fields: Any) -> str:
+def event_line(kind: str, **fields: Any) -> str:
     """A line of shell by which a node says an event."""
     event = {"type": kind, "rank": -1, "seq": 1, **fields}
     return f"printf '%s\\n' '{EVENT_MARK.decode()}{json.dumps(event)}'; "
 
 
-def stopped(node: int, asked: float) -> str:
-    return said(
+def stopped(node: int, requested: float) -> str:
+    return event_line(
         "node_ended",
         node=node,
-        time=asked + 1,
+        time=requested + 1,
         outcome="stopped",
         error=None,
         why="sigterm",
-        stop_asked=asked,
+        stop_asked=requested,
     )
 
 
@@ -107,7 +107,9 @@ def failed(node: int, at: float) -> str:
         "exception": "RuntimeError",
         "message": "Connection closed by peer",
     }
-    return said("node_ended", node=node, time=at, outcome="failed", error={**error, "attempt": 0})
+    return event_line(
+        "node_ended", node=node, time=at, outcome="failed", error={**error, "attempt": 0}
+    )
 
 
 UNTIL = "trap '' TERM; while [ ! -e {0} ]; do sleep 0.05; done; "
@@ -128,10 +130,10 @@ NODES = {
 def test_a_node_that_was_stopped_from_outside_does_not_blame_its_peer(
     order: str, first: str, tmp_path: Path
 ) -> None:
-    now = time.time()
+    moment = time.time()
     words = {
-        "stopped": stopped(1, now - 2),
-        "failed": failed(0, now - (1 if first == "the stop" else 3)),
+        "stopped": stopped(1, moment - 2),
+        "failed": failed(0, moment - (1 if first == "the stop" else 3)),
     }
     run = supervised(tmp_path / "runs" / "run-1", *(line.format(**words) for line in NODES[order]))
     state = fold("run-1", run.events())
@@ -166,10 +168,10 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     run = supervised(path, fill + failed(0, time.time()) + "exit 1")
     assert [event for event in events_of(run) if event["type"] == "ended"] == []
     (path / "filler").unlink()
-    (seen,) = LocalProvider().observe(run, fold("run-1", run.events()))
-    (told,) = map(as_json, seen.events)
-    assert (told["state"], told["reason"]) == ("failed", "rank 0 (node 0) failed")
-    assert told["error"]["message"] == "Connection closed by peer"
+    (observation,) = LocalProvider().observe(run, fold("run-1", run.events()))
+    (stored,) = map(as_json, observation.events)
+    assert (stored["state"], stored["reason"]) == ("failed", "rank 0 (node 0) failed")
+    assert stored["error"]["message"] == "Connection closed by peer"
 
 
 def test_an_end_too_long_for_its_room_keeps_what_matters(tmp_path: Path) -> None:

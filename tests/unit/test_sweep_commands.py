@@ -61,10 +61,10 @@ def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: Sw
     "words", [("stop", "digits-k2x9"), ("status", "digits-k2x9"), ("logs", "digits-k2x9", "-f")]
 )
 def test_a_command_of_runs_behind_sweep_says_what_to_type(words: tuple[str, ...]) -> None:
-    done = call("sweep", *words)
-    assert done.code == 2
-    assert f"sweep has no command {words[0]}" in done.err
-    assert f"cloudtrain {' '.join(words)}" in done.err
+    result = call("sweep", *words)
+    assert result.code == 2
+    assert f"sweep has no command {words[0]}" in result.err
+    assert f"cloudtrain {' '.join(words)}" in result.err
 
 
 def test_an_ended_sweep_says_why_it_ended_everywhere(
@@ -91,8 +91,8 @@ def test_a_sweep_that_tried_everything_says_so(sweep: SweepFolder) -> None:
 
 
 def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
-    done = call("sweep", "more", sweep.sweep_id, "3")
-    assert "has tried all 3 combinations of its values" in done.err
+    result = call("sweep", "more", sweep.sweep_id, "3")
+    assert "has tried all 3 combinations of its values" in result.err
     assert (
         "nothing to do: no trial of sweep digits-k2x9 was interrupted"
         in call("sweep", "more", sweep.sweep_id).err
@@ -106,12 +106,12 @@ def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
 def test_more_trials_show_what_they_may_cost(tmp_path: Path) -> None:
     space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
     caps = {"budget": Caps(usd=20.0), "trial_cap": Caps(usd=2.0)}
-    found = Sweep(ended_sweep(tmp_path, sweep_of(space, sampler="random", trials=2, **caps)))
-    assert extension_lines(found, found.plan_extension(3)) == [
+    sweep = Sweep(ended_sweep(tmp_path, sweep_of(space, sampler="random", trials=2, **caps)))
+    assert extension_lines(sweep, sweep.plan_extension(3)) == [
         "digits-k2x9  3 new trials",
         "  cost        at most 6.00 USD, beside 2.00 USD spent before",
     ]
-    assert extension_lines(found, found.plan_extension(30))[1].startswith(
+    assert extension_lines(sweep, sweep.plan_extension(30))[1].startswith(
         "  cost        at most 18.00 USD"
     )
 
@@ -123,8 +123,8 @@ def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepF
     )
     assert lines[1].split() == ["TRIAL", "LR", "REPORTS", "ACCURACY", "STATE"]
     assert lines[3].split() == ["*1", "0.01", "1", "0.75", "completed"]
-    told = json.loads(call("status", "digits-k2x9", "--json").out)
-    assert (told["state"], told["best"], [each["value"] for each in told["trials"]]) == (
+    report = json.loads(call("status", "digits-k2x9", "--json").out)
+    assert (report["state"], report["best"], [trial["value"] for trial in report["trials"]]) == (
         "succeeded",
         1,
         [0.25, 0.75, 0.25],
@@ -135,10 +135,10 @@ def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepF
 def test_following_a_sweep_that_has_ended_reports_it_and_ends_with_its_code(
     sweep: SweepFolder, command: str
 ) -> None:
-    done = call(command, "digits-k")
-    assert done.code == 0
-    assert "best     lr=0.01  (digits-k2x9-t001)" in done.err
-    assert "cloudtrain fetch digits-k2x9-t001" in done.err
+    result = call(command, "digits-k")
+    assert result.code == 0
+    assert "best     lr=0.01  (digits-k2x9-t001)" in result.err
+    assert "cloudtrain fetch digits-k2x9-t001" in result.err
 
 
 def test_a_sweep_that_has_ended_cannot_be_stopped_any_more(sweep: SweepFolder) -> None:
@@ -147,8 +147,8 @@ def test_a_sweep_that_has_ended_cannot_be_stopped_any_more(sweep: SweepFolder) -
 
 
 def test_what_is_about_one_run_means_the_best_trial_of_a_sweep(sweep: SweepFolder) -> None:
-    done = call("metrics", "digits-k2x9")
-    assert "digits-k2x9-t001, the best trial of digits-k2x9: accuracy 0.75" in done.err
+    result = call("metrics", "digits-k2x9")
+    assert "digits-k2x9-t001, the best trial of digits-k2x9: accuracy 0.75" in result.err
 
 
 def test_the_trials_of_a_sweep_are_compared(sweep: SweepFolder) -> None:
@@ -184,8 +184,8 @@ def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> N
         "[trial 0] c",
         "[trial 2] d",
     ]
-    told = [json.loads(line) for line in call("logs", "digits-k2x9", "--json").out.splitlines()]
-    assert [(each["trial"], each["text"]) for each in told] == [
+    records = [json.loads(line) for line in call("logs", "digits-k2x9", "--json").out.splitlines()]
+    assert [(record["trial"], record["text"]) for record in records] == [
         (0, "a"),
         (2, "b"),
         (0, "c"),
@@ -195,12 +195,12 @@ def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> N
 
 @pytest.mark.usefixtures("logs")
 def test_the_lines_of_one_trial_are_those_of_all_its_runs(sweep: SweepFolder) -> None:
-    again = Launching(time=1.0, trial=3, run="digits-k2x9-t000")
+    launching = Launching(time=1.0, trial=3, run="digits-k2x9-t000")
     sweep.append(
         Suggested(time=1.0, trial=3, parameters={"lr": 1e-3}),
-        again,
+        launching,
         RunEnded(time=2.0, trial=3, run="digits-k2x9-t000", outcome="interrupted"),
-        replace(again, run="digits-k2x9-t002"),
+        replace(launching, run="digits-k2x9-t002"),
     )
     shown = call("logs", "digits-k2x9", "--trial", "3", "-f").out.splitlines()
     assert [line.removeprefix("[trial 3] [rank 0] ") for line in shown] == ["a", "c", "b", "d"]
@@ -216,8 +216,8 @@ def test_the_lines_of_one_trial_are_those_of_all_its_runs(sweep: SweepFolder) ->
 def test_lines_that_no_sweep_has_are_refused(
     sweep: SweepFolder, words: tuple[str, ...], message: str
 ) -> None:
-    done = call("logs", *words)
-    assert (done.code, message in done.err) == (2, True), done.err
+    result = call("logs", *words)
+    assert (result.code, message in result.err) == (2, True), result.err
 
 
 @pytest.mark.parametrize("command", ["fetch", "rerun"])
@@ -228,8 +228,11 @@ def test_the_best_can_be_asked_for_by_name_and_only_of_a_sweep(
         "digits-k2x9-t001, the best trial of digits-k2x9"
         in call(command, "digits-k2x9", "--best").err
     )
-    done = call(command, "digits-k2x9-t002", "--best")
-    assert (done.code, "--best is for a sweep; digits-k2x9-t002 is a run" in done.err) == (2, True)
+    result = call(command, "digits-k2x9-t002", "--best")
+    assert (result.code, "--best is for a sweep; digits-k2x9-t002 is a run" in result.err) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", ["digits-k2x9", "digits-k2x9-t002"], ids=["a sweep", "a run"])

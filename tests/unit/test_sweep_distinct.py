@@ -50,14 +50,14 @@ def test_what_is_drawn_again_depends_on_the_journal_alone(sampler: str) -> None:
 
 
 def test_of_the_points_that_are_left_each_is_as_likely_as_the_others() -> None:
-    found: Counter[Scalar] = Counter()
+    counts: Counter[Scalar] = Counter()
     for seed in range(3000):
         state = SweepState.new(definition_of(space={"n": "int(1, 6)"}, seed=seed))
         for number, value in enumerate((2, 5, 6)):
             state.apply(Suggested(time=1.0, trial=number, parameters={"n": value}))
-        found[suggester_of(state.definition).suggest(state)["n"]] += 1
-    assert found.keys() == {1, 3, 4}
-    assert all(900 < count < 1100 for count in found.values())
+        counts[suggester_of(state.definition).suggest(state)["n"]] += 1
+    assert counts.keys() == {1, 3, 4}
+    assert all(900 < count < 1100 for count in counts.values())
 
 
 DIMENSIONS: st.SearchStrategy[Dimension] = st.one_of(
@@ -105,11 +105,11 @@ class Compared:
             self.kept = OptunaSampler(self.definition)
         before = self.kept._study
         for draw in (1, 2, 0) if len(state.trials) % 3 == 0 else (0,):
-            found = self.kept.suggest(state, draw)
-            assert found == OptunaSampler(self.definition).suggest(state, draw)
+            suggestion = self.kept.suggest(state, draw)
+            assert suggestion == OptunaSampler(self.definition).suggest(state, draw)
         self.asked += 1
         self.anew += self.kept._study is not before
-        return found
+        return suggestion
 
 
 @settings(max_examples=12)

@@ -256,9 +256,9 @@ def test_a_clock_that_is_set_back_gives_no_trial_more_time(
 def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:
     folder = sweep(tmp_path / "extended", "random")
     whole = sweep(tmp_path / "whole", "random")
-    for each, trials in ((folder, ()), (folder, (5,)), (whole, (5,))):
-        each.append(*(Extended(time=0.0, trials=count) for count in trials))
-        run_to_the_end(each)
+    for root, trials in ((folder, ()), (folder, (5,)), (whole, (5,))):
+        root.append(*(Extended(time=0.0, trials=count) for count in trials))
+        run_to_the_end(root)
     assert [trial.parameters for trial in state(folder).trials] == [
         trial.parameters for trial in state(whole).trials
     ]

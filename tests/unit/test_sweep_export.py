@@ -50,8 +50,8 @@ def as_given(trial: Any) -> dict[str, Scalar]:
 
 
 def test_a_table_has_one_line_for_each_trial(state: SweepState) -> None:
-    done = call("sweep", "export", "digits-k2x9", "-o", "trials.csv")
-    assert (done.code, done.out) == (0, "trials.csv\n"), done.err
+    result = call("sweep", "export", "digits-k2x9", "-o", "trials.csv")
+    assert (result.code, result.out) == (0, "trials.csv\n"), result.err
     with Path("trials.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["trial"]) for row in rows] == [trial.number for trial in state.trials]
@@ -72,7 +72,7 @@ def test_a_value_that_is_no_number_is_empty_in_the_table() -> None:
         sweep_id="a-bcde", name="a", provider="local", metric="loss", goal="minimize",
         space={"on": Choice((True, False))}, sampler="grid", trials=2,
     )  # fmt: skip
-    now = state_of(
+    changed = state_of(
         definition,
         [
             Suggested(time=1.0, trial=0, parameters={"on": True}),
@@ -80,7 +80,7 @@ def test_a_value_that_is_no_number_is_empty_in_the_table() -> None:
             Reported(time=3.0, trial=0, report=1, value=None),
         ],
     )
-    assert as_csv(now).splitlines() == [
+    assert as_csv(changed).splitlines() == [
         "trial,on,state,reports,value,usd,seconds,run",
         "0,true,running,1,,0.0,0.0,a-bcde-t000",
     ]
@@ -89,8 +89,8 @@ def test_a_value_that_is_no_number_is_empty_in_the_table() -> None:
 def test_optuna_opens_every_trial_with_its_values_reports_and_state(
     state: SweepState, tmp_path: Path
 ) -> None:
-    done = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
-    assert (done.code, done.out) == (0, "optuna.db\n"), done.err
+    result = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
+    assert (result.code, result.out) == (0, "optuna.db\n"), result.err
     study = opened(tmp_path / "optuna.db")
     states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
     assert {trial.state for trial in state.trials} == {*states}
@@ -102,18 +102,18 @@ def test_optuna_opens_every_trial_with_its_values_reports_and_state(
     assert (
         study.best_trial.number
         == max(
-            (each for each in state.trials if each.state == "completed"),
-            key=lambda each: each.value or 0.0,
+            (trial for trial in state.trials if trial.state == "completed"),
+            key=lambda candidate: candidate.value or 0.0,
         ).number
     )
-    for told, trial in zip(study.trials, state.trials, strict=True):
-        assert as_given(told) == trial.parameters
-        assert [type(value) for value in as_given(told).values()] == [
-            type(each) for each in trial.parameters.values()
+    for exported, trial in zip(study.trials, state.trials, strict=True):
+        assert as_given(exported) == trial.parameters
+        assert [type(value) for value in as_given(exported).values()] == [
+            type(parameter) for parameter in trial.parameters.values()
         ]
-        assert told.intermediate_values == dict(enumerate(trial.curve, start=1))
-        assert told.user_attrs["run"] == trial.run
-        assert told.value == (None if trial.state == "failed" else trial.value)
+        assert exported.intermediate_values == dict(enumerate(trial.curve, start=1))
+        assert exported.user_attrs["run"] == trial.run
+        assert exported.value == (None if trial.state == "failed" else trial.value)
     assert study.trials[0].distributions["lr"].log
     assert study.trials[0].distributions["layers"].high == 8
 
@@ -157,6 +157,6 @@ def test_without_optuna_the_line_that_installs_it_is_told(
     refused = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
     assert (refused.code, "pip install 'cloudtrain[sweeps]'" in refused.err) == (2, True)
     assert not Path("optuna.db").exists()
-    done = call("sweep", "export", "digits-k2x9")
-    assert Path(done.out.strip()).name == "digits-k2x9.csv"
+    result = call("sweep", "export", "digits-k2x9")
+    assert Path(result.out.strip()).name == "digits-k2x9.csv"
     assert not Path("digits-k2x9.csv").exists()

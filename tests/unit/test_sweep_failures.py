@@ -91,7 +91,7 @@ def test_where_no_trial_failed_the_best_one_is_diagnosed(sweep: SweepFolder) -> 
 
 
 @pytest.mark.parametrize(
-    ("failed", "others", "text"),
+    ("failed", "remaining", "text"),
     [
         ([512, 256], [32, 64, 128], ["x: 256 or more (others: up to 128)"]),
         ([1, 2], [3.5, 4], ["x: 2 or less (others: from 3.5)"]),
@@ -116,8 +116,8 @@ def test_where_no_trial_failed_the_best_one_is_diagnosed(sweep: SweepFolder) -> 
     ],
 )
 def test_a_setting_sets_trials_apart_only_if_no_other_trial_is_on_that_side(
-    failed: list[Any], others: list[Any], text: list[str]
+    failed: list[Any], remaining: list[Any], text: list[str]
 ) -> None:
     failed_settings = [{"x": value} for value in failed]
-    other_settings = [{"x": value} for value in others]
+    other_settings = [{"x": value} for value in remaining]
     assert what_sets_apart(failed_settings, other_settings) == text

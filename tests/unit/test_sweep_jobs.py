@@ -55,7 +55,8 @@ def test_what_a_sweep_job_cannot_express_is_refused_at_its_line(case: str) -> No
     changes, path, fragment = REFUSED[case]
     issues = get_provider("azure").native_sweeps().rules(plan_of("azure", changed(*changes)))
     assert any(
-        each.is_error and each.field.endswith(path) and fragment in each.message for each in issues
+        issue.is_error and issue.field.endswith(path) and fragment in issue.message
+        for issue in issues
     ), issues
 
 
@@ -75,8 +76,8 @@ EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", EXPRESSIONS)
 def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
-    dimension, method, found = EXPRESSIONS[case]
-    assert expression(dimension, method) == found
+    dimension, method, expected = EXPRESSIONS[case]
+    assert expression(dimension, method) == expected
 
 
 def test_a_trial_is_the_command_job_that_the_same_plan_is_without_a_sweep() -> None:

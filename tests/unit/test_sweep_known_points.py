@@ -34,8 +34,8 @@ def test_known_points_come_first_and_open_settings_are_chosen(sampler: str) -> N
     assert parameters[0] == POINTS[0]
     assert parameters[1]["lr"] == 0.05
     assert all(point.keys() == SPACE.keys() for point in parameters)
-    told = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
-    for at in told:
+    places = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
+    for at in places:
         state = state_of(life.state.definition, read_back(life.journal[:at]))
         assert suggester_of(state.definition).suggest(state) == state_parameters(life, at)
 
@@ -108,12 +108,12 @@ def test_the_trials_of_an_earlier_sweep_are_learnt_from(tmp_path: Path) -> None:
     earlier = earlier_trials(state, definition)
     assert 10 < len(earlier) < 30
     assert all(float(trial.parameters["lr"]) >= 1e-3 for trial in earlier)
-    near = 0
+    close = 0
     for seed in range(5):
         learning = sweep_of(definition.space, sampler="tpe", trials=9, seed=seed, earlier=earlier)
         lr = float(suggester_of(learning).suggest(SweepState.new(learning))["lr"])
-        near += 0.004 < lr < 0.025
-    assert near >= 4
+        close += 0.004 < lr < 0.025
+    assert close >= 4
     with pytest.raises(UsageError, match="has another objective: accuracy, maximize"):
         earlier_trials(state, definition_of(space={"lr": "uniform(0, 1)"}))
 

@@ -77,13 +77,13 @@ def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Going:
     """A sweep with one trial that goes on, and has said `before`."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    found = Going(tmp_path / "data")
-    monkeypatch.setattr(Sweep, "watch", lambda sweep: found.watch(sweep))
+    loaded = Going(tmp_path / "data")
+    monkeypatch.setattr(Sweep, "watch", lambda sweep: loaded.watch(sweep))
     monkeypatch.setattr(
         RunMonitor, "observe", lambda _: None
     )  # no process stands behind these runs
-    found.start(0, "before")
-    return found
+    loaded.start(0, "before")
+    return loaded
 
 
 def test_the_lines_of_all_trials_come_until_the_sweep_has_ended(going: Going) -> None:
@@ -95,10 +95,12 @@ def test_the_lines_of_all_trials_come_until_the_sweep_has_ended(going: Going) ->
         lambda: going.end(1),
         going.end_sweep,
     ]
-    done = call("logs", "digits-k2x9", "-f")
-    assert (done.code, done.err) == (0, "")
-    said = [(0, "before"), (0, "first"), (1, "of another"), (0, "second"), (0, "last")]
-    assert done.out.splitlines() == [f"[trial {trial}] [rank 0] {text}" for trial, text in said]
+    result = call("logs", "digits-k2x9", "-f")
+    assert (result.code, result.err) == (0, "")
+    expected = [(0, "before"), (0, "first"), (1, "of another"), (0, "second"), (0, "last")]
+    assert result.out.splitlines() == [
+        f"[trial {trial}] [rank 0] {text}" for trial, text in expected
+    ]
 
 
 def test_what_a_trial_says_after_the_end_of_the_sweep_is_shown_until_its_run_has_ended(
@@ -139,13 +141,13 @@ def test_ctrl_c_ends_the_following_and_not_the_sweep(going: Going) -> None:
         raise KeyboardInterrupt
 
     going.steps = [lambda: going.say(0, "first"), interrupt]
-    done = call("logs", "digits-k2x9", "-f")
-    assert done.code == 130
-    assert done.out.splitlines()[-1] == "[trial 0] [rank 0] first"
-    assert "digits-k2x9 goes on" in done.err
+    result = call("logs", "digits-k2x9", "-f")
+    assert result.code == 130
+    assert result.out.splitlines()[-1] == "[trial 0] [rank 0] first"
+    assert "digits-k2x9 goes on" in result.err
     assert Sweep(going.folder).status().state == "running"
 
 
 def test_a_trial_that_there_will_never_be_is_refused(going: Going) -> None:
-    done = call("logs", "digits-k2x9", "-f", "--trial", "3")
-    assert (done.code, "sweep digits-k2x9 has no trial 3" in done.err) == (2, True)
+    result = call("logs", "digits-k2x9", "-f", "--trial", "3")
+    assert (result.code, "sweep digits-k2x9 has no trial 3" in result.err) == (2, True)

@@ -42,7 +42,7 @@ def tiny(values: Values, report: int) -> float:
 
 
 def huge(values: Values, report: int) -> float:
-    parts = [size(each) for each in values.values() if isinstance(each, float)]
+    parts = [size(value) for value in values.values() if isinstance(value, float)]
     return math.nan if parts[0] > 0.9 else 1e9 * sum(parts) / report
 
 
@@ -77,17 +77,19 @@ def test_nothing_on_the_page_is_pale_cut_off_or_hidden(
     space, options, function = CASES[case]
     definition = sweep_of(space, sampler="random", parallel=4, **{"trials": 40, **options})
     folder = ended_sweep(tmp_path, definition, function, lambda run: run.endswith("5"))
-    now = Sweep(folder).status()
+    status = Sweep(folder).status()
     file = tmp_path / "page.html"
     file.write_text(
         page(
-            now, history(definition, [event for event, _ in folder.events_from()]), importance(now)
+            status,
+            history(definition, [event for event, _ in folder.events_from()]),
+            importance(status),
         )
     )
     assert looks(browser, file) == {}
 
 
 def test_a_page_without_a_trial_is_as_readable(tmp_path: Path, browser: Browser) -> None:
-    now = SweepState.new(sweep_of({"lr": Uniform(0, 1)}, trials=3))
-    (tmp_path / "page.html").write_text(page(now, [], importance(now)))
+    sweep_state = SweepState.new(sweep_of({"lr": Uniform(0, 1)}, trials=3))
+    (tmp_path / "page.html").write_text(page(sweep_state, [], importance(sweep_state)))
     assert looks(browser, tmp_path / "page.html") == {}

@@ -35,7 +35,7 @@ SPACE: dict[str, Dimension] = {
 
 
 def definition_of(space: dict[str, Dimension], **options: object) -> Definition:
-    known = {
+    points = {
         "provider": "aws",
         "metric": "val<accuracy>",
         "sampler": "random",
@@ -43,7 +43,8 @@ def definition_of(space: dict[str, Dimension], **options: object) -> Definition:
         "parallel": 3,
     }
     return sweep_of(
-        space, **{**known, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options}
+        space,
+        **{**points, "rungs": (1, 3), "last_report": 9, "trial_cap": Caps(usd=2.0), **options},
     )
 
 
@@ -66,37 +67,37 @@ def state(folder: SweepFolder) -> SweepState:
 
 
 def parsed(html: str) -> ElementTree.Element:
-    first, _, rest = html.partition("\n")
+    first, _, remaining = html.partition("\n")
     assert first == "<!DOCTYPE html>"
-    return ElementTree.fromstring(rest)
+    return ElementTree.fromstring(remaining)
 
 
 def titles(drawing: ElementTree.Element) -> list[str]:
-    return [found.text or "" for found in drawing.iter("title")]
+    return [title.text or "" for title in drawing.iter("title")]
 
 
 def test_the_page_is_one_file_that_needs_nothing_else(ended: SweepFolder) -> None:
-    done = call("sweep", "plot", "digits-k2x9")
-    assert (done.code, Path(done.out.strip()).name) == (0, "digits-k2x9.html"), done.err
-    html = Path(done.out.strip()).read_text()
+    result = call("sweep", "plot", "digits-k2x9")
+    assert (result.code, Path(result.out.strip()).name) == (0, "digits-k2x9.html"), result.err
+    html = Path(result.out.strip()).read_text()
     assert not re.search(r"https?:|<script|<link|@import|url\(| on\w+=", html)
     assert "prefers-color-scheme: dark" in html
     assert "width=device-width" in html
 
 
 def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
-    now = state(ended)
+    sweep_state = state(ended)
     root = parsed(
         page(
-            now,
-            history(now.definition, [event for event, _ in ended.events_from()]),
-            importance(now),
+            sweep_state,
+            history(sweep_state.definition, [event for event, _ in ended.events_from()]),
+            importance(sweep_state),
         )
     )
     drawings = {
-        section.findtext("h2"): found
+        section.findtext("h2"): element
         for section in root.iter("section")
-        for found in section.iterfind("div/svg")
+        for element in section.iterfind("div/svg")
     }
     assert [*drawings] == [
         "Objective over trials",
@@ -106,32 +107,32 @@ def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
     ]
     marks = titles(drawings["Objective over trials"])
     assert [title.partition(":")[0].split(" (")[0] for title in marks] == [
-        f"trial {trial.number}, {trial.state}" for trial in now.trials
+        f"trial {trial.number}, {trial.state}" for trial in sweep_state.trials
     ]
     shapes = {
-        each.get("class", "").split()[1]
-        for each in drawings["Objective over trials"].iter("path")
-        if "mark" in each.get("class", "")
+        path.get("class", "").split()[1]
+        for path in drawings["Objective over trials"].iter("path")
+        if "mark" in path.get("class", "")
     }
     assert shapes == {"circle", "triangle", "cross"}
-    rungs = [each for each in drawings["Curves"].iter("path") if each.get("class") == "rung"]
+    rungs = [path for path in drawings["Curves"].iter("path") if path.get("class") == "rung"]
     assert len(rungs) == 2
     rows = [[cell.text for cell in row.iter("td")] for row in root.iter("tr")][1:]
-    assert [row[0] for row in rows] == [str(trial.number) for trial in now.trials]
+    assert [row[0] for row in rows] == [str(trial.number) for trial in sweep_state.trials]
 
 
 def test_nothing_that_a_job_says_becomes_markup(ended: SweepFolder) -> None:
     reason = "</style><script>alert('x')\ud800\x00</script>"
-    now = state(ended)
-    now.trials[2].reason = reason
-    root = parsed(page(now, [], importance(now)))
-    assert "script" not in {each.tag for each in root.iter()}
+    sweep_state = state(ended)
+    sweep_state.trials[2].reason = reason
+    root = parsed(page(sweep_state, [], importance(sweep_state)))
+    assert "script" not in {element.tag for element in root.iter()}
     assert any("<script>alert('x')</script>" in (cell.text or "") for cell in root.iter("td"))
 
 
 def test_a_sweep_without_a_trial_has_a_page(tmp_path: Path) -> None:
-    now = SweepState.new(definition_of(SPACE))
-    root = parsed(page(now, [], importance(now)))
+    sweep_state = SweepState.new(definition_of(SPACE))
+    root = parsed(page(sweep_state, [], importance(sweep_state)))
     assert "0 of 12 trials" in (root.findtext("body/p") or "")
 
 
@@ -145,12 +146,12 @@ def test_a_file_that_is_there_is_written_over_only_on_request(ended: SweepFolder
 
 
 def test_what_was_best_and_spent_is_known_for_every_end_of_a_run(ended: SweepFolder) -> None:
-    now = state(ended)
-    moments = history(now.definition, [event for event, _ in ended.events_from()])
-    assert len(moments) == sum(len(trial.runs) for trial in now.trials)
-    assert moments[-1].usd == pytest.approx(now.spent_usd)
-    assert now.best is not None
-    assert moments[-1].best == now.best.value
+    sweep_state = state(ended)
+    moments = history(sweep_state.definition, [event for event, _ in ended.events_from()])
+    assert len(moments) == sum(len(trial.runs) for trial in sweep_state.trials)
+    assert moments[-1].usd == pytest.approx(sweep_state.spent_usd)
+    assert sweep_state.best is not None
+    assert moments[-1].best == sweep_state.best.value
 
 
 def quadratic(important: str) -> Callable[[Values, int], float]:
@@ -184,17 +185,17 @@ def sweep_of_three_settings(folder: Path) -> SweepFolder:
 
 
 def test_importance_compares_trials_after_the_same_number_of_reports(ended: SweepFolder) -> None:
-    now = state(ended)
+    sweep_state = state(ended)
     assert (
-        f"the values at report 1 of {sum(map(math.isfinite, now.rungs[0].values()))} trials"
-        in importance(now).method
+        f"the values at report 1 of {sum(map(math.isfinite, sweep_state.rungs[0].values()))} trials"
+        in importance(sweep_state).method
     )
 
 
 def test_too_few_trials_have_no_importance() -> None:
     definition = definition_of({"a": Uniform(0, 1)})
-    now = state_of(definition, [Suggested(time=1.0, trial=0, parameters={"a": 0.5})])
-    assert importance(now).shares == {}
+    sweep_state = state_of(definition, [Suggested(time=1.0, trial=0, parameters={"a": 0.5})])
+    assert importance(sweep_state).shares == {}
 
 
 @pytest.mark.parametrize(

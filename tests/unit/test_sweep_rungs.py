@@ -59,29 +59,29 @@ def test_where_the_last_report_is_unknown_there_are_rungs_for_any() -> None:
 
 @given(VALUES, st.lists(VALUES, max_size=12), ETAS, GOALS)
 def test_a_trial_goes_on_as_in_plain_successive_halving(
-    own: float, others: list[float], eta: int, goal: str
+    trial_value: float, other_values: list[float], eta: int, goal: str
 ) -> None:
     everyone = sorted(
         (
             -value if goal == "maximize" else value
-            for value in [own, *others]
+            for value in [trial_value, *other_values]
             if not math.isnan(value)
         ),
     )
-    count = len(others) + 1
-    if math.isnan(own):
+    count = len(other_values) + 1
+    if math.isnan(trial_value):
         expected = False
     elif count < eta:
         expected = True
     else:
         cut = everyone[min(max(1, count // eta), len(everyone)) - 1]
-        expected = (-own if goal == "maximize" else own) <= cut
-    assert goes_on(own, others, eta, goal) is expected
+        expected = (-trial_value if goal == "maximize" else trial_value) <= cut
+    assert goes_on(trial_value, other_values, eta, goal) is expected
 
 
 @given(st.lists(VALUES, max_size=12), st.sets(st.integers(0, 11)), ETAS, GOALS)
 def test_the_best_of_the_top_that_has_not_gone_on_yet_is_promoted(
-    values: list[float], gone: set[int], eta: int, goal: str
+    values: list[float], stopped: set[int], eta: int, goal: str
 ) -> None:
     loss = {
         at: -value if goal == "maximize" else value
@@ -89,8 +89,8 @@ def test_the_best_of_the_top_that_has_not_gone_on_yet_is_promoted(
         if not math.isnan(value)
     }
     top = sorted(loss, key=loss.__getitem__)[: len(values) // eta]
-    expected = next((number for number in top if number not in gone), None)
-    assert promotable(dict(enumerate(values)), gone, eta, goal) == expected
+    expected = next((number for number in top if number not in stopped), None)
+    assert promotable(dict(enumerate(values)), stopped, eta, goal) == expected
 
 
 def test_a_value_that_is_not_a_number_is_worse_than_every_number() -> None:

@@ -49,14 +49,14 @@ def test_any_other_override_stays_what_it_is(override: str) -> None:
 
 
 def test_settings_and_plain_overrides_may_stand_in_any_order() -> None:
-    space, rest = split_overrides(
+    space, remaining = split_overrides(
         ["args.epochs=3", "args.lr=1,2", "name=x", "args.b=int(1, 4)", "args.lr=3,4"]
     )
     assert space == {
         "args.lr": [3, 4],
         "args.b": "int(1, 4)",
     }  # the last one counts, as of any override
-    assert rest == ("args.epochs=3", "name=x")
+    assert remaining == ("args.epochs=3", "name=x")
 
 
 @pytest.mark.parametrize(

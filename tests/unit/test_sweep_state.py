@@ -78,8 +78,8 @@ def test_a_definition_with_a_value_of_the_wrong_type_is_refused(value: object) -
             definition = Definition.from_json({**document, name: value})
         except ValueError:
             continue
-        kept = asdict(definition)[name]
-        assert type(kept) in (type(value), tuple)
+        stored = asdict(definition)[name]
+        assert type(stored) in (type(value), tuple)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_whatever_a_journal_holds_its_state_makes_sense(events: list[SweepEvent]
         assert trial.failures <= 2
         assert trial.number in state.rungs[0] or trial.reports < 1
         assert trial.number in state.rungs[1] or trial.reports < 3
-    for rung, gone in zip(state.rungs, state.promoted, strict=True):
-        assert gone <= rung.keys() <= set(range(len(state.trials)))
+    for rung, promoted in zip(state.rungs, state.promoted, strict=True):
+        assert promoted <= rung.keys() <= set(range(len(state.trials)))
     assert state.wanted >= 0
 
 
@@ -177,9 +177,9 @@ def test_whatever_a_journal_holds_its_state_makes_sense(events: list[SweepEvent]
 def test_another_process_reads_the_same_state(seed: int) -> None:
     life = SweepLife(definition_of(parallel=3, retries=1, rungs=(1, 3), promotes=True), seed)
     life.run()
-    found = state_of(life.state.definition, [None, *read_back(life.journal)])
+    state_again = state_of(life.state.definition, [None, *read_back(life.journal)])
     # Two NaN are not equal: compared as text.
-    assert repr(found) == repr(life.state)
+    assert repr(state_again) == repr(life.state)
 
 
 def test_an_interruption_is_no_failure_and_the_trial_is_run_again() -> None:

@@ -52,8 +52,8 @@ def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(
         warnings.simplefilter("error")  # nothing that Optuna calls experimental
         life.run(most=5_000)
     assert len(life.state.trials) == trials
-    told = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
-    for at in told[::3]:
+    places = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
+    for at in places[::3]:
         event = life.journal[at]
         assert isinstance(event, Suggested)
         state = state_of(life.state.definition, read_back(life.journal[:at]))
@@ -64,18 +64,18 @@ def test_a_gaussian_process_that_is_fitted_anew_suggests_the_same() -> None:
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)  # its matrices are tiny: more threads only wait for each other
     state = history_of("gp", 11)
-    found = [suggester_of(state.definition).suggest(state) for _ in range(2)]
-    assert found[0] == found[1]
-    assert float(found[0]["x"]) == pytest.approx(0.3, abs=0.1)
+    suggestions = [suggester_of(state.definition).suggest(state) for _ in range(2)]
+    assert suggestions[0] == suggestions[1]
+    assert float(suggestions[0]["x"]) == pytest.approx(0.3, abs=0.1)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_another_seed_gives_another_sequence(sampler: str) -> None:
-    found = []
+    suggestions = []
     for seed in (0, 0, 1):
         state = SweepState.new(definition_of(sampler=sampler, seed=seed))
-        found.append(suggester_of(state.definition).suggest(state))
-    assert found[0] == found[1] != found[2]
+        suggestions.append(suggester_of(state.definition).suggest(state))
+    assert suggestions[0] == suggestions[1] != suggestions[2]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -88,7 +88,7 @@ def test_the_first_trials_lie_apart_whatever_the_seed(seed: int) -> None:
         parameters = suggester_of(state.definition).suggest(state)
         state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
         points.append((float(parameters["x"]), float(parameters["y"])))
-    assert min(math.dist(one, other) for one, other in combinations(points, 2)) > 0.1
+    assert min(math.dist(one, second) for one, second in combinations(points, 2)) > 0.1
 
 
 def test_a_grid_takes_every_combination_and_the_last_setting_varies_fastest() -> None:
@@ -142,19 +142,19 @@ def journal_of(trials: int, ends: Sequence[End]) -> list[SweepEvent]:
     """Trials over x in [0, 1] that have reported (x - 0.3) squared, and then ended in turn as
     `ends` says.
     """
-    found: list[SweepEvent] = []
+    sweep_events: list[SweepEvent] = []
     for number in range(trials):
         x = (number * 0.618) % 1.0
         run = f"run-{number}"
         end = ends[number % len(ends)]
-        found += [
+        sweep_events += [
             Suggested(time=1.0, trial=number, parameters={"x": x}),
             Launching(time=1.0, trial=number, run=run),
             Reported(time=1.0, trial=number, report=1, value=(x - 0.3) ** 2),
         ]
         if end != "running":
-            found.append(RunEnded(time=1.0, trial=number, run=run, outcome=end))
-    return found
+            sweep_events.append(RunEnded(time=1.0, trial=number, run=run, outcome=end))
+    return sweep_events
 
 
 def history_of(sampler: str, trials: int, *ends: End, **changes: Any) -> SweepState:
@@ -169,22 +169,22 @@ def history_of(sampler: str, trials: int, *ends: End, **changes: Any) -> SweepSt
     "ends", [["completed"], ["completed", "pruned"], ["paused"], ["running"]], ids=str
 )
 def test_what_is_learnt_lies_near_the_best_trials_however_they_ended(ends: list[End]) -> None:
-    found = []
+    suggestions = []
     for seed in range(5):
         state = history_of(
             "tpe", 40, *ends, rungs=() if ends == ["completed"] else (1, 3), seed=seed
         )
-        found.append(float(suggester_of(state.definition).suggest(state)["x"]))
-    assert sum(abs(x - 0.3) < 0.15 for x in found) >= 4
+        suggestions.append(float(suggester_of(state.definition).suggest(state)["x"]))
+    assert sum(abs(x - 0.3) < 0.15 for x in suggestions) >= 4
 
 
 def test_what_a_trial_has_reported_before_a_rung_can_be_compared_with_nothing() -> None:
     state = history_of("tpe", 40, "running")
-    other = history_of("tpe", 40, "running")
-    for trial in other.trials:
+    sweep_state = history_of("tpe", 40, "running")
+    for trial in sweep_state.trials:
         trial.curve[0] = -trial.curve[0]
     suggester = suggester_of(state.definition)
-    assert suggester.suggest(state) == suggester.suggest(other)
+    assert suggester.suggest(state) == suggester.suggest(sweep_state)
 
 
 def test_trials_that_run_are_kept_away_from() -> None:

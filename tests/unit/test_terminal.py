@@ -48,10 +48,10 @@ def unsafe(text: str) -> list[str]:
     are ours.
     """
     painted = r"succeeded|failed|stopped|running|stopping|error:|warning:|note:|hint:|\^+"
-    ours = re.sub(rf"\x1b\[3[0-7]m({painted})\x1b\[0m", "", text)
+    plain = re.sub(rf"\x1b\[3[0-7]m({painted})\x1b\[0m", "", text)
     return [
         sign
-        for sign in ours
+        for sign in plain
         if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp", "Cs") and sign not in "\n\t"
     ]
 
@@ -118,9 +118,9 @@ def test_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_json_escapes_and_keeps_every_value(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({EVIL: [EVIL, "é中🚂"]})
-    said = capsys.readouterr().out
-    assert json.loads(said) == {EVIL: [EVIL, "é中🚂"]}
-    assert (unsafe(said), "é中🚂" in said) == ([], True)
+    output = capsys.readouterr().out
+    assert json.loads(output) == {EVIL: [EVIL, "é中🚂"]}
+    assert (unsafe(output), "é中🚂" in output) == ([], True)
 
 
 SPEC = {
@@ -227,19 +227,19 @@ def test_no_command_passes_on_what_a_terminal_would_obey(
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(SystemExit):
         main(words.split(" "))
-    said = out.getvalue() + err.getvalue()
+    printed = out.getvalue() + err.getvalue()
     colours = re.compile(r"\x1b\[[0-9;:]*m") if words == "logs a-1" else re.compile("\r\x1b\\[K")
-    assert unsafe(colours.sub("", said)) == []
-    assert "bug in cloudtrain" not in said, said
+    assert unsafe(colours.sub("", printed)) == []
+    assert "bug in cloudtrain" not in printed, printed
     assert not re.search(
         "^  cost     nothing: it runs here",
-        said.replace("it runs here\n  request", ""),
+        printed.replace("it runs here\n  request", ""),
         re.MULTILINE,
     )
 
 
 def test_nothing_is_printed_but_through_the_one_place() -> None:
-    found = []
+    lines = []
     for path in sorted((ROOT / "cloudtrain" / "cli").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and path.name != "terminal.py":
@@ -251,10 +251,10 @@ def test_nothing_is_printed_but_through_the_one_place() -> None:
                     "sys.stdout.write",
                     "sys.stderr.write",
                 ):
-                    found.append(f"{path.name}:{node.lineno}: {name}")
+                    lines.append(f"{path.name}:{node.lineno}: {name}")
                 if name == "traceback.print_exc":
-                    found.append(f"{path.name}:{node.lineno}: {name}")
-    assert found == []
+                    lines.append(f"{path.name}:{node.lineno}: {name}")
+    assert lines == []
 
 
 @pytest.mark.linux("/dev/full")
@@ -263,11 +263,11 @@ def test_an_output_that_takes_no_more_is_said_and_no_bug(words: list[str], tmp_p
     env = {**os.environ, "CLOUDTRAIN_DATA_DIR": str(tmp_path)}
     with open("/dev/full", "w") as full:
         argv = [sys.executable, "-m", "cloudtrain", *words]
-        told = subprocess.run(
+        process = subprocess.run(
             argv, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert told.returncode == 4
-    assert told.stderr.startswith(
+    assert process.returncode == 4
+    assert process.stderr.startswith(
         "error: what stdout goes to cannot be written: No space left on device"
     )
-    assert "Traceback" not in told.stderr
+    assert "Traceback" not in process.stderr

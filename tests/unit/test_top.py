@@ -52,10 +52,10 @@ def shown(
     lines = list[LogLine]()
     for update in updates("digits-ab12", steps, clock):
         lines += [line for line in update.lines if not line.kind]
-    found = screen(
+    screen_lines = screen(
         update.state, lines, price or Price(), now=clock() + 2, width=width, height=height
     )
-    return found, update.state
+    return screen_lines, update.state
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -65,32 +65,32 @@ def test_the_screen_is_as_it_was_recorded(name: str, width: int) -> None:
         usage: list[Step] = [
             (158.0 + node, _usage(node, [2 * node, 2 * node + 1], 2)) for node in range(2)
         ]
-        found, _ = shown([*TRAINER, *usage], width=width, price=Price(usd_per_hour=12.5))
+        lines, _ = shown([*TRAINER, *usage], width=width, price=Price(usd_per_hour=12.5))
     else:
-        found, _ = shown([*SCRIPT, (11.0, _usage(0, [0, 1], 0))], width=width)
-    check(f"top-{name}-{width}", "\n".join(found))
-    assert max(map(len, found)) <= width
+        lines, _ = shown([*SCRIPT, (11.0, _usage(0, [0, 1], 0))], width=width)
+    check(f"top-{name}-{width}", "\n".join(lines))
+    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize("height", [6, 12, 18, 24])
 def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
     usages: list[Step] = [(158.0 + n, _usage(n, [*range(32 * n, 32 * n + 32)], 8)) for n in (0, 1)]
     steps = [*TRAINER, *usages]
-    found, _ = shown(steps, height=height)
-    assert len(found) <= height
-    assert found[0].startswith("digits-ab12  running")
-    assert found[-1] == "[rank 1] a line of another rank"
+    lines, _ = shown(steps, height=height)
+    assert len(lines) <= height
+    assert lines[0].startswith("digits-ab12  running")
+    assert lines[-1] == "[rank 1] a line of another rank"
 
 
 def test_a_measurement_that_is_old_says_so() -> None:
-    found, _ = shown([*SCRIPT, (11.0, _usage(0, [0], 0)), (200.0, "[rank 0] late")], width=120)
-    assert [line for line in found if line.endswith("measured 3 min 11 s ago")]
+    lines, _ = shown([*SCRIPT, (11.0, _usage(0, [0], 0)), (200.0, "[rank 0] late")], width=120)
+    assert [line for line in lines if line.endswith("measured 3 min 11 s ago")]
 
 
 def test_the_curve_of_a_metric_with_a_long_name_has_room() -> None:
     long = {"type": "metrics", "step": 1, "values": {"x" * 300: 1.0}}
-    found, _ = shown([*SCRIPT, (12.0, long), (13.0, {**long, "values": {"x" * 300: 2.0}})])
-    assert any(line.startswith("xxx") and line.endswith("█ 2") for line in found), found
+    lines, _ = shown([*SCRIPT, (12.0, long), (13.0, {**long, "values": {"x" * 300: 2.0}})])
+    assert any(line.startswith("xxx") and line.endswith("█ 2") for line in lines), lines
 
 
 def curve_lines(values: list[float], height: int) -> list[str]:
@@ -126,9 +126,9 @@ def test_a_curve_takes_the_height_that_the_screen_has() -> None:
 
 def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
     terms = Terms(usd_per_hour=36.0, seconds=30, limit="limits.max_cost")
-    found, _ = shown(SCRIPT, price=Price(usd_per_hour=36.0, terms=terms))
-    assert re.fullmatch(r"forecast: 44 s in all \(.*\), 0\.4\d USD \(.*\)", found[3])
-    assert found[4].startswith(
+    lines, _ = shown(SCRIPT, price=Price(usd_per_hour=36.0, terms=terms))
+    assert re.fullmatch(r"forecast: 44 s in all \(.*\), 0\.4\d USD \(.*\)", lines[3])
+    assert lines[4].startswith(
         "warning: limits.max_cost will stop this run after 30 s, at about step "
     )
 
@@ -148,9 +148,9 @@ def test_what_it_has_cost_so_far_leaves_out_the_wait_for_other_machines() -> Non
         "running": True,
     }
     for steps in ([(7000.0, went)], [(7000.0, went), (7200.0, back)]):
-        found, state = shown([*SCRIPT, *steps], price=Price(usd_per_hour=10.0))
+        lines, state = shown([*SCRIPT, *steps], price=Price(usd_per_hour=10.0))
         assert state.started == pytest.approx(START, abs=60)
-        assert "  about 10.0" in found[1], found[1]
+        assert "  about 10.0" in lines[1], lines[1]
 
 
 def test_a_run_that_has_ended_shows_what_it_cost() -> None:
@@ -159,8 +159,8 @@ def test_a_run_that_has_ended_shows_what_it_cost() -> None:
         "state": "succeeded",
         "billing": {"billable_seconds": 3600, "usd": 2.5},
     }
-    found, _ = shown([*SCRIPT, (3600.0, ended)])
-    assert found[1] == "59 min 59 s  1 h billed, 2.50 USD at list price"
+    lines, _ = shown([*SCRIPT, (3600.0, ended)])
+    assert lines[1] == "59 min 59 s  1 h billed, 2.50 USD at list price"
 
 
 @pytest.mark.parametrize(

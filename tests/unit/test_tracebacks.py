@@ -22,8 +22,8 @@ def diagnosed(*lines: str) -> Diagnosis:
     )
 
 
-def name_of(found: Diagnosis) -> str:
-    return found.rule.name if found.rule else "none"
+def name_of(diagnosis: Diagnosis) -> str:
+    return diagnosis.rule.name if diagnosis.rule else "none"
 
 
 SHAPES = {
@@ -66,9 +66,9 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_traceback_is_read_in_whatever_shape_it_is_printed(shape: str) -> None:
-    found = diagnosed(*SHAPES[shape])
-    assert found.cause.endswith("raised KeyError: 'labels' (train.py:7), which no rule knows")
-    assert found.remedy.startswith("what the line looks up is not there under that key")
+    diagnosis = diagnosed(*SHAPES[shape])
+    assert diagnosis.cause.endswith("raised KeyError: 'labels' (train.py:7), which no rule knows")
+    assert diagnosis.remedy.startswith("what the line looks up is not there under that key")
 
 
 def test_the_frame_of_the_program_is_named_and_that_of_the_library_which_it_called() -> None:
@@ -76,14 +76,14 @@ def test_the_frame_of_the_program_is_named_and_that_of_the_library_which_it_call
         '  File "train.py", line 7, in main',
         f'  File "{LIBRARY}/lib/loader.py", line 12, in load',
     )
-    found = diagnosed(HEADER, *frames, "KeyError: 'labels'")
+    diagnosis = diagnosed(HEADER, *frames, "KeyError: 'labels'")
     assert (
-        found.cause
+        diagnosis.cause
         == "the program raised KeyError: 'labels' (train.py:7, in lib/loader.py:12), which no rule"
         " knows"
     )
-    found = diagnosed(HEADER, frames[1], "KeyError: 'labels'")
-    assert "(lib/loader.py:12)" in found.cause
+    diagnosis = diagnosed(HEADER, frames[1], "KeyError: 'labels'")
+    assert "(lib/loader.py:12)" in diagnosis.cause
 
 
 def test_an_exception_of_a_loaders_worker_is_that_of_the_worker() -> None:
@@ -111,16 +111,20 @@ def test_an_exception_that_python_ignores_is_not_the_cause() -> None:
 
 def test_an_exception_that_a_rule_knows_explains_the_unknown_one_that_led_to_it() -> None:
     first = (HEADER, '  File "config.py", line 3, in get', "KeyError: 'lr'")
-    then = "During handling of the above exception, another exception occurred:"
-    known = (HEADER, '  File "train.py", line 9, in main', "omegaconf.errors.ConfigKeyError: no lr")
-    assert name_of(diagnosed(*first, then, *known)) == "settings-refused"
+    separator = "During handling of the above exception, another exception occurred:"
+    traceback = (
+        HEADER,
+        '  File "train.py", line 9, in main',
+        "omegaconf.errors.ConfigKeyError: no lr",
+    )
+    assert name_of(diagnosed(*first, separator, *traceback)) == "settings-refused"
     assert name_of(diagnosed(*first, "ChildFailedError: train.py")) == "none"
 
 
 def test_an_exception_that_a_line_only_mentions_is_better_than_none() -> None:
-    found = diagnosed("Run failed with CustomError: the third disk has no name", "bye")
+    diagnosis = diagnosed("Run failed with CustomError: the third disk has no name", "bye")
     assert (
-        found.cause
+        diagnosis.cause
         == "the program raised CustomError: the third disk has no name, which no rule knows"
     )
 
@@ -130,9 +134,11 @@ def test_a_message_of_several_lines_is_read_line_by_line_too() -> None:
         f'AlgorithmError: ExecuteUserScriptError:\n{HEADER}\n  File "train.py", line 7\nKeyError:'
         " 'labels'"
     )
-    found = diagnose_lines([Evidence(reason, "platform")])
-    assert found.cause == "the program raised KeyError: 'labels' (train.py:7), which no rule knows"
-    assert [each.rule.name for each in found.consequences] == ["launcher-summary"]
+    diagnosis = diagnose_lines([Evidence(reason, "platform")])
+    assert (
+        diagnosis.cause == "the program raised KeyError: 'labels' (train.py:7), which no rule knows"
+    )
+    assert [consequence.rule.name for consequence in diagnosis.consequences] == ["launcher-summary"]
 
 
 PLACES = {
@@ -235,10 +241,10 @@ def test_a_kind_of_exception_says_what_to_look_for_or_nothing(exception: str, wo
 def test_of_a_notebook_whose_end_is_cut_off_the_first_line_names_the_exception(
     name: str, rule: str
 ) -> None:
-    found = diagnosed(
+    diagnosis = diagnosed(
         f"{name}                 {HEADER[:-1]}",
         "<ipython-input-1-17bf> in <module>()",
         "----> 1 fit()",
     )
-    assert name_of(found) == rule
-    assert name in (found.cause if rule == "none" else found.evidence[0].text)
+    assert name_of(diagnosis) == rule
+    assert name in (diagnosis.cause if rule == "none" else diagnosis.evidence[0].text)

@@ -34,12 +34,15 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(tmp_path: Path, launching: Launching, reports: int = 0, **spec: Any) -> Plan:
     job = cloudtrain.load({"name": "digits", "args": {"lr": 0.5}, "sweep": SWEEP, **spec})
-    found = plan_sweep(job, "local", sweep_id="digits-1", data_dir=str(tmp_path))
-    documents = {"spec.yaml": found.job.spec_text, "plan.json": as_text(found.job.to_json())}
-    folder = SweepFolder.create(tmp_path, found.definition, documents)
+    planned_sweep = plan_sweep(job, "local", sweep_id="digits-1", data_dir=str(tmp_path))
+    documents = {
+        "spec.yaml": planned_sweep.job.spec_text,
+        "plan.json": as_text(planned_sweep.job.to_json()),
+    }
+    folder = SweepFolder.create(tmp_path, planned_sweep.definition, documents)
     trial = Trial(number=7, parameters=VALUES, curve=[0.5] * reports, position=22.0 * reports)
     resume_from = "/checkpoints" if launching.resumes else ""
-    return TrialPlans(folder, found.definition).plan(trial, launching, resume_from)
+    return TrialPlans(folder, planned_sweep.definition).plan(trial, launching, resume_from)
 
 
 def launching(**values: Any) -> Launching:

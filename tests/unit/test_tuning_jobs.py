@@ -55,16 +55,16 @@ REFUSED = {
 def test_what_a_tuning_job_cannot_express_is_refused_at_its_line(case: str) -> None:
     changes, path, fragment = REFUSED[case]
     issues = get_provider("aws").native_sweeps().rules(plan_of("aws", changed(*changes)))
-    assert any(each.field.endswith(path) and fragment in each.message for each in issues), issues
+    assert any(issue.field.endswith(path) and fragment in issue.message for issue in issues), issues
     is_newer = (
         case == "many variables"
     )  # a maximum of the service model, which may be older than the service
-    assert any(each.is_error for each in issues) != is_newer
+    assert any(issue.is_error for issue in issues) != is_newer
 
 
 def test_too_long_an_id_is_refused_at_the_name() -> None:
     plan = replace(plan_of("aws", TUNING), run_id="a-name-of-forty-letters-and-then-some")
-    [issue] = [each for each in get_provider("aws").native_sweeps().rules(plan) if each.is_error]
+    [issue] = [issue for issue in get_provider("aws").native_sweeps().rules(plan) if issue.is_error]
     assert issue.line().startswith("job.yaml:2:1: name: the sweep's id a-name-of")
 
 
@@ -109,7 +109,7 @@ def test_a_trial_is_the_training_job_that_the_same_plan_is_without_a_sweep() -> 
         "Environment",
     ):
         assert definition[name] == job[name]
-    assert [each["ChannelName"] for each in definition["InputDataConfig"]] == [
-        each["ChannelName"] for each in job["InputDataConfig"]
+    assert [channel["ChannelName"] for channel in definition["InputDataConfig"]] == [
+        channel["ChannelName"] for channel in job["InputDataConfig"]
     ]
     assert room_for(plan)[0].spec.name == plan.spec.name

@@ -79,12 +79,12 @@ class Runs:
                 [launch], [str(run.path), str(self.folder / "source.tar.gz")], log
             )
 
-    def found(self, run_id: str) -> dict[str, Any]:
+    def status_of(self, run_id: str) -> dict[str, Any]:
         """What the launcher of a run has found."""
         file = self.folder / run_id / "found.json"
         eventually(file.exists)
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
+        status: dict[str, Any] = json.loads(file.read_text())
+        return status
 
     @property
     def pid(self) -> int:
@@ -95,9 +95,9 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     monkeypatch.setattr(warm, "_MODULES", ("wave",))
-    found = Runs(tmp_path)
-    yield found
-    found.warm.close()
+    started = Runs(tmp_path)
+    yield started
+    started.warm.close()
     for run in (tmp_path / "data/runs").iterdir():
         end_orphans(run)
 
@@ -118,16 +118,16 @@ def test_supervisor_and_launcher_are_forks_that_have_what_was_imported_and_nothi
 ) -> None:
     run, supervisor = runs.start("a", COLOUR="red")
     assert end_of(run) == "succeeded"
-    found = runs.found("a")
-    assert found["parent"] == supervisor
-    assert "wave" in found["modules"]
-    assert [name for name in found["modules"] if name.startswith("cloudtrain")] == []
-    assert [found["name"], found["argv"]] == [
+    status = runs.status_of("a")
+    assert status["parent"] == supervisor
+    assert "wave" in status["modules"]
+    assert [name for name in status["modules"] if name.startswith("cloudtrain")] == []
+    assert [status["name"], status["argv"]] == [
         "__main__",
         [str(runs.folder / "launcher.py"), "an argument"],
     ]
-    assert found["path"][0] == str(runs.folder)
-    assert found["variables"]["COLOUR"] == "red"
+    assert status["path"][0] == str(runs.folder)
+    assert status["variables"]["COLOUR"] == "red"
     assert "it runs" in (run.path / "logs/node-0.log").read_text()
 
 
@@ -138,7 +138,7 @@ def test_the_exit_code_of_a_launcher_decides_as_ever(runs: Runs) -> None:
 
 def test_all_processes_of_a_run_carry_its_mark(runs: Runs) -> None:
     run, _ = runs.start("a", WAITS="1")
-    launcher = runs.found("a")["pid"]
+    launcher = runs.status_of("a")["pid"]
     mark = f"CLOUDTRAIN_RUN_DIR={run.path}".encode()
     assert mark in Path(f"/proc/{launcher}/environ").read_bytes().split(b"\0")
     (runs.folder / "a/go").touch()
@@ -147,14 +147,14 @@ def test_all_processes_of_a_run_carry_its_mark(runs: Runs) -> None:
 
 def memory_of(pid: int) -> bytes:
     """What a process has written into its memory, or may write."""
-    found = []
+    statuses = []
     with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             start, end, rights = re.match(r"(\w+)-(\w+) (\S+)", line).groups()  # type: ignore[union-attr]
             if rights.startswith("rw") and "[v" not in line:
                 memory.seek(int(start, 16))
-                found.append(memory.read(int(end, 16) - int(start, 16)))
-    return b"".join(found)
+                statuses.append(memory.read(int(end, 16) - int(start, 16)))
+    return b"".join(statuses)
 
 
 def test_no_variable_of_a_run_stays_in_the_memory_from_which_the_next_is_forked(
@@ -165,7 +165,7 @@ def test_no_variable_of_a_run_stays_in_the_memory_from_which_the_next_is_forked(
     run, supervisor = runs.start("a", secrets={"TOKEN": "env:MY_TOKEN"})
     assert supervisor
     assert end_of(run) == "succeeded"
-    assert runs.found("a")["variables"]["TOKEN"] == "value-of-the-first-run"
+    assert runs.status_of("a")["variables"]["TOKEN"] == "value-of-the-first-run"
     memory = memory_of(runs.pid)
     assert b"all-runs-have-this" in memory
     assert b"value-of-the-first-run" not in memory
@@ -232,7 +232,7 @@ def test_one_that_cannot_import_torch_is_started_once(
 
 def test_runs_go_on_when_it_ends(runs: Runs) -> None:
     run, _ = runs.start("a", WAITS="1")
-    runs.found("a")
+    runs.status_of("a")
     process = runs.pid
     runs.warm.close()
     assert not is_running(process)
@@ -241,16 +241,17 @@ def test_runs_go_on_when_it_ends(runs: Runs) -> None:
 
 
 def test_several_threads_may_ask_at_once(runs: Runs) -> None:
-    found: list[tuple[RunFolder, int | None]] = []
+    attempts: list[tuple[RunFolder, int | None]] = []
     threads = [
-        threading.Thread(target=lambda name=name: found.append(runs.start(name))) for name in "abc"
+        threading.Thread(target=lambda name=name: attempts.append(runs.start(name)))
+        for name in "abc"
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({supervisor for _, supervisor in found if supervisor}) == 3
-    assert [end_of(run) for run, _ in found] == ["succeeded"] * 3
+    assert len({supervisor for _, supervisor in attempts if supervisor}) == 3
+    assert [end_of(run) for run, _ in attempts] == ["succeeded"] * 3
 
 
 def test_it_ends_with_the_process_that_opened_it() -> None:
@@ -274,10 +275,10 @@ def test_it_ends_with_the_process_that_opened_it() -> None:
 
 def test_only_runs_of_the_data_folder_for_which_it_is_open_find_it(tmp_path: Path) -> None:
     with warm_process(tmp_path / "data"):
-        kept = open_for(tmp_path / "data")
-        assert kept is not None
+        process = open_for(tmp_path / "data")
+        assert process is not None
         assert open_for(tmp_path / "other") is None
         with warm_process(tmp_path / "data"):
-            assert open_for(tmp_path / "data") is kept
-        assert open_for(tmp_path / "data") is kept
+            assert open_for(tmp_path / "data") is process
+        assert open_for(tmp_path / "data") is process
     assert open_for(tmp_path / "data") is None

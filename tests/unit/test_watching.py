@@ -135,14 +135,14 @@ def test_metrics_are_lines_of_the_log_and_can_be_left_out(tmp_path: Path) -> Non
     stamped = b"".join(b"2026-11-21T02:04:34.447Z " + text + b"\n" for text in lines)
     log_file(folder.path, 0).parent.mkdir(exist_ok=True)
     log_file(folder.path, 0).write_bytes(stamped)
-    texts = [(found.rank, found.kind, found.text) for found in Run(folder).logs()]
+    texts = [(log.rank, log.kind, log.text) for log in Run(folder).logs()]
     assert texts == [
         (0, "", "begin"),
         (0, "metrics", "step 1  loss 0.5"),
         (0, "progress", "step 1/2  loss 0.5"),
         (0, "", "end"),
     ]
-    assert [found.text for found in Run(folder).logs(metrics=False)] == ["begin", "end"]
+    assert [log.text for log in Run(folder).logs(metrics=False)] == ["begin", "end"]
 
 
 def test_a_program_cannot_print_a_line_of_metrics() -> None:
@@ -252,11 +252,13 @@ def test_the_end_of_a_run_tells_of_profiled_steps_where_the_output_has_them(
 ) -> None:
     profile = Profile(first_step=10, last_step=15, path="/opt/ml/output/data/profile")
     state = fold("digits-1", [profile, Ended(time=1.0, state="succeeded")])
-    for left in ({"model": "s3://b/model"}, {"output": "s3://b/output.tar.gz"}):
-        run: Any = SimpleNamespace(id="digits-1", artifacts=lambda left=left: left, folder=None)
+    for artifacts in ({"model": "s3://b/model"}, {"output": "s3://b/output.tar.gz"}):
+        run: Any = SimpleNamespace(
+            id="digits-1", artifacts=lambda places=artifacts: places, folder=None
+        )
         report(run, state)
-    told = [line.strip() for line in capfd.readouterr().err.splitlines() if "profile" in line]
-    assert told == [
+    hints = [line.strip() for line in capfd.readouterr().err.splitlines() if "profile" in line]
+    assert hints == [
         "profile     output/profile/ has a trace of steps 10 to 15 by each rank; ui.perfetto.dev"
         " shows it"
     ]

@@ -50,9 +50,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "job", {"train.py": "", "requirements.txt": "pure\ntorch>=2\n"})
 
 
-def load(folder: Path, spec: Mapping[str, Any], **said: Any) -> cloudtrain.Job:
+def load(folder: Path, spec: Mapping[str, Any], **options: Any) -> cloudtrain.Job:
     (folder / "job.yaml").write_text(
-        str({"entrypoint": "train.py", "dependencies": {"vendor": True, **said}, **spec})
+        str({"entrypoint": "train.py", "dependencies": {"vendor": True, **options}, **spec})
     )
     return cloudtrain.load(folder / "job.yaml")
 
@@ -65,8 +65,8 @@ def sent(archive: Path) -> list[str]:
 
 def test_all_that_is_needed_but_torch_is_downloaded_once_and_sent(job: Path) -> None:
     loaded = load(job, {})
-    said = list[str]()
-    cloudtrain.vendor(loaded, note=said.append)
+    notes = list[str]()
+    cloudtrain.vendor(loaded, note=notes.append)
     planned = cloudtrain.plan(loaded)
     assert sent(pack_source(planned, None)) == [
         "needed-2.0-py3-none-any.whl",
@@ -77,8 +77,8 @@ def test_all_that_is_needed_but_torch_is_downloaded_once_and_sent(job: Path) -> 
         "file": "requirements.txt",
         "wheels": ".cloudtrain/wheels",
     }
-    cloudtrain.vendor(loaded, note=said.append)
-    assert len(said) == 1
+    cloudtrain.vendor(loaded, note=notes.append)
+    assert len(notes) == 1
     assert [
         path.name
         for path in (job.parent / "data" / "wheels").iterdir()
@@ -111,10 +111,10 @@ def test_a_plan_without_its_wheels_is_not_started(job: Path) -> None:
 def test_an_unknown_image_needs_its_python_named_and_the_source_itself_has_no_wheel(
     job: Path,
 ) -> None:
-    own = {**AWS, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1"}
+    with_image = {**AWS, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1"}
     with pytest.raises(UsageError, match="That of the image is not known"):
-        cloudtrain.plan(load(job, own), "aws")
-    assert cloudtrain.plan(load(job, own, python="3.12"), "aws")
+        cloudtrain.plan(load(job, with_image), "aws")
+    assert cloudtrain.plan(load(job, with_image, python="3.12"), "aws")
     write(job, {"requirements.txt": "-e .\n"})
     with pytest.raises(SourceError, match="project of the source itself"):
         cloudtrain.plan(load(job, {}))
@@ -125,8 +125,8 @@ def test_nodes_without_a_network_are_refused_packages_that_do_not_come_with_the_
 ) -> None:
     from cloudtrain.submission.preflight import offline_issues
 
-    def isolated(said: Any) -> list[str]:
-        (job / "job.yaml").write_text(str({"entrypoint": "train.py", **said, **AWS}))
+    def isolated(argument: Any) -> list[str]:
+        (job / "job.yaml").write_text(str({"entrypoint": "train.py", **argument, **AWS}))
         issues = offline_issues(cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "aws"))
         return [issue.message for issue in issues if issue.is_error]
 
