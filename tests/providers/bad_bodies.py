@@ -24,13 +24,13 @@ Do = Callable[[], object]
 
 def calls_by_operation(endpoint: Server, operations: Mapping[str, Do]) -> dict[Call, str]:
     """Return every call that operations of the client make, with the first operation that makes it."""
-    found: dict[Call, str] = {}
+    answers: dict[Call, str] = {}
     for name, do in operations.items():
         endpoint.reset()
         do()
         for call in endpoint.calls:
-            found.setdefault(call, name)
-    return found
+            answers.setdefault(call, name)
+    return answers
 
 
 def complaints(

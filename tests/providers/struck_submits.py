@@ -45,7 +45,9 @@ class Tally:
             ("denied", self.denied),
             ("crashed", self.crashed),
         )
-        return [f"{kind}: {run}: {what}" for kind, runs in kinds for run, what in runs.items()]
+        return [
+            f"{kind}: {run}: {problem}" for kind, runs in kinds for run, problem in runs.items()
+        ]
 
     def __str__(self) -> str:
         return (
@@ -114,14 +116,14 @@ class Campaign:
         was_late = was_late and run_id in self.site.job_names()
         endpoint.reset()
         self.tally.submits += 1
-        told = (
+        message = (
             f"seed {seed} {[tuple(strike) for strike in strikes]}{' killed' if is_killed else ''}"
         )
         if run_id in self.site.job_names():
             self.tally.jobs += 1
             if NOTHING_STARTED in error:
-                self.tally.denied.setdefault(run_id, f"{told}: {error}")
-            self._judge(run_id, data_dir, chance.choice(VERBS), told)
+                self.tally.denied.setdefault(run_id, f"{message}: {error}")
+            self._judge(run_id, data_dir, chance.choice(VERBS), message)
         self.site.end_job(run_id)
         self.site.forget_job(run_id)
 
@@ -144,10 +146,10 @@ class Campaign:
         client = cli.start("--data-dir", str(data_dir), *self._words(run_id))
         eventually(lambda: endpoint.hanging or client.poll() is not None)
         client.send_signal(signal.SIGKILL)
-        _, said = client.communicate()
+        _, errors = client.communicate()
         self.tally.kills += client.returncode == -signal.SIGKILL
         eventually(lambda: not endpoint.hanging)
-        return said
+        return errors
 
     def _words(self, run_id: str) -> tuple[str, ...]:
         return ("submit", "--provider", self.site.provider, "--detach", "--run-id", run_id)
@@ -174,7 +176,7 @@ class Campaign:
         else:
             find_run(run_id, data_dir=str(data_dir)).status()
 
-    def _judge(self, run_id: str, data_dir: Path, verb: str, told: str) -> None:
+    def _judge(self, run_id: str, data_dir: Path, verb: str, message: str) -> None:
         """The job exists, and nothing goes wrong any more: one command suffices to know of it."""
         before = self.site.job_names()
         try:
@@ -184,15 +186,15 @@ class Campaign:
             self.tally.crashed.setdefault(run_id, f"{verb}: {error!r}")
         new_jobs = self.site.job_names() - before
         if new_jobs:
-            self.tally.doubled.setdefault(run_id, f"{told}: {verb} started {new_jobs}")
+            self.tally.doubled.setdefault(run_id, f"{message}: {verb} started {new_jobs}")
         for name in new_jobs:
             self.site.end_job(name)
         try:
             state = find_run(run_id, data_dir=str(data_dir)).cached_status()
         except CloudtrainError as error:
-            self.tally.lost.setdefault(run_id, f"{told}: {verb}: {error.message}")
+            self.tally.lost.setdefault(run_id, f"{message}: {verb}: {error.message}")
             return
         if NOTHING_STARTED in state.reason:
-            self.tally.denied.setdefault(run_id, f"{told}: {verb}: {state.reason}")
+            self.tally.denied.setdefault(run_id, f"{message}: {verb}: {state.reason}")
         elif state.state not in (("stopped",) if verb == "stop" else ALIVE):
-            self.tally.lost.setdefault(run_id, f"{told}: {verb}: {state.state}: {state.reason}")
+            self.tally.lost.setdefault(run_id, f"{message}: {verb}: {state.state}: {state.reason}")

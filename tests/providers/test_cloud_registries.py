@@ -62,17 +62,17 @@ def submit(image: str) -> cloudtrain.Run:
 
 def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> None:
     digest = ecr.registry.images.put("team/own", "2", "arm64")
-    found = inspect_image(f"{HOST}/team/own:2")
-    assert found == RegistryImage(digest, frozenset({"arm64"}))
+    image = inspect_image(f"{HOST}/team/own:2")
+    assert image == RegistryImage(digest, frozenset({"arm64"}))
     assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer"]
-    assert inspect_image(f"{HOST}/team/own@{digest}") == found
+    assert inspect_image(f"{HOST}/team/own@{digest}") == image
 
 
 def test_an_image_index_names_its_architectures(ecr: Cloud) -> None:
     ecr.registry.images.put("own", "both", "arm64", "amd64")
-    found = inspect_image(f"{HOST}/own:both")
-    assert found is not None
-    assert found.architectures == {"arm64", "amd64"}
+    image = inspect_image(f"{HOST}/own:both")
+    assert image is not None
+    assert image.architectures == {"arm64", "amd64"}
     assert calls(ecr) == ["BatchGetImage"]
 
 
@@ -126,10 +126,10 @@ def test_without_permission_to_read_ecr_a_submit_succeeds(ecr: Cloud) -> None:
 
 
 def test_the_registry_of_another_account_is_left_to_the_cloud(ecr: Cloud) -> None:
-    other = f"{HOST.replace('123456789012', '999999999999')}/train:1"
+    other_image = f"{HOST.replace('123456789012', '999999999999')}/train:1"
     with pytest.raises(CloudError, match="not authorized"):
-        inspect_image(other)
-    require_image(other, "amd64")
+        inspect_image(other_image)
+    require_image(other_image, "amd64")
 
 
 def test_a_submit_with_an_ecr_image_inspects_it_and_starts(ecr: Cloud) -> None:
@@ -180,7 +180,7 @@ def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which `docker login` keeps what it was told: nothing yet."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     return tmp_path / "config.json"
@@ -189,12 +189,12 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ME = {"auth": "bWU6c2VjcmV0"}
 
 
-def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: Path) -> None:
+def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, config: Path) -> None:
     ecr.endpoint.fault("denied", "ecr", "GetAuthorizationToken", times=9)
     with pytest.raises(CloudError) as failed:
         login_for(HOST)
     assert (failed.value.hint or "").endswith(f"docker login {HOST}")
-    kept.write_text(json.dumps({"auths": {HOST: ME}}))
+    config.write_text(json.dumps({"auths": {HOST: ME}}))
     assert login_for(HOST) == RegistryLogin("me", "secret")
 
 
@@ -203,27 +203,28 @@ def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: 
     [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.credentials", "azure")],
 )
 def test_without_the_clouds_sdk_docker_login_does(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str
+    config: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, f"cloudtrain.providers.{name}", None)
     with pytest.raises(UsageError) as failed:
         login_for(host)
     assert failed.value.hint == f'pip install "cloudtrain[{extra}]"; or docker login {host}'
-    kept.write_text(json.dumps({"auths": {host: ME}}))
+    config.write_text(json.dumps({"auths": {host: ME}}))
     assert login_for(host) == RegistryLogin("me", "secret")
 
 
 def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_do_not(
-    ecr: Cloud, kept: Path, monkeypatch: pytest.MonkeyPatch
+    ecr: Cloud, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
-    kept.write_text(json.dumps({"auths": {HOST: ME}}))
-    asked: list[tuple[str, RegistryLogin | None]] = []
+    config.write_text(json.dumps({"auths": {HOST: ME}}))
+    requests: list[tuple[str, RegistryLogin | None]] = []
     monkeypatch.setattr(
-        "cloudtrain.submission.registry._inspect_by_engine", lambda *what: asked.append(what)
+        "cloudtrain.submission.registry._inspect_by_engine",
+        lambda *request: requests.append(request),
     )
     inspect_image(IMAGE)
-    assert asked == [(IMAGE, RegistryLogin("me", "secret"))]
+    assert requests == [(IMAGE, RegistryLogin("me", "secret"))]
 
 
 @pytest.fixture
@@ -241,8 +242,8 @@ def test_an_image_of_acr_is_seen_by_the_engine_with_the_credentials_at_hand(
     acr: Registry, docker: DockerClient
 ) -> None:
     digest = acr.put("team/train", "1", "amd64", kind=DOCKER)
-    found = inspect_image(f"{acr.host}/team/train:1")
-    assert found == RegistryImage(digest, frozenset({"amd64"}))
+    image = inspect_image(f"{acr.host}/team/train:1")
+    assert image == RegistryImage(digest, frozenset({"amd64"}))
     operations = [call.operation for call in acr.calls]
     assert operations[:3] == ["Exchange", "Ping", "GetToken"]
     assert "GetManifest" in operations
@@ -279,14 +280,16 @@ def test_a_registry_that_is_not_there_is_reported(azure_account: AzureCloud) -> 
 
 
 def test_who_is_not_logged_in_to_azure_may_be_so_by_docker(
-    acr: Registry, azure_account: AzureCloud, kept: Path, docker: DockerClient
+    acr: Registry, azure_account: AzureCloud, config: Path, docker: DockerClient
 ) -> None:
     azure_account.log_out()
     digest = acr.put("team/train", "1", "amd64")
-    kept.write_text(json.dumps({"auths": {acr.host: {"auth": "bWU6c2VjcmV0OndpdGggYSBjb2xvbg=="}}}))
-    found = inspect_image(f"{acr.host}/team/train:1")
-    assert found is not None
-    assert found.digest == digest
+    config.write_text(
+        json.dumps({"auths": {acr.host: {"auth": "bWU6c2VjcmV0OndpdGggYSBjb2xvbg=="}}})
+    )
+    image = inspect_image(f"{acr.host}/team/train:1")
+    assert image is not None
+    assert image.digest == digest
 
 
 def test_a_build_of_azures_own_asks_no_registry(

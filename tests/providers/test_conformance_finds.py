@@ -154,7 +154,7 @@ PLANNING = [
 
 
 @pytest.mark.parametrize(
-    ("check", "old", "new", "words"), PLANNING, ids=[each[3] for each in PLANNING]
+    ("check", "old", "new", "words"), PLANNING, ids=[change[3] for change in PLANNING]
 )
 def test_a_break_of_the_protocol_before_the_start_is_reported(
     check: str,
@@ -166,9 +166,9 @@ def test_a_break_of_the_protocol_before_the_start_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     finds = pytest.raises(pytest.fail.Exception, match=words)
-    with broken(tmp_path, ssh_site, monkeypatch, (old, new)) as bench, finds as told:
+    with broken(tmp_path, ssh_site, monkeypatch, (old, new)) as bench, finds as failure:
         getattr(Suite(), f"test_{check}")(bench)
-    assert "\nthe protocol: " in str(told.value)
+    assert "\nthe protocol: " in str(failure.value)
 
 
 RUNNING = [
@@ -212,7 +212,7 @@ RUNNING = [
 
 
 @pytest.mark.parametrize(
-    ("check", "old", "new", "words"), RUNNING, ids=[each[3] for each in RUNNING]
+    ("check", "old", "new", "words"), RUNNING, ids=[change[3] for change in RUNNING]
 )
 def test_a_break_of_the_protocol_of_a_run_is_reported(
     check: str,
@@ -231,11 +231,11 @@ def test_a_break_of_the_protocol_of_a_run_is_reported(
         if old == "touch stop":
             eventually(lambda: any(line.text == "waiting" for line in jobs.runs["wait"].logs()))
             monkeypatch.setattr(Suite, "timeout_seconds", 2.0)
-        known = {"bench": bench, "jobs": jobs, "tmp_path": tmp_path}
+        fixtures = {"bench": bench, "jobs": jobs, "tmp_path": tmp_path}
         method = getattr(Suite(), f"test_{check}")
-        wanted = method.__code__.co_varnames[1 : method.__code__.co_argcount]
+        names = method.__code__.co_varnames[1 : method.__code__.co_argcount]
         with pytest.raises(pytest.fail.Exception, match=words):
-            method(**{name: known[name] for name in wanted})
+            method(**{name: fixtures[name] for name in names})
 
 
 def test_what_keeps_to_the_protocol_passes_on_that_machine_too(

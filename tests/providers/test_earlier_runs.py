@@ -97,8 +97,8 @@ def test_an_earlier_run_is_repeated_as_it_was(
     plan = old.plan_again()
     before = old.folder.document("request.json")
     after = cloudtrain.render(plan).document
-    same = SAME[site.provider]
-    assert {key: after[key] for key in same} == {key: before[key] for key in same}
+    fields = SAME[site.provider]
+    assert {key: after[key] for key in fields} == {key: before[key] for key in fields}
 
     digest = old.folder.document("plan.json")["facts"]["source"]["digest"]
     archive = tmp_path / "kept" / "sources" / f"{digest}.tar.gz"

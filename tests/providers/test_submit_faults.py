@@ -165,10 +165,10 @@ def test_a_name_in_use_is_refused_and_its_job_not_touched(
     run_id = f"taken-{len(fields)}"
     site.submit(run_id, **fields)
     tags = site.tags(run_id)
-    other = str(tmp_path_factory.mktemp("other"))
+    second_folder = str(tmp_path_factory.mktemp("other"))
     with pytest.raises(cloudtrain.RunExists, match="exists already"):
-        site.submit(run_id, other)
-    assert find_run(run_id, data_dir=other).status().state == "failed"
+        site.submit(run_id, second_folder)
+    assert find_run(run_id, data_dir=second_folder).status().state == "failed"
     assert find_run(run_id).status().state == "pending"
     assert site.tags(run_id) == tags
 
@@ -188,14 +188,14 @@ def test_a_name_taken_between_lookup_and_create_is_refused(
     thread = threading.Thread(target=submit_slowly)
     thread.start()
     site.cloud.endpoint.wait_until_hanging()
-    other = str(tmp_path_factory.mktemp("other"))
-    site.submit("moment-1", other, env={"ANOTHER": "job"})
+    second_folder = str(tmp_path_factory.mktemp("other"))
+    site.submit("moment-1", second_folder, env={"ANOTHER": "job"})
     tags = site.tags("moment-1")
     site.cloud.endpoint.release()
     thread.join()
     assert [type(error) for error in errors] == [cloudtrain.RunExists]
     assert find_run("moment-1").status().state == "failed"
-    assert find_run("moment-1", data_dir=other).status().state == "pending"
+    assert find_run("moment-1", data_dir=second_folder).status().state == "pending"
     assert site.tags("moment-1") == tags
 
 

@@ -169,6 +169,6 @@ def test_without_the_package_its_name_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("ssh: {host: gpu-box}\ninputs: {x: {ssh: y}}\n")
     with pytest.raises(SpecError) as refused:
         cloudtrain.load(tmp_path / "job.yaml")
-    told = [issue.line() for issue in refused.value.issues]
-    assert any(line.endswith("ssh: unknown key") for line in told)
-    assert any("inputs.x.ssh: unknown provider" in line for line in told)
+    lines = [issue.line() for issue in refused.value.issues]
+    assert any(line.endswith("ssh: unknown key") for line in lines)
+    assert any("inputs.x.ssh: unknown provider" in line for line in lines)

@@ -44,10 +44,10 @@ def test_local_is_among_them() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_provider_is_called_like_its_file(name: str, tmp_path: Path) -> None:
-    found = providers.get_provider(name)
-    assert found.declaration.name == name
+    provider = providers.get_provider(name)
+    assert provider.declaration.name == name
     spec = cloudtrain.load({"name": "digits"}).spec
-    assert found.target(load_settings(tmp_path), spec).provider == name
+    assert provider.target(load_settings(tmp_path), spec).provider == name
 
 
 @pytest.mark.parametrize("name", NAMES)

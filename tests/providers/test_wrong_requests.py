@@ -175,8 +175,8 @@ def test_a_right_request_passes(cloud: Cloud, job: Path) -> None:
     (job.parent / "data" / "rows.csv").write_text("1,2\n")
     result = call("check", "--provider", cloud.provider)
     security = r"note: job\.yaml:\d+:\d+: (aws\.network_isolation|azure\.(compute|services)): "
-    said = [line for line in result.err.splitlines() if not re.match(security, line)]
-    assert (result.code, said) == (0, [])
+    lines = [line for line in result.err.splitlines() if not re.match(security, line)]
+    assert (result.code, lines) == (0, [])
 
 
 def test_a_plan_that_would_be_refused_is_shown_with_its_errors(job: Path) -> None:

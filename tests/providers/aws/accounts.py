@@ -28,8 +28,8 @@ TRUST: dict[str, Any] = {
 
 def allow(*actions: str, on: str = "*", **condition: Any) -> dict[str, Any]:
     """A statement of a policy."""
-    told: dict[str, Any] = {"Effect": "Allow", "Action": list(actions), "Resource": on}
-    return told | ({"Condition": condition} if condition else {})
+    statement: dict[str, Any] = {"Effect": "Allow", "Action": list(actions), "Resource": on}
+    return statement | ({"Condition": condition} if condition else {})
 
 
 @dataclass
@@ -106,11 +106,11 @@ class Network:
 
     def open(self, *, inward: bool = True, outward: bool = True) -> Network:
         """Let members of the group reach each other by any protocol, as EFA needs it."""
-        same = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": self.group}]}]
+        ingress = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": self.group}]}]
         if inward:
-            self.ec2.authorize_security_group_ingress(GroupId=self.group, IpPermissions=same)
+            self.ec2.authorize_security_group_ingress(GroupId=self.group, IpPermissions=ingress)
         if outward:
-            self.ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=same)
+            self.ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=ingress)
         return self
 
     def with_endpoint(self) -> Network:
@@ -150,18 +150,18 @@ def job_rights() -> list[dict[str, Any]]:
 def without(statements: list[dict[str, Any]], action: str) -> list[dict[str, Any]]:
     """The same rights but one."""
     return [
-        {**each, "Action": [name for name in each["Action"] if name != action]}
-        for each in statements
+        {**statement, "Action": [name for name in statement["Action"] if name != action]}
+        for statement in statements
     ]
 
 
 def _policy(statements: list[dict[str, Any]] | Mapping[str, Any]) -> str:
-    kept = (
-        [each for each in statements if each.get("Action")]
+    remaining = (
+        [statement for statement in statements if statement.get("Action")]
         if isinstance(statements, list)
         else statements
     )
-    return json.dumps({"Version": "2012-10-17", "Statement": kept})
+    return json.dumps({"Version": "2012-10-17", "Statement": remaining})
 
 
 def log_in(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,6 @@ def write_log(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
         logs.create_log_group(logGroupName=group)
     with suppress(logs.exceptions.ResourceAlreadyExistsException):
         logs.create_log_stream(logGroupName=group, logStreamName=stream)
-    now = int(time.time() * 1000)
-    events = [{"timestamp": now, "message": line} for line in lines]
+    milliseconds = int(time.time() * 1000)
+    events = [{"timestamp": milliseconds, "message": line} for line in lines]
     logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)

@@ -62,9 +62,9 @@ def give_up_uploads(cloud: Cloud, run: Run) -> None:
     client = cloud.client("s3", direct=True)
     client.create_multipart_upload(Bucket=cloud.bucket, Key="cloudtrain/sources/x")
     aws(REGION)._abort_stale_uploads(cloud.bucket, "cloudtrain/sources/x")
-    for each in client.list_multipart_uploads(Bucket=cloud.bucket).get("Uploads", []):
+    for upload in client.list_multipart_uploads(Bucket=cloud.bucket).get("Uploads", []):
         client.abort_multipart_upload(
-            Bucket=cloud.bucket, Key=each["Key"], UploadId=each["UploadId"]
+            Bucket=cloud.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
         )
 
 

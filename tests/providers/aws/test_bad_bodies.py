@@ -43,8 +43,10 @@ def operations(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[s
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     run = submitted(f"there-{len(cloud.service.jobs)}")
     aws.cache_clear()
-    on_the_wire = {name: each for name, each in OPERATIONS.items() if name != "push an image"}
-    yield {name: partial(each.do, cloud, run) for name, each in on_the_wire.items()}
+    on_the_wire = {
+        name: operation for name, operation in OPERATIONS.items() if name != "push an image"
+    }
+    yield {name: partial(operation.do, cloud, run) for name, operation in on_the_wire.items()}
     aws.cache_clear()
 
 
@@ -54,5 +56,5 @@ def test_every_call_names_an_answer_that_cannot_be_read(
 ) -> None:
     calls = calls_by_operation(cloud.endpoint, operations)
     assert len(calls) > 20
-    found = "\n".join(complaints(cloud.endpoint, operations, calls, kind, UNHARMED))
-    assert not found, found
+    problems = "\n".join(complaints(cloud.endpoint, operations, calls, kind, UNHARMED))
+    assert not problems, problems

@@ -40,10 +40,10 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert "; 10 checks there, nothing wrong\n" in capsys.readouterr().out
     healthy.cloud.account.quotas.update(P4D)
     assert checked("--online") == 2
-    told = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert re.search(
         r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$",
-        told,
+        errors,
         re.MULTILINE,
     )
     assert checked("--online", "--json", "--set", "resources.nodes=1") == 0

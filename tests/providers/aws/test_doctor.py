@@ -60,7 +60,7 @@ def healthy(cloud: Cloud) -> HealthyAccount:
     return HealthyAccount(cloud)
 
 
-def asked(spec: dict[str, Any]) -> list[Check]:
+def checks_of(spec: dict[str, Any]) -> list[Check]:
     """All checks for a job, in the account of this process's credentials."""
     from cloudtrain.providers.aws.client import aws
 
@@ -96,10 +96,10 @@ def test_nothing_is_wrong_with_a_healthy_account(
         VpcEndpointType="Interface",
     )
     log_in(healthy, monkeypatch)
-    found = asked(healthy.spec(network))
-    assert wrong(found) == []
-    assert {check.verdict for check in found} == {"ok"}
-    assert [check.name for check in found] == [
+    checks = checks_of(healthy.spec(network))
+    assert wrong(checks) == []
+    assert {check.verdict for check in checks} == {"ok"}
+    assert [check.name for check in checks] == [
         *(
             "credentials",
             "clock",
@@ -128,34 +128,34 @@ def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
 ) -> None:
     log_in(healthy, monkeypatch)
     healthy.cloud.account.quotas["ml.m5.xlarge"] = 15
-    found = {
-        check.name: check for check in asked({"name": "digits", "aws": {"role": healthy.role}})
+    verdicts = {
+        check.name: check for check in checks_of({"name": "digits", "aws": {"role": healthy.role}})
     }
-    assert wrong([*found.values()]) == []
-    assert found["network"].verdict == "not applicable"
-    assert "'ml.m5.xlarge for training job usage'" in found["quota"].answer
+    assert wrong([*verdicts.values()]) == []
+    assert verdicts["network"].verdict == "not applicable"
+    assert "'ml.m5.xlarge for training job usage'" in verdicts["quota"].answer
     assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
 
 
 def test_all_that_is_asked_is_a_kind_of_reading_that_infra_grants() -> None:
     for _, operation in READS:
         assert re.match(r"(Batch)?(Get|List|Describe|Head|Simulate)", operation), operation
-    asked = {needed(Call(*each)) for each in READS} - {""}
-    assert asked - {each.action for each in SUBMITTER} == {each.action for each in DOCTOR}
+    actions = {needed(Call(*read)) for read in READS} - {""}
+    assert actions - {right.action for right in SUBMITTER} == {right.action for right in DOCTOR}
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_account_is_told_of_the_one_thing_that_is_wrong(
     name: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check, said, break_ = BROKEN[name]
+    check, message, break_ = BROKEN[name]
     break_(healthy, monkeypatch)
     log_in(healthy, monkeypatch)
-    found = asked(healthy.spec())
-    assert wrong(found) == [check]
-    (told,) = [each for each in found if each.is_wrong]
-    assert said in f"{told.answer} {told.fix}"
-    assert exit_code(found) == (4 if check == "credentials" else 2)
+    checks = checks_of(healthy.spec())
+    assert wrong(checks) == [check]
+    (wrong_check,) = [result for result in checks if result.is_wrong]
+    assert message in f"{wrong_check.answer} {wrong_check.fix}"
+    assert exit_code(checks) == (4 if check == "credentials" else 2)
 
 
 BROKEN_NETWORKS: dict[str, tuple[str, Callable[[HealthyAccount], dict[str, Any]]]] = {
@@ -184,15 +184,15 @@ def test_a_broken_network_is_told_of_the_one_thing_that_is_wrong(
     spec = spec_of(healthy)
     if name == "no such subnet":
         spec["aws"]["subnets"] = ["subnet-0123456789abcdef0"]
-    assert wrong(asked(spec)) == [check]
+    assert wrong(checks_of(spec)) == [check]
 
 
 @pytest.mark.parametrize("name", ["role", "bucket"])
 def test_a_setting_of_another_form_is_told_before_anything_is_asked(
     name: str, healthy: HealthyAccount
 ) -> None:
-    found = asked({"name": "digits", "aws": {"role": healthy.role, name: "Not One"}})
-    assert wrong(found) == [f"aws.{name}"]
+    checks = checks_of({"name": "digits", "aws": {"role": healthy.role, name: "Not One"}})
+    assert wrong(checks) == [f"aws.{name}"]
     assert healthy.cloud.endpoint.calls == []
 
 
@@ -202,7 +202,7 @@ def test_subnets_without_security_groups_are_told(
     log_in(healthy, monkeypatch)
     spec = healthy.spec(healthy.network().with_endpoint())
     del spec["aws"]["security_groups"]
-    assert wrong(asked(spec)) == ["security groups"]
+    assert wrong(checks_of(spec)) == ["security groups"]
 
 
 LOOKS = {
@@ -226,12 +226,12 @@ def test_what_one_may_not_look_at_is_no_cross(
     healthy.values["aws"] = {"kms_key": healthy.client("kms").create_key()["KeyMetadata"]["Arn"]}
     log_in(healthy, monkeypatch)
     healthy.cloud.account.denied_actions.add(action)
-    found = asked(healthy.spec(network))
-    assert wrong(found) == []
-    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[
+    checks = checks_of(healthy.spec(network))
+    assert wrong(checks) == []
+    assert [check.name for check in checks if check.verdict == "not allowed to look"] == LOOKS[
         action
     ]
-    assert exit_code(found) == 0
+    assert exit_code(checks) == 0
 
 
 def test_a_session_of_a_role_is_judged_by_the_role(
@@ -244,9 +244,9 @@ def test_a_session_of_a_role_is_judged_by_the_role(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", session["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", session["SecretAccessKey"])
     monkeypatch.setenv("AWS_SESSION_TOKEN", session["SessionToken"])
-    found = {check.name: check for check in asked(healthy.spec())}
-    assert "assumed-role" in found["credentials"].answer
-    assert wrong([*found.values()]) == [
+    by_name = {check.name: check for check in checks_of(healthy.spec())}
+    assert "assumed-role" in by_name["credentials"].answer
+    assert wrong([*by_name.values()]) == [
         "PassRole",
         "submitting",
     ], "the job's role may neither pass itself nor submit"
@@ -271,9 +271,9 @@ def test_a_session_of_a_role_is_judged_by_the_role(
     ],
 )
 def test_trust_is_what_the_policy_says(policy: dict[str, Any], why: str) -> None:
-    said = identity.distrust(policy, ACCOUNT, REGION)
-    assert why in said
-    assert bool(said) == bool(why)
+    message = identity.distrust(policy, ACCOUNT, REGION)
+    assert why in message
+    assert bool(message) == bool(why)
 
 
 def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
@@ -291,14 +291,14 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     Path("job.yaml").write_text(json.dumps(healthy.spec()))
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "aws"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 2
     assert (
         f"\nSageMaker, {REGION}\n  ok    credentials     whose are they?"
-        f" arn:aws:iam::{ACCOUNT}:user/" in told
+        f" arn:aws:iam::{ACCOUNT}:user/" in output
     )
-    assert "  wrong quota " in told
-    assert "console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/L-" in told
+    assert "  wrong quota " in output
+    assert "console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/L-" in output
     monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
     with pytest.raises(SystemExit):
         main(["doctor", "aws", "--json"])

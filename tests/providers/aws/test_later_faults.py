@@ -47,13 +47,13 @@ def test_credentials_of_another_account_do_not_end_a_run(
     job = cloud.service.jobs.pop("ours-1")
     role = "arn:aws:iam::999999999999:role/other"
     sts = cloud.client("sts", direct=True)
-    other = sts.assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
+    credentials = sts.assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
     from cloudtrain.providers.aws.client import aws
 
     with monkeypatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", other["AccessKeyId"])
-        patch.setenv("AWS_SECRET_ACCESS_KEY", other["SecretAccessKey"])
-        patch.setenv("AWS_SESSION_TOKEN", other["SessionToken"])
+        patch.setenv("AWS_ACCESS_KEY_ID", credentials["AccessKeyId"])
+        patch.setenv("AWS_SECRET_ACCESS_KEY", credentials["SecretAccessKey"])
+        patch.setenv("AWS_SESSION_TOKEN", credentials["SessionToken"])
         aws.cache_clear()
         with pytest.raises(
             CloudError, match="belong to the account 999999999999, the run ours-1 to 123456789012"

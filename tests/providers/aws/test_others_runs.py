@@ -100,9 +100,9 @@ def test_releasing_machines_that_are_not_kept_is_reported(
     )  # the account's quota is 0, which nobody is told
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(30).kept is None
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(["--data-dir", data_dir, "stop", run.id, "--release"])
-    assert left.value.code == 2
+    assert stopped.value.code == 2
     assert "run unkept-1 keeps no machines" in capsys.readouterr().err
 
 

@@ -73,27 +73,27 @@ def test_with_the_whole_policy_an_operation_passes_and_needs_exactly_its_actions
     cloud.endpoint.reset()
     assert failure(cloud, run, name) == ""
     assert cloud.account.attempted == OPERATIONS[name].needs
-    seen = {needed(call) for call in cloud.endpoint.calls} - {""}
-    assert seen <= {each.action for each in SUBMITTER if not each.implied_by}, (
+    used_actions = {needed(call) for call in cloud.endpoint.calls} - {""}
+    assert used_actions <= {right.action for right in SUBMITTER if not right.implied_by}, (
         "such calls are in the list"
     )
 
 
 def test_every_action_is_needed_by_some_operation() -> None:
-    assert set().union(*(each.needs for each in OPERATIONS.values())) == {
-        each.action for each in SUBMITTER
+    assert set().union(*(operation.needs for operation in OPERATIONS.values())) == {
+        right.action for right in SUBMITTER
     }
 
 
-@pytest.mark.parametrize("action", [each.action for each in SUBMITTER])
+@pytest.mark.parametrize("action", [right.action for right in SUBMITTER])
 def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
     cloud: Cloud, run: Run, policy: list[Statement], action: str
 ) -> None:
     cloud.account.caller_policy = without(action, policy)
     for name, operation in OPERATIONS.items():
         if action in operation.needs:
-            said = failure(cloud, run, name)
-            assert (action in said) == (action not in operation.silent), (name, said)
+            message = failure(cloud, run, name)
+            assert (action in message) == (action not in operation.silent), (name, message)
 
 
 def test_a_role_or_a_bucket_of_somebody_else_is_of_no_use(

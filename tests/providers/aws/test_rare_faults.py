@@ -74,18 +74,18 @@ def test_parts_left_by_a_killed_client_are_aborted_by_the_next_upload_of_the_sam
 ) -> None:
     s3 = cloud.client("s3")
     key = "killed/source.tar.gz"
-    other = "killed/source.tar.gz.of-another"
+    other_key = "killed/source.tar.gz.of-another"
     begun = {
         name: s3.create_multipart_upload(Bucket=cloud.bucket, Key=name)["UploadId"]
-        for name in (key, other)
+        for name in (key, other_key)
     }
     young = s3.create_multipart_upload(Bucket=cloud.bucket, Key=key)["UploadId"]
     for upload in begun.values():
         cloud.endpoint.uploads.started[upload] -= 2 * 86_400
     region.put_once(cloud.bucket, key, large, None, None)
-    left = {upload["UploadId"] for upload in open_uploads(cloud, key)}
-    assert left == {begun[other], young}
-    for name, upload in ((other, begun[other]), (key, young)):
+    open_ids = {upload["UploadId"] for upload in open_uploads(cloud, key)}
+    assert open_ids == {begun[other_key], young}
+    for name, upload in ((other_key, begun[other_key]), (key, young)):
         s3.abort_multipart_upload(Bucket=cloud.bucket, Key=name, UploadId=upload)
 
 
@@ -116,10 +116,10 @@ def test_a_job_of_somebody_else_is_not_taken_for_ours_without_permission_to_read
 
     submitted("same-name")
     cloud.account.denied_actions |= {"sagemaker:ListTags"}
-    other = str(tmp_path_factory.mktemp("other"))
+    second_folder = str(tmp_path_factory.mktemp("other"))
     spec = cloudtrain.load({**JOB, "args": {"lr": 1}})
     with pytest.raises(cloudtrain.RunExists, match="exists already"):
-        cloudtrain.submit(cloudtrain.plan(spec, "aws", run_id="same-name", data_dir=other))
+        cloudtrain.submit(cloudtrain.plan(spec, "aws", run_id="same-name", data_dir=second_folder))
 
 
 def test_expired_credentials_leave_it_unknown_whether_the_job_exists(cloud: Cloud) -> None:

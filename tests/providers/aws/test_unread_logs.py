@@ -101,8 +101,8 @@ def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
     monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted("stop-by-command")
     cloud.account.denied_actions |= {"sagemaker:DescribeTrainingJob"}
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(["stop", run.id])
     assert cloud.service.jobs[run.id].stop_asked.is_set()
-    assert left.value.code == 4
+    assert stopped.value.code == 4
     assert "it was told to stop" in capsys.readouterr().err

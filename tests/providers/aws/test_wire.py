@@ -68,10 +68,10 @@ def newer(cloud: Cloud) -> Iterator[Cloud]:
 def test_a_machine_that_boto3_does_not_know_yet_is_submitted_with_a_warning(newer: Cloud) -> None:
     machine = {"instance": {"aws": NEW}, "gpus": 8}
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "resources": machine}), "aws")
-    [found] = [issue for issue in preflight(plan) if NEW in issue.message]
-    assert not found.is_error
-    assert f"{NEW!r} is none of the" in found.message
-    assert f"in the service model of botocore {botocore.__version__}" in found.message
+    [new_issue] = [issue for issue in preflight(plan) if NEW in issue.message]
+    assert not new_issue.is_error
+    assert f"{NEW!r} is none of the" in new_issue.message
+    assert f"in the service model of botocore {botocore.__version__}" in new_issue.message
     run = cloudtrain.submit(plan)
     assert newer.service.jobs[run.id].describe()["ResourceConfig"]["InstanceType"] == NEW
 
@@ -97,9 +97,9 @@ def test_an_older_boto3_that_cannot_send_a_member_is_told_with_the_remedy(
 ) -> None:
     del older["CreateTrainingJobRequest"]["members"]["RemoteDebugConfig"]
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
-    [found] = [issue for issue in preflight(plan) if issue.is_error]
-    assert "is not a known member" in found.message
-    assert found.hint == "pip install --upgrade boto3"
+    [error] = [issue for issue in preflight(plan) if issue.is_error]
+    assert "is not a known member" in error.message
+    assert error.hint == "pip install --upgrade boto3"
 
 
 def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path) -> None:
@@ -111,11 +111,11 @@ def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path)
 
 def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> None:
     (folder / "large.bin").write_bytes(os.urandom(20_000_000))
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
-    cloudtrain.submit(plan, sending=lambda done, total: told.append((done, total)))
+    cloudtrain.submit(plan, sending=lambda sent, total: progress.append((sent, total)))
     assert calls(cloud)[:2] == [("s3", "HeadObject"), ("s3", "CreateMultipartUpload")]
-    assert told[-1][0] == told[-1][1] > 20_000_000
+    assert progress[-1][0] == progress[-1][1] > 20_000_000
     cloud.endpoint.reset()
     submit()
     assert calls(cloud) == [

@@ -85,7 +85,7 @@ def follow_sweep(cloud: AzureCloud, run: Run) -> None:
     cloud.service.sweeps["s"].trials.append(cloud.service.jobs[run.id])
     place = workspace(*workspace_of(load_settings(Path.cwd())))
     assert place.details("s")
-    assert [place.parameters(each.name) for each in place.trials("s")] == [{}]
+    assert [place.parameters(trial.name) for trial in place.trials("s")] == [{}]
 
 
 def read_logs(cloud: AzureCloud, run: Run) -> None:
@@ -134,9 +134,11 @@ def examine(cloud: AzureCloud, run: Run) -> None:
     job = cloudtrain.load({**SMALL, **more})
     settings = load_settings(Path.cwd())
     target = get_provider("azure").target(settings, job.spec)
-    found = checkup.platform_checks("azure", settings, target, job.spec)
+    checks = checkup.platform_checks("azure", settings, target, job.spec)
     unseen = [
-        f"{each.name}: {each.verdict}: {each.answer}" for each in found if each.verdict != "ok"
+        f"{check.name}: {check.verdict}: {check.answer}"
+        for check in checks
+        if check.verdict != "ok"
     ]
     if unseen:
         raise CloudError("; ".join(unseen))
@@ -147,8 +149,8 @@ def push(cloud: AzureCloud, run: Run) -> None:
 
 
 SUBMITTING = {
-    f"{WORKSPACES}/{each}"
-    for each in (
+    f"{WORKSPACES}/{operation}"
+    for operation in (
         *(
             "read",
             "computes/read",
@@ -166,7 +168,7 @@ REGISTERED = {*SUBMITTING, f"{WORKSPACES}/environments/versions/read"} - {
 WORKSPACE = f"{WORKSPACES}/read"
 LOOKING = {WORKSPACE, f"{WORKSPACES}/experiments/runs/read"}
 DATASTORES = f"{WORKSPACES}/datastores/read"
-DOCTOR = {each.action for each in SUBMITTER if each.is_doctors}
+DOCTOR = {right.action for right in SUBMITTER if right.is_doctors}
 OPERATIONS: Mapping[str, Operation] = {
     "submit": Operation(SUBMITTING, submit),
     "submit with data": Operation({*SUBMITTING, READ_BLOBS, WRITE_BLOBS}, submit_with_data),

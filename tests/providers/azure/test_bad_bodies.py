@@ -35,7 +35,11 @@ def operations(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         operation.do(cloud, run)
 
     left_out = ("push an image", "doctor")
-    return {name: partial(do, each) for name, each in OPERATIONS.items() if name not in left_out}
+    return {
+        name: partial(do, operation)
+        for name, operation in OPERATIONS.items()
+        if name not in left_out
+    }
 
 
 @pytest.mark.parametrize("kind", BODY_FAULTS)
@@ -44,5 +48,5 @@ def test_every_call_names_an_answer_that_cannot_be_read(
 ) -> None:
     calls = calls_by_operation(cloud.endpoint, operations)
     assert len(calls) > 20
-    found = "\n".join(complaints(cloud.endpoint, operations, calls, kind, UNHARMED))
-    assert not found, found
+    problems = "\n".join(complaints(cloud.endpoint, operations, calls, kind, UNHARMED))
+    assert not problems, problems

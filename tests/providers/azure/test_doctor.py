@@ -91,7 +91,7 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     assert {tuple(call) for call in cloud.endpoint.calls} <= READS
 
 
-def asked(spec: dict[str, Any]) -> list[Check]:
+def checks_of(spec: dict[str, Any]) -> list[Check]:
     """All checks for a job."""
     job = cloudtrain.load(spec)
     settings = load_settings(Path.cwd())
@@ -111,14 +111,14 @@ def wrong(checks: list[Check]) -> list[str]:
 
 
 def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> None:
-    found = asked(healthy)
-    assert wrong(found) == []
-    assert {check.verdict for check in found} == {"ok"}
-    assert [check.name for check in found] == [
+    checks = checks_of(healthy)
+    assert wrong(checks) == []
+    assert {check.verdict for check in checks} == {"ok"}
+    assert [check.name for check in checks] == [
         *("cloud", "credentials", "clock", "workspace", "submitting", "datastore", "storage"),
         *("registry", "key vault", "compute", "image"),
     ]
-    assert found[1].answer == CLIENT
+    assert checks[1].answer == CLIENT
 
 
 def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
@@ -126,13 +126,13 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
 ) -> None:
     cloud.account.datastore_credentials = "AccountKey"
     cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, SCIENTIST)]
-    found = {
+    verdicts = {
         check.name: check
-        for check in asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
+        for check in checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
     }
-    assert wrong([*found.values()]) == []
-    assert found["storage"].verdict == "not applicable"
-    assert (found["quota"].verdict, found["quota"].answer) == (
+    assert wrong([*verdicts.values()]) == []
+    assert verdicts["storage"].verdict == "not applicable"
+    assert (verdicts["quota"].verdict, verdicts["quota"].answer) == (
         "ok",
         (
             "they may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
@@ -148,11 +148,15 @@ def without(part: str, principal: str) -> Break:
     """A role assignment less."""
 
     def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
-        there = cloud.account.access.assignments
-        gone = (cloud.account.part(part), principal)
-        kept = [each for each in there if (each.scope, each.principal) != gone]
-        assert len(kept) == len(there) - 1
-        cloud.account.access.assignments = kept
+        assignments = cloud.account.access.assignments
+        removed = (cloud.account.part(part), principal)
+        remaining = [
+            assignment
+            for assignment in assignments
+            if (assignment.scope, assignment.principal) != removed
+        ]
+        assert len(remaining) == len(assignments) - 1
+        cloud.account.access.assignments = remaining
 
     return break_
 
@@ -174,7 +178,11 @@ def fast_clock(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Monk
 
 
 def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    on_others = [each for each in cloud.account.access.assignments if each.role != SCIENTIST]
+    on_others = [
+        assignment
+        for assignment in cloud.account.access.assignments
+        if assignment.role != SCIENTIST
+    ]
     cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, READER), *on_others]
 
 
@@ -279,16 +287,18 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
 def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
     name: str, healthy: dict[str, Any], cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check, said, break_ = BROKEN[name]
+    check, message, break_ = BROKEN[name]
     if name == "no such cluster":  # whose identity would have these roles
-        there = cloud.account.access.assignments
-        there += [replace(each, principal=WORKSPACE_IDENTITY) for each in there]
+        assignments = cloud.account.access.assignments
+        assignments += [
+            replace(assignment, principal=WORKSPACE_IDENTITY) for assignment in assignments
+        ]
     break_(cloud, healthy, monkeypatch)
-    found = asked(healthy)
-    assert wrong(found) == [check]
-    (told,) = [each for each in found if each.is_wrong]
-    assert said in f"{told.answer} {told.fix}"
-    assert exit_code(found) == (4 if check == "credentials" else 2)
+    checks = checks_of(healthy)
+    assert wrong(checks) == [check]
+    (wrong_check,) = [result for result in checks if result.is_wrong]
+    assert message in f"{wrong_check.answer} {wrong_check.fix}"
+    assert exit_code(checks) == (4 if check == "credentials" else 2)
 
 
 LOOKS = {
@@ -307,24 +317,24 @@ def test_what_one_may_not_look_at_is_no_cross(
     operation: str, healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
     cloud.endpoint.fault("denied", operation=operation, times=99)
-    found = asked(healthy)
-    assert wrong(found) == []
-    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[
+    checks = checks_of(healthy)
+    assert wrong(checks) == []
+    assert [check.name for check in checks if check.verdict == "not allowed to look"] == LOOKS[
         operation
     ]
-    assert exit_code(found) == 0
+    assert exit_code(checks) == 0
 
 
 def test_quotas_that_one_may_not_list_are_no_cross(
     healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
     cloud.endpoint.fault("denied", operation="ListUsages", times=99)
-    found = asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
-    assert [check.name for check in found if check.verdict == "not allowed to look"] == ["quota"]
+    checks = checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
+    assert [check.name for check in checks if check.verdict == "not allowed to look"] == ["quota"]
 
 
 def test_a_role_that_takes_actions_away_grants_the_rest(
     healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
     cloud.account.access.assignments.append(has(cloud, "", OBJECT_ID, READER))
-    assert wrong(asked(healthy)) == []
+    assert wrong(checks_of(healthy)) == []

@@ -67,8 +67,8 @@ def with_results(cloud: AzureCloud, run_id: str) -> Run:
 def whole(folder: Path) -> bool:
     """Whether all of it is there, and nothing else."""
     paths = map(Path, fetched_files(folder))
-    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
-    return found == {
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+    return sizes == {
         "model/weights": 1000,
         "model/deep/tokens.json": 2,
         "model/empty": 0,

@@ -60,8 +60,8 @@ def test_a_workspace_that_is_no_longer_visible_does_not_end_a_run(
 
 def test_a_submission_that_sent_nothing_is_reconciled_without_a_call(cloud: AzureCloud) -> None:
     run = submitted("unsent-1")
-    kept = [event for event in events_of(run.folder) if event["type"] == "submitting"]
-    run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in kept))
+    stored = [event for event in events_of(run.folder) if event["type"] == "submitting"]
+    run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in stored))
     cloud.endpoint.reset()
     from cloudtrain.providers.azure.client import workspace
 

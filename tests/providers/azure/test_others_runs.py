@@ -21,13 +21,13 @@ from tests.providers.faults import run_id_of
 
 
 @pytest.fixture
-def here(tmp_path_factory: pytest.TempPathFactory) -> str:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The data folder of a second machine; the default one is the colleague's."""
     return str(tmp_path_factory.mktemp("here"))
 
 
-def listed(here: str) -> dict[str, dict[str, object]]:
-    return {line["run"]: line for line in cloudtrain.list_runs(data_dir=here)}
+def listed(data_dir: str) -> dict[str, dict[str, object]]:
+    return {line["run"]: line for line in cloudtrain.list_runs(data_dir=data_dir)}
 
 
 def calls(cloud: AzureCloud) -> Counter[str]:
@@ -38,7 +38,7 @@ def calls(cloud: AzureCloud) -> Counter[str]:
     ("status", "state"), [("Completed", "succeeded"), ("Failed", "failed"), ("Canceled", "stopped")]
 )
 def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
-    cloud: AzureCloud, here: str, status: str, state: str, capsys: pytest.CaptureFixture[str]
+    cloud: AzureCloud, data_dir: str, status: str, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted(run_id_of("over", status))
     job = cloud.service.jobs[run.id]
@@ -49,34 +49,34 @@ def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
         job.created - 7200,
         job.created - 3600,
     )
-    import_remote_runs("azure", data_dir=here)
-    line = listed(here)[run.id]
+    import_remote_runs("azure", data_dir=data_dir)
+    line = listed(data_dir)[run.id]
     assert line["state"] == state
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "list"])
+        main(["--data-dir", data_dir, "list"])
     (row,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith(run.id))
     assert format_duration(3600) in row
 
 
 def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(
-    cloud: AzureCloud, here: str
+    cloud: AzureCloud, data_dir: str
 ) -> None:
     run = submitted("goes-on-1")
-    import_remote_runs("azure", data_dir=here)
-    assert listed(here)[run.id]["state"] == "pending"
+    import_remote_runs("azure", data_dir=data_dir)
+    assert listed(data_dir)[run.id]["state"] == "pending"
     cloud.service.jobs[run.id].enter("Running")
-    import_remote_runs("azure", data_dir=here)
-    assert listed(here)[run.id]["state"] == "running"
+    import_remote_runs("azure", data_dir=data_dir)
+    assert listed(data_dir)[run.id]["state"] == "running"
     cloud.service.jobs[run.id].finish("Completed")
-    import_remote_runs("azure", data_dir=here)
-    assert listed(here)[run.id]["state"] == "succeeded"
-    billing = find_run(run.id, data_dir=here).cached_status().billing
+    import_remote_runs("azure", data_dir=data_dir)
+    assert listed(data_dir)[run.id]["state"] == "succeeded"
+    billing = find_run(run.id, data_dir=data_dir).cached_status().billing
     assert billing is not None
     assert billing.usd is not None
 
 
 def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
-    cloud: AzureCloud, here: str, monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("LOGNAME", "bob")
@@ -86,13 +86,13 @@ def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
     del cloud.service.jobs[old.id].properties["tags"][
         "cloudtrain-owner"
     ]  # as an earlier version left it
-    import_remote_runs("azure", data_dir=here)
-    owners = {run: str(line["owner"]).partition("@")[0] for run, line in listed(here).items()}
+    import_remote_runs("azure", data_dir=data_dir)
+    owners = {run: str(line["owner"]).partition("@")[0] for run, line in listed(data_dir).items()}
     assert (owners["tagged-1"], owners["untagged-1"]) == ("bob", "carol")
 
 
 def test_a_list_requests_only_the_pages_with_new_jobs(
-    cloud: AzureCloud, here: str, monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.discover.KNOWN_IN_A_ROW", 10)
     like = cloud.service.jobs[submitted("paged-0").id]
@@ -104,36 +104,36 @@ def test_a_list_requests_only_the_pages_with_new_jobs(
     for job in cloud.service.jobs.values():
         job.finish("Completed")
     cloud.endpoint.reset()
-    assert len(import_remote_runs("azure", data_dir=here)) == len(cloud.service.jobs)
+    assert len(import_remote_runs("azure", data_dir=data_dir)) == len(cloud.service.jobs)
     assert calls(cloud)["ListJobs"] >= 4
     late = submitted("paged-late")
     cloud.endpoint.reset()
-    assert import_remote_runs("azure", data_dir=here) == [late.id]
+    assert import_remote_runs("azure", data_dir=data_dir) == [late.id]
     assert (calls(cloud)["ListJobs"], calls(cloud)["GetRunDetails"]) == (2, 0)
     for number in range(1, 40):  # or the other tests would list them too
         del cloud.service.jobs[f"paged-{number}"]
 
 
 def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(
-    cloud: AzureCloud, here: str
+    cloud: AzureCloud, data_dir: str
 ) -> None:
     run = submitted("no-history-1")
     cloud.service.jobs[run.id].finish("Completed")
     cloud.endpoint.fault("denied", "history", "GetRunDetails", times=ALWAYS)
-    assert run.id in import_remote_runs("azure", data_dir=here)
-    assert listed(here)[run.id]["state"] == "succeeded"
+    assert run.id in import_remote_runs("azure", data_dir=data_dir)
+    assert listed(data_dir)[run.id]["state"] == "succeeded"
 
 
 def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(
-    cloud: AzureCloud, here: str
+    cloud: AzureCloud, data_dir: str
 ) -> None:
     run = submitted("long-since-1")
     job = cloud.service.jobs[run.id]
     job.enter("Running")
     job.started -= 3600
     assert run.status().seconds(job.started + 3600) == pytest.approx(3600, abs=1)
-    import_remote_runs("azure", data_dir=here)
-    adopted = find_run(run.id, data_dir=here).status()
+    import_remote_runs("azure", data_dir=data_dir)
+    adopted = find_run(run.id, data_dir=data_dir).status()
     assert adopted.started == pytest.approx(job.started, abs=1), (
         "the list says that it runs, and not since when"
     )
@@ -151,9 +151,9 @@ def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(
     waiting = run.status()
     assert waiting.waiting_since
     job.enter("Running")
-    again = run.status()
-    assert again.started == pytest.approx(job.started, abs=1)
-    assert again.phase_since >= waiting.waiting_since
+    status = run.status()
+    assert status.started == pytest.approx(job.started, abs=1)
+    assert status.phase_since >= waiting.waiting_since
 
 
 @pytest.mark.parametrize("resumes", [True, False])

@@ -125,32 +125,36 @@ def test_with_the_whole_of_the_roles_an_operation_passes_and_needs_exactly_its_a
 def take_away(cloud: AzureCloud, action: str) -> None:
     """Take an action out of the role that the template defines."""
     roles = cloud.account.access.roles
-    [own] = set(roles) - set(BUILT_IN)
-    assert action in roles[own].actions
-    roles[own] = roles[own].without(action)
+    [own_role] = set(roles) - set(BUILT_IN)
+    assert action in roles[own_role].actions
+    roles[own_role] = roles[own_role].without(action)
 
 
 def revoke(cloud: AzureCloud, principal: str, role: str) -> None:
     """Take a role from somebody."""
     assignments = cloud.account.access.assignments
-    [revoked] = [each for each in assignments if (each.principal, each.role) == (principal, role)]
+    [revoked] = [
+        assignment
+        for assignment in assignments
+        if (assignment.principal, assignment.role) == (principal, role)
+    ]
     assignments.remove(revoked)
 
 
 def test_every_action_is_needed_by_some_operation() -> None:
-    needed = set().union(*(each.needs for each in OPERATIONS.values()))
-    assert needed - {READ_BLOBS, WRITE_BLOBS, PULL, PUSH} == {each.action for each in SUBMITTER}
+    needed = set().union(*(operation.needs for operation in OPERATIONS.values()))
+    assert needed - {READ_BLOBS, WRITE_BLOBS, PULL, PUSH} == {right.action for right in SUBMITTER}
 
 
-@pytest.mark.parametrize("action", [each.action for each in SUBMITTER])
+@pytest.mark.parametrize("action", [right.action for right in SUBMITTER])
 def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
     cloud: AzureCloud, run: Run, action: str
 ) -> None:
     take_away(cloud, action)
     for name, operation in OPERATIONS.items():
         if action in operation.needs:
-            said = failure(cloud, run, name)
-            assert (action in said) == (action not in operation.silent), (name, said)
+            message = failure(cloud, run, name)
+            assert (action in message) == (action not in operation.silent), (name, message)
 
 
 @pytest.mark.parametrize(
@@ -167,20 +171,20 @@ def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
     """`also`: what looks for that very role."""
     revoke(cloud, OBJECT_ID, role)
     for name, operation in OPERATIONS.items():
-        said = failure(cloud, run, name)
-        assert bool(said) == (bool(operation.needs & actions) or name in also), (name, said)
+        message = failure(cloud, run, name)
+        assert bool(message) == (bool(operation.needs & actions) or name in also), (name, message)
         words = [*actions, "authentication required"] if role == PUSH_ROLE else actions
-        assert not said or any(each in said for each in words), (name, said)
+        assert not message or any(word in message for word in words), (name, message)
 
 
 def test_the_workspace_of_somebody_else_is_of_no_use(cloud: AzureCloud, run: Run) -> None:
     """In the same group, which is not what the roles are for."""
     account = cloud.account
-    other = f"{account.scope.rpartition('/')[0]}/theirs"
-    for action in (each.action for each in SUBMITTER):
-        assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other))
+    other_group = f"{account.scope.rpartition('/')[0]}/theirs"
+    for action in (right.action for right in SUBMITTER):
+        assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other_group))
         assert not account.access.allows(
-            OBJECT_ID, Attempt(action=action, scope=other.partition("/providers/")[0])
+            OBJECT_ID, Attempt(action=action, scope=other_group.partition("/providers/")[0])
         )
 
 
@@ -208,12 +212,12 @@ def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
     cloud.account.access.attempted.clear()
     assert job_error(cloud, folder, "granted") == ""
     delete_blobs = READ_BLOBS.replace("read", "delete")
-    own = cloud.account.access.attempted - {each.action for each in SUBMITTER}
-    assert own == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
+    additional = cloud.account.access.attempted - {right.action for right in SUBMITTER}
+    assert additional == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
     roles = {
-        each.role
-        for each in cloud.account.access.assignments
-        if each.principal == object_ids["cloudtrain-jobs"]
+        assignment.role
+        for assignment in cloud.account.access.assignments
+        if assignment.principal == object_ids["cloudtrain-jobs"]
     }
     assert roles == {BLOB_ROLE, PULL_ROLE, SECRET_ROLE}
 

@@ -213,12 +213,12 @@ def test_an_interrupt_before_the_stop_file_is_confirmed_says_that_nobody_knows(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cloudtrain.providers.azure.stop._write_stop_file_if_running", interrupted)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(["stop", run.id])
-    assert left.value.code == 130
-    said = capsys.readouterr().err
-    assert "whether hasty-2 was told to stop is not known" in said
-    assert "cloudtrain stop hasty-2 waits again" in said
+    assert stopped.value.code == 130
+    errors = capsys.readouterr().err
+    assert "whether hasty-2 was told to stop is not known" in errors
+    assert "cloudtrain stop hasty-2 waits again" in errors
 
 
 def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(

@@ -71,8 +71,8 @@ def without_time(body: dict[str, Any]) -> dict[str, Any]:
     """All of it but when it was planned."""
     properties = body["properties"]
     less = {"cloudtrain-planned": ""}
-    told = {"tags": properties["tags"] | less, "properties": properties["properties"] | less}
-    return {**body, "properties": {**properties, **told}}
+    shown = {"tags": properties["tags"] | less, "properties": properties["properties"] | less}
+    return {**body, "properties": {**properties, **shown}}
 
 
 def test_an_unchanged_source_is_not_uploaded_again(cloud: AzureCloud, folder: Path) -> None:
@@ -129,8 +129,10 @@ def test_a_plan_as_it_is_printed_is_what_submit_sends(
     assert result.code == 0, result.err
     twin = f"{name}-twin"  # a name is used once
     client(cloud).jobs.create_or_update(load_job(io.StringIO(planned.out.replace(name, twin))))
-    ours, theirs = sent(cloud, "PutJob")
-    assert without_time(json.loads(json.dumps(ours).replace(name, twin))) == without_time(theirs)
+    job_body, sdk_body = sent(cloud, "PutJob")
+    assert without_time(json.loads(json.dumps(job_body).replace(name, twin))) == without_time(
+        sdk_body
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -228,7 +230,7 @@ def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (
             {"code": "/nowhere"},
@@ -243,7 +245,7 @@ def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(
     ids=["no such folder", "wrong type", "broken link"],
 )
 def test_what_the_sdk_refuses_is_told_with_its_cause(
-    cloud: AzureCloud, folder: Path, wrong: dict[str, Any], told: str
+    cloud: AzureCloud, folder: Path, wrong: dict[str, Any], message: str
 ) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "link").symlink_to("gone")
@@ -258,7 +260,7 @@ def test_what_the_sdk_refuses_is_told_with_its_cause(
     place = Workspace(config.subscription, config.resource_group, config.workspace)
     with pytest.raises(RefusedError) as refused:
         place.create(document, Attempt(lambda _: None))
-    assert told.format(folder=folder) in refused.value.message
+    assert message.format(folder=folder) in refused.value.message
     assert "One or more" not in refused.value.message
 
 
@@ -271,14 +273,14 @@ def test_what_the_sdk_makes_of_a_build_context_is_told_before(
     plan = cloudtrain.plan(
         cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure"
     )
-    messages = [found.message for found in rule_issues(plan)]
+    messages = [issue.message for issue in rule_issues(plan)]
     assert (
         f"azure-ai-ml leaves out of the build the files that {folder}/docker/.gitignore lists"
         in messages
     )
     (folder / "docker" / "link").symlink_to("gone")
     assert f"{folder}/docker: link is a broken link (gone)" in [
-        found.message for found in rule_issues(plan)
+        issue.message for issue in rule_issues(plan)
     ]
 
 
@@ -353,9 +355,9 @@ def test_no_secret_is_sent_or_kept(
     document = json.loads(body["properties"]["environmentVariables"]["CLOUDTRAIN_JOB"])
     assert document["secrets"] == {"TOKEN": "keyvault:my-vault/token"}
     assert SECRET not in json.dumps(cloud.endpoint.sent)
-    kept = [path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()]
-    assert kept
-    assert all(SECRET.encode() not in content for content in [*kept, *cloud.blobs().values()])
+    contents = [path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()]
+    assert contents
+    assert all(SECRET.encode() not in content for content in [*contents, *cloud.blobs().values()])
 
 
 def test_native_gives_the_sdks_own_job(cloud: AzureCloud) -> None:

@@ -80,9 +80,11 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         file = tmp_path / "container.json"
         file.write_text(json.dumps(spec.to_json()))
         argv = [*run_module("docker.node"), str(file)]
-        own = {**os.environ, "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()), **env}
+        environment = {**os.environ, "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()), **env}
         begun.append(
-            subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            subprocess.Popen(
+                argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
         )
         return begun[-1]
 

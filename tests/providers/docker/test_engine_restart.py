@@ -77,12 +77,12 @@ def test_a_run_that_goes_on_is_followed_and_every_line_arrives_once(
     out, _ = process.communicate(timeout=HANG_SECONDS)
     lines = out.decode().splitlines()
     last = count(tmp_path)
-    told = [line for line in lines if line.startswith(("line ", "half ", "of "))]
+    printed = [line for line in lines if line.startswith(("line ", "half ", "of "))]
     assert process.returncode == 7
     assert [line for line in lines if line.startswith("error ")] == [
         f"error {i + 1}" for i in range(last)
     ]
-    assert told == [line for i in range(last) for line in (f"line {i + 1}", f"half of {i + 1}")]
+    assert printed == [line for i in range(last) for line in (f"line {i + 1}", f"half of {i + 1}")]
     assert lines.count(f"last {last}") == 1
     assert "[node 0] the Docker engine was lost and is back after " in out.decode()
     with dockerd.client() as client:

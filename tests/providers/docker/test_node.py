@@ -140,8 +140,8 @@ def test_secrets_and_variables_are_in_the_environment_and_the_user_has_a_home(
     spec = make_spec(program, secrets=("TOKEN",), user="12345:12346")
     _, text, _ = finished(begin(spec, CLOUDTRAIN_SECRET_TOKEN="hunter2"))
     assert text.startswith(b"hello hunter2 /tmp cloudtrain 12345\nSECRETS []\n")
-    left = (tmp_path / "out" / "file").stat()
-    assert (left.st_uid, left.st_gid) == (12345, 12346)
+    status = (tmp_path / "out" / "file").stat()
+    assert (status.st_uid, status.st_gid) == (12345, 12346)
     assert "hunter2" not in (tmp_path / "container.json").read_text()
 
 
@@ -198,16 +198,16 @@ def test_a_container_has_the_permissions_of_its_user_and_no_more(
         "capabilities": ROOT_CAPABILITIES if root else (),
     }
     _, text, _ = finished(begin(make_spec(RIGHTS, binds=binds, **options)))
-    told = json.loads(next(line for line in text.splitlines() if line.startswith(b"{")))
-    assert told["input"] == "for the group alone"
-    assert int(group) in told["groups"]
-    assert told["no_new_privileges"] == "1"
-    assert told["limits"]["STACK"] == [64 * 2**20, -1]
+    report = json.loads(next(line for line in text.splitlines() if line.startswith(b"{")))
+    assert report["input"] == "for the group alone"
+    assert int(group) in report["groups"]
+    assert report["no_new_privileges"] == "1"
+    assert report["limits"]["STACK"] == [64 * 2**20, -1]
     refused = b"may not raise the limits of its containers (memlock" in text
-    assert (told["limits"]["MEMLOCK"] == [-1, -1]) != refused
-    assert told["may"] == (CHOWN | DAC_OVERRIDE | FOWNER | KILL | SETGID | SETUID if root else 0)
-    assert told["does"] == told["may"]
-    assert told["gpus"] == "void"
+    assert (report["limits"]["MEMLOCK"] == [-1, -1]) != refused
+    assert report["may"] == (CHOWN | DAC_OVERRIDE | FOWNER | KILL | SETGID | SETUID if root else 0)
+    assert report["does"] == report["may"]
+    assert report["gpus"] == "void"
 
 
 @pytest.mark.parametrize("child", [True, False], ids=["a child", "the first process"])
@@ -263,9 +263,9 @@ def test_a_killed_container_is_told_by_the_signal(
     docker.containers.get(spec.name).kill("SIGKILL")
     code, _, events = finished(process)
     assert (code, events[0]["message"]) == (137, "its container was killed by SIGKILL")
-    told = hint_for(Cause.read(events[0])) or ""
-    assert "ran out of memory" not in told, "the engine knows that it did not"
-    assert "docker kill" in told
+    hint = hint_for(Cause.read(events[0])) or ""
+    assert "ran out of memory" not in hint, "the engine knows that it did not"
+    assert "docker kill" in hint
 
 
 def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(
@@ -362,7 +362,7 @@ def test_a_volume_of_the_image_goes_with_its_container(
     volume = next(mount["Name"] for mount in mounts if mount["Type"] == "volume")
     os.kill(process.pid, signal.SIGTERM)
     finished(process)
-    assert volume not in {found.name for found in docker.volumes.list()}
+    assert volume not in {entry.name for entry in docker.volumes.list()}
 
 
 def test_a_launcher_stopped_by_its_platform_is_reported_as_such(
