@@ -117,11 +117,11 @@ class Container:
 
 def processes_below(folder: Path) -> list[str]:
     """The processes whose environment names a folder, by their ids."""
-    found = []
+    containers = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             if os.fsencode(folder) in file.read_bytes():
-                found.append(file.parent.name)
+                containers.append(file.parent.name)
         except OSError:
             continue
-    return found
+    return containers

@@ -47,12 +47,12 @@ class ImageStore:
     def remove(self, repository: str) -> None:
         """Everything under that name."""
         self._manifests = {
-            key: each for key, each in self._manifests.items() if key[0] != repository
+            key: manifest for key, manifest in self._manifests.items() if key[0] != repository
         }
 
     def put(self, repository: str, tag: str, *architectures: str, kind: str = OCI) -> str:
         """An image for one architecture, or an index for several; returns its digest."""
-        single = [self._single(repository, each, kind) for each in architectures]
+        single = [self._single(repository, architecture, kind) for architecture in architectures]
         stored = single[0] if len(single) == 1 else self._index(single, architectures, kind)
         return self.put_manifest(repository, tag, stored)
 
@@ -66,28 +66,33 @@ class ImageStore:
         config = json.dumps(
             {"os": "linux", "architecture": architecture, "rootfs": {"diff_ids": []}}
         ).encode()
-        about = {"mediaType": "application/vnd.oci.image.config.v1+json", "size": len(config)}
-        told = {
+        config_entry = {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "size": len(config),
+        }
+        manifest = {
             "schemaVersion": 2,
             "mediaType": kind,
             "layers": [],
-            "config": {**about, "digest": digest_of(config)},
+            "config": {**config_entry, "digest": digest_of(config)},
         }
         self.blobs.put(config)
         self.put_manifest(
-            repository, f"only-{architecture}", stored := Manifest(kind, json.dumps(told).encode())
+            repository,
+            f"only-{architecture}",
+            stored := Manifest(kind, json.dumps(manifest).encode()),
         )
         return stored
 
     def _index(self, single: list[Manifest], architectures: tuple[str, ...], kind: str) -> Manifest:
         entries: list[dict[str, Any]] = []
-        for each, name in zip(single, architectures, strict=True):
-            about = {"mediaType": kind, "digest": digest_of(each.text), "size": len(each.text)}
-            entries.append({**about, "platform": {"os": "linux", "architecture": name}})
+        for image, name in zip(single, architectures, strict=True):
+            entry = {"mediaType": kind, "digest": digest_of(image.text), "size": len(image.text)}
+            entries.append({**entry, "platform": {"os": "linux", "architecture": name}})
         # What buildx adds about how an image was built is no image for any machine.
         entries.append({**entries[0], "platform": {"os": "unknown", "architecture": "unknown"}})
-        told = {"schemaVersion": 2, "mediaType": INDEXES[kind], "manifests": entries}
-        return Manifest(INDEXES[kind], json.dumps(told).encode())
+        index = {"schemaVersion": 2, "mediaType": INDEXES[kind], "manifests": entries}
+        return Manifest(INDEXES[kind], json.dumps(index).encode())
 
 
 class BlobStore(Server):

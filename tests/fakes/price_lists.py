@@ -30,29 +30,29 @@ _FIELDS = {
 
 def sagemaker(region: str, *products: dict[str, Any], currency: str = "USD") -> dict[str, Any]:
     """AWS's offer file of a region: products by SKU, and what each costs."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     terms: dict[str, Any] = {}
-    for number, each in enumerate(products):
+    for number, product in enumerate(products):
         sku = f"SKU{number:013}"
-        usage = each.get("usage", f"{region}-Train:{each['name']}")
+        usage = product.get("usage", f"{region}-Train:{product['name']}")
         attributes = {
             "servicecode": "AmazonSageMaker",
             "regionCode": region,
             "locationType": "AWS Region",
-            "instanceName": each["name"],
-            "instanceType": f"{each['name']}-{each.get('component', 'Training')}",
+            "instanceName": product["name"],
+            "instanceType": f"{product['name']}-{product.get('component', 'Training')}",
             "usagetype": usage,
             "operation": "RunInstance",
-            "component": each.get("component", "Training"),
+            "component": product.get("component", "Training"),
         }
         attributes = {key: value for key, value in attributes.items() if value is not None}
-        found[sku] = {"sku": sku, "productFamily": "ML Instance", "attributes": attributes}
+        entries[sku] = {"sku": sku, "productFamily": "ML Instance", "attributes": attributes}
         dimension = {
             "rateCode": f"{sku}.JRTCKXETXF.6YS6EN2CT7",
-            "unit": each.get("unit", "Hrs"),
+            "unit": product.get("unit", "Hrs"),
             "beginRange": "0",
             "endRange": "Inf",
-            "pricePerUnit": {currency: each["price"]},
+            "pricePerUnit": {currency: product["price"]},
             "appliesTo": [],
         }
         term = {
@@ -69,12 +69,12 @@ def sagemaker(region: str, *products: dict[str, Any], currency: str = "USD") -> 
         "offerCode": "AmazonSageMaker",
         "version": "20261120025606",
         "publicationDate": "2026-11-20T02:56:06Z",
-        "products": found,
+        "products": entries,
         "terms": {"OnDemand": terms},
     }
 
 
-def meter(size: str, region: str, usd: object, **other: Any) -> dict[str, Any]:
+def meter(size: str, region: str, usd: object, **changes: Any) -> dict[str, Any]:
     """An item of Azure's list: by default an hour of a dedicated machine with Linux."""
     name = size.removeprefix("Standard_").replace("_", " ")
     return {
@@ -94,7 +94,7 @@ def meter(size: str, region: str, usd: object, **other: Any) -> dict[str, Any]:
         "type": "Consumption",
         "isPrimaryMeterRegion": True,
         "armSkuName": size,
-    } | other
+    } | changes
 
 
 class PriceLists:
@@ -141,15 +141,15 @@ class PriceLists:
 
     def _azure(self, query: Mapping[str, str]) -> tuple[int, Any]:
         clauses = query.get("$filter", "").split(" and ")
-        wanted: dict[str, set[str]] = {}
+        allowed: dict[str, set[str]] = {}
         for clause in clauses:
             parts = [_CLAUSE.fullmatch(part) for part in clause.strip("()").split(" or ")]
             if not all(parts) or len(parts) > MAX_SIZES:
                 return 400, {"Error": f"not a filter: {clause}"}
-            field, *others = {part[1] for part in parts if part}
-            if others or field not in _FIELDS:
+            field, *remaining = {part[1] for part in parts if part}
+            if remaining or field not in _FIELDS:
                 return 400, {"Error": f"not a field: {clause}"}
-            wanted[_FIELDS[field]] = {part[2] for part in parts if part}
+            allowed[_FIELDS[field]] = {part[2] for part in parts if part}
         if query.get("currencyCode") != "'USD'" or not query.keys() <= {
             "currencyCode",
             "$filter",
@@ -158,9 +158,9 @@ class PriceLists:
             return 400, {"Error": "unknown parameters"}
         self.filters.append(query["$filter"])
         fitting = [
-            each
-            for each in self.meters
-            if all(each[key] in values for key, values in wanted.items())
+            meter
+            for meter in self.meters
+            if all(meter[key] in values for key, values in allowed.items())
         ]
         start = int(query.get("$skip", "0"))
         after = start + AZURE_PAGE

@@ -81,37 +81,37 @@ class Registry(Server):
 
     def call_of(self, request: Request) -> Call:
         path = urlsplit(request.target).path
-        found = _PATH.fullmatch(path)
+        match = _PATH.fullmatch(path)
         name = (
-            {"manifests": "GetManifest", "blobs": "GetBlob"}[found[2]]
-            if found
+            {"manifests": "GetManifest", "blobs": "GetBlob"}[match[2]]
+            if match
             else _CALLS.get(path, "?")
         )
         return Call("registry", name)
 
     def rejection(self, request: Request, call: Call) -> Response | None:
-        found = _PATH.fullmatch(urlsplit(request.target).path)
-        if self.auth == "nothing" or (found is None and call.operation != "Ping"):
+        match = _PATH.fullmatch(urlsplit(request.target).path)
+        if self.auth == "nothing" or (match is None and call.operation != "Ping"):
             return None
-        if found is None:  # an engine asks how to log in before it asks for anything else
+        if match is None:  # an engine asks how to log in before it asks for anything else
             bearer = f'Bearer realm="{self.realm}",service="{SERVICE}"'
             return _refused(
                 UNKNOWN_USER, bearer if self.auth == "bearer" else 'Basic realm="loopback"'
             )
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
         if self.auth == "basic":
-            known = kind == "Basic" and self._is_user(proof)
+            is_user = kind == "Basic" and self._is_user(proof)
             return (
                 None
-                if known or found[1] in self.public
+                if is_user or match[1] in self.public
                 else _refused(UNKNOWN_USER, 'Basic realm="loopback"')
             )
-        scope = f"repository:{found[1]}:pull"
-        if kind == "Bearer" and self._tokens.get(proof) == found[1]:
+        scope = f"repository:{match[1]}:pull"
+        if kind == "Bearer" and self._tokens.get(proof) == match[1]:
             return None
-        told = ',error="insufficient_scope"' if proof in self._tokens else ""
+        error = ',error="insufficient_scope"' if proof in self._tokens else ""
         return _refused(
-            UNKNOWN_USER, f'Bearer realm="{self.realm}",service="{SERVICE}",scope="{scope}"{told}'
+            UNKNOWN_USER, f'Bearer realm="{self.realm}",service="{SERVICE}",scope="{scope}"{error}'
         )
 
     def execute(self, request: Request, call: Call | None) -> Response:
@@ -140,12 +140,12 @@ class Registry(Server):
         return None
 
     def _token(self, request: Request) -> Response:
-        asked = {
+        scopes = {
             name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()
         }
-        scope = re.fullmatch(r"repository:(.+):pull", asked.get("scope", ""))
-        if asked.get("service") != SERVICE or scope is None:
-            raise ServiceError("UNKNOWN", f"no such service or scope: {asked}", 400)
+        scope = re.fullmatch(r"repository:(.+):pull", scopes.get("scope", ""))
+        if scopes.get("service") != SERVICE or scope is None:
+            raise ServiceError("UNKNOWN", f"no such service or scope: {scopes}", 400)
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
         if proof and not (kind == "Basic" and self._is_user(proof)):
             raise ServiceError("UNAUTHORIZED", "incorrect username or password", 401)

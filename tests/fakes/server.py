@@ -172,7 +172,7 @@ class Server(ABC):
         """Register a new connection and start the thread that serves it."""
         with self._lock:
             self._connections.add(connection)
-            self._threads = {each for each in self._threads if each.is_alive()} | {thread}
+            self._threads = {thread for thread in self._threads if thread.is_alive()} | {thread}
             thread.start()
 
     def closed(self, connection: socket.socket) -> None:

@@ -30,7 +30,7 @@ def start(
 
 
 def phases(described: dict[str, Any]) -> list[str]:
-    return [each["Status"] for each in described["SecondaryStatusTransitions"]]
+    return [transition["Status"] for transition in described["SecondaryStatusTransitions"]]
 
 
 def unpacked(content: bytes) -> dict[str, str]:
@@ -55,22 +55,23 @@ def test_two_nodes_connect_and_their_outputs_become_one_archive(account: Cloud) 
     ]
     assert phases(described) == expected
     assert all(
-        each["EndTime"] >= each["StartTime"] for each in described["SecondaryStatusTransitions"]
+        transition["EndTime"] >= transition["StartTime"]
+        for transition in described["SecondaryStatusTransitions"]
     )
     assert described["TrainingEndTime"] > described["TrainingStartTime"] > described["CreationTime"]
     assert described["TrainingTimeInSeconds"] == described["BillableTimeInSeconds"] >= 1
     assert "Tags" not in described
 
-    left = account.objects("out/meets/")
+    objects = account.objects("out/meets/")
     assert (
         f"s3://{account.bucket}/out/meets/output/model.tar.gz"
         == described["ModelArtifacts"]["S3ModelArtifacts"]
     )
-    assert unpacked(left["out/meets/output/model.tar.gz"]) == {
+    assert unpacked(objects["out/meets/output/model.tar.gz"]) == {
         "algo-1.txt": "data",
         "algo-2.txt": "data",
     }
-    output = unpacked(left["out/meets/output/output.tar.gz"])
+    output = unpacked(objects["out/meets/output/output.tar.gz"])
     assert sorted(output) == ["deep/algo-1", "deep/algo-2"]
     assert "PYTEST_CURRENT_TEST" not in output["deep/algo-1"]
     wait_for_output(account, "meets", "met algo-2")
@@ -92,9 +93,9 @@ def test_lines_arrive_in_their_order_and_none_is_empty(account: Cloud) -> None:
     start(account, "talks", do="talk")
     ended(account, "talks")
     wait_for_output(account, "talks", "no end of line")
-    (found,) = lines(account, "talks").values()
-    assert found[1:501] == [f"line {number}" for number in range(500)]
-    assert found[501:] == ["last \u00e9\t\x1b[1m words", "bad \ufffd byte, no end of line"]
+    (printed,) = lines(account, "talks").values()
+    assert printed[1:501] == [f"line {number}" for number in range(500)]
+    assert printed[501:] == ["last \u00e9\t\x1b[1m words", "bad \ufffd byte, no end of line"]
 
 
 def test_lines_may_arrive_after_the_job_has_ended(account: Cloud) -> None:
@@ -127,8 +128,8 @@ def test_a_stop_leaves_time_to_save(account: Cloud) -> None:
     assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == ("Stopped", "Stopped")
     assert phases(described)[-4:] == ["Training", "Stopping", "Uploading", "Stopped"]
     assert "FailureReason" not in described
-    kept = account.objects("checkpoints/stops/")
-    assert kept["checkpoints/stops/algo-1-stopped.txt"] == b"saved at the stop"
+    objects = account.objects("checkpoints/stops/")
+    assert objects["checkpoints/stops/algo-1-stopped.txt"] == b"saved at the stop"
     assert "out/stops/output/model.tar.gz" in account.objects("out/stops/")
     with pytest.raises(
         sagemaker.exceptions.ClientError, match="the training job is in status Stopped"
@@ -350,15 +351,15 @@ def test_what_a_job_deletes_is_deleted_in_s3_before_what_it_has_just_saved_is_st
     for keep, at_worst in ((1, 0), (2, 1)):
         folder = tmp_path / str(keep)
         folder.mkdir()
-        kept = checkpoints(stored, folder)
+        written = checkpoints(stored, folder)
         for step in range(3):
             (folder / f"step-{step}").write_text("weights")
             for old in range(step - keep + 1):
                 (folder / f"step-{old}").unlink(missing_ok=True)
-            kept.sync()
+            written.sync()
             assert len(stored) >= at_worst or step == 0
             if step == 2:
                 assert len(stored) == at_worst
-            kept.sync()
+            written.sync()
         assert len(stored) == keep
         stored.clear()

@@ -20,12 +20,12 @@ from tests.support.aws_template import job_policy
 POLICY = job_policy(
     BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Network="existing", RemoteDebug="yes"
 )
-CHANNELS = {each.action for each in JOB if each.only_with == "remote_debug"}
-AT_CREATE = {each.action for each in JOB if each.only_with} - CHANNELS
-IMAGE = {each.action for each in JOB if each.action.startswith("ecr:")}
+CHANNELS = {right.action for right in JOB if right.only_with == "remote_debug"}
+AT_CREATE = {right.action for right in JOB if right.only_with} - CHANNELS
+IMAGE = {right.action for right in JOB if right.action.startswith("ecr:")}
 DOWNLOAD = {"s3:ListBucket", "s3:GetObject"}
 SAVING = {"s3:PutObject", "s3:DeleteObject"}
-LOGS = {each.action for each in JOB if each.action.startswith("logs:")}
+LOGS = {right.action for right in JOB if right.action.startswith("logs:")}
 SECRETS = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
 UNSEEN = {"cloudwatch:PutMetricData", "s3:AbortMultipartUpload", *CHANNELS}
 """What SageMaker does beside a job: without it no graphs, no shell, and parts of an upload that a
@@ -72,7 +72,7 @@ def test_with_the_whole_policy_a_job_passes_and_needs_exactly_what_is_listed(
     wait_for_output(account, "whole-policy", "algo-1")
     assert account.account.attempted == AT_CREATE | IMAGE | DOWNLOAD | SAVING | LOGS
     assert account.account.attempted | set(SECRETS.values()) | UNSEEN == {
-        each.action for each in JOB
+        right.action for right in JOB
     }
 
 
@@ -116,7 +116,7 @@ def test_a_secret_of_the_stack_s_name_is_read_and_no_other(account: Cloud, store
         )
         == "value"
     )
-    for policy, wanted in (
+    for policy, expected in (
         (without(SECRETS[store], POLICY), name),
         (POLICY, name.replace("cloudtrain", "others")),
     ):
@@ -124,4 +124,4 @@ def test_a_secret_of_the_stack_s_name_is_read_and_no_other(account: Cloud, store
         with pytest.raises(
             RuntimeError, match=f"AccessDenied.*; the job's role needs {SECRETS[store]}"
         ):
-            get_secret("the secret", store, wanted, {"AWS_REGION": account.region})
+            get_secret("the secret", store, expected, {"AWS_REGION": account.region})

@@ -189,5 +189,5 @@ def test_trials_carry_the_tags_and_what_sagemaker_adds(account: Cloud) -> None:
     listed = account.client("sagemaker").list_training_jobs_for_hyper_parameter_tuning_job(
         HyperParameterTuningJobName="tags"
     )["TrainingJobSummaries"]
-    assert [set(each["TunedHyperParameters"]) for each in listed] == [{"x", "kind"}]
+    assert [set(summary["TunedHyperParameters"]) for summary in listed] == [{"x", "kind"}]
     tuning.stop()

@@ -242,7 +242,9 @@ def test_jobs_are_found_by_name_status_and_tag_page_by_page(account: Cloud) -> N
     pages = list(
         sagemaker.get_paginator("list_training_jobs").paginate(NameContains="FOUND-", MaxResults=5)
     )
-    names = [each["TrainingJobName"] for page in pages for each in page["TrainingJobSummaries"]]
+    names = [
+        summary["TrainingJobName"] for page in pages for summary in page["TrainingJobSummaries"]
+    ]
     assert names == [f"found-{number}" for number in range(12)]
     assert [len(page["TrainingJobSummaries"]) for page in pages] == [5, 5, 2]
     none = sagemaker.list_training_jobs(NameContains="found-", StatusEquals="InProgress")
@@ -255,9 +257,9 @@ def test_jobs_are_found_by_name_status_and_tag_page_by_page(account: Cloud) -> N
             "MaxResults": 4,
         }
         return [
-            each["TrainingJob"]
+            result["TrainingJob"]
             for page in sagemaker.get_paginator("search").paginate(**question)
-            for each in page["Results"]
+            for result in page["Results"]
         ]
 
     tagged = {"Name": "Tags.find", "Operator": "Exists"}

@@ -53,9 +53,11 @@ def start(
 
 def details(cloud: AzureCloud, name: str) -> dict[str, Any]:
     """As run history tells it, over the wire."""
-    status, found = call(cloud, "GET", f"/history/v1.0{cloud.account.scope}/runs/{name}/details")
-    assert status == 200, found
-    return found
+    status, run_details = call(
+        cloud, "GET", f"/history/v1.0{cloud.account.scope}/runs/{name}/details"
+    )
+    assert status == 200, run_details
+    return run_details
 
 
 @pytest.mark.parametrize(
@@ -91,15 +93,15 @@ def test_two_nodes_connect_and_their_outputs_are_visible_at_once(
     phases = ["NotStarted", "Queued", "Preparing", "Starting", "Running", "Finalizing", "Completed"]
     assert azure_account.service.jobs["meets"].statuses == phases
     assert ml.jobs.get("meets").status == "Completed"
-    left = azure_account.blobs("out/meets/")
-    assert sorted(left) == ["out/meets/deep/0.json", "out/meets/deep/1.json"]
-    told = json.loads(left["out/meets/deep/1.json"])
-    assert told["data"] == "data"
-    assert Path(told["cwd"]).name == "wd"
+    blobs = azure_account.blobs("out/meets/")
+    assert sorted(blobs) == ["out/meets/deep/0.json", "out/meets/deep/1.json"]
+    written = json.loads(blobs["out/meets/deep/1.json"])
+    assert written["data"] == "data"
+    assert Path(written["cwd"]).name == "wd"
     assert {"MSI_ENDPOINT", "MSI_SECRET", "NCCL_DEBUG", "RANK", "NODE_RANK", "MASTER_PORT"} <= set(
-        told["env"]
+        written["env"]
     )
-    assert "PYTEST_CURRENT_TEST" not in told["env"]
+    assert "PYTEST_CURRENT_TEST" not in written["env"]
     assert (
         b"met 1 from 127.0.0.102" in logs(azure_account, "meets")["user_logs/std_log_process_0.txt"]
     )

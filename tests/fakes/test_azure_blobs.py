@@ -68,9 +68,9 @@ def test_blobs_are_written_read_and_deleted(
     assert blob.download_blob().readall() == b"two"
     assert blob.download_blob(offset=1, length=1).readall() == b"w"
     store.delete_blob("a/b.txt")
-    for gone in (blob.get_blob_properties, blob.download_blob, blob.delete_blob):
+    for operation in (blob.get_blob_properties, blob.download_blob, blob.delete_blob):
         with pytest.raises(ResourceNotFoundError):
-            gone()
+            operation()
     assert not blob.exists()
 
 
@@ -113,9 +113,9 @@ def test_lists_have_prefixes_folders_and_pages(
         azure_account.put(name, name.encode())
     azure_account.account.blob_page = 2
     azure_account.endpoint.reset()
-    found = {item.name: item.size for item in store.list_blobs(name_starts_with="listed/")}
-    assert [*found] == sorted(names[:-1])
-    assert found["listed/a/0"] == len("listed/a/0")
+    sizes = {item.name: item.size for item in store.list_blobs(name_starts_with="listed/")}
+    assert [*sizes] == sorted(names[:-1])
+    assert sizes["listed/a/0"] == len("listed/a/0")
     assert azure_account.endpoint.calls == [("blob", "ListBlobs")] * 4
     folders = [item.name for item in store.walk_blobs(name_starts_with="listed/")]
     assert folders == ["listed/a/", "listed/b/", "listed/z"]
@@ -144,8 +144,8 @@ def test_hostile_names_are_listed_and_touch_no_file_of_ours(
 ) -> None:
     for name in HOSTILE:
         azure_account.put(name, b"content")
-    found = {item.name for item in store.list_blobs()}
-    assert set(HOSTILE) <= found
+    names = {item.name for item in store.list_blobs()}
+    assert set(HOSTILE) <= names
     for name in ("/etc/passwd", "a//b", "-rf *", "n\u00fcl", "x" * 300, "file/below"):
         assert store.download_blob(name).readall() == b"content"
     folder = azure_account.account.folder

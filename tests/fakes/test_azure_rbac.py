@@ -116,8 +116,8 @@ def test_every_call_but_a_few_needs_an_action(tmp_path: Path) -> None:
     account = Account(folder=tmp_path, storage=Storage(tmp_path), tokens=Tokens())
     id_ = f"{account.scope}{AUTHORIZATION}/roleAssignments"
     place = Place(id_, {}, {"container": "one"})
-    calls = [Call(each.service, each.operation) for each in wire.ROUTES]
-    calls += [Call("blob", each) for each in wire.BLOB_CALLS.values()]
+    calls = [Call(route.service, route.operation) for route in wire.ROUTES]
+    calls += [Call("blob", operation) for operation in wire.BLOB_CALLS.values()]
     assert len(calls) > 40
     free = {call.operation for call in calls if not list(attempts(call, place, account))}
     assert free <= FREE

@@ -40,14 +40,14 @@ def body(still: AzureCloud, tmp_path: Path) -> Body:
         "maxConcurrentTrials": 2,
         "trialTimeout": "PT1H",
     }
-    own = {
+    variables = {
         "objective": {"goal": "minimize", "primaryMetric": "loss"},
         "searchSpace": {"x": X, "kind": KIND},
     }
     sampling = {"samplingAlgorithmType": "Random", "seed": 1}
     whole = {
         **job,
-        **own,
+        **variables,
         "jobType": "Sweep",
         "samplingAlgorithm": sampling,
         "trial": trial,
@@ -132,9 +132,9 @@ def test_trials_are_command_jobs_with_values_in_their_command_and_end_with_their
 ) -> None:
     assert create(still, "parent", body)[0] == 201
     assert create(still, "parent", body)[0] == 200, "the same request again changes nothing"
-    other = copy.deepcopy(body)
-    other["properties"]["limits"]["maxTotalTrials"] = 4
-    assert "already exists" in create(still, "parent", other)[1]
+    changed = copy.deepcopy(body)
+    changed["properties"]["limits"]["maxTotalTrials"] = 4
+    assert "already exists" in create(still, "parent", changed)[1]
     sweep = still.service.sweeps["parent"]
     eventually(lambda: len(sweep.trials) == 2)
     ml = client(still)
@@ -162,25 +162,28 @@ def test_metrics_are_taken_from_the_run_that_they_are_of(still: AzureCloud, body
     create(still, "metrics", body)
     sweep = still.service.sweeps["metrics"]
     eventually(lambda: len(sweep.trials) == 2)
-    mine, other = sweep.trials
-    told = tracking_variables(mine, still.account)
+    mine, second = sweep.trials
+    variables = tracking_variables(mine, still.account)
     path = (
-        told["MLFLOW_TRACKING_URI"].partition("?")[0].removeprefix("azureml://").partition("/")[2]
+        variables["MLFLOW_TRACKING_URI"]
+        .partition("?")[0]
+        .removeprefix("azureml://")
+        .partition("/")[2]
     )
     log = f"/{path.replace('/v1.0/', '/v2.0/', 1)}/api/2.0/mlflow/runs/log-metric"
     history = f"/{path.replace('mlflow/', 'history/', 1)}"
     report = {"run_id": mine.name, "key": "loss", "value": 0.5, "timestamp": 1, "step": 1}
-    token = told["MLFLOW_TRACKING_TOKEN"]
+    token = variables["MLFLOW_TRACKING_TOKEN"]
     status, answer = call(
         still,
         "GET",
-        f"{history}/experimentids/{told['MLFLOW_EXPERIMENT_ID']}/runs/{mine.name}/token",
+        f"{history}/experimentids/{variables['MLFLOW_EXPERIMENT_ID']}/runs/{mine.name}/token",
         None,
         token,
     )
     assert status == 200
     assert call(still, "POST", log, report, answer["token"])[0] == 200
-    assert call(still, "POST", log, report, run_token(other, still.account))[0] == 401
+    assert call(still, "POST", log, report, run_token(second, still.account))[0] == 401
     assert call(still, "POST", log, {**report, "step": "first"}, token)[0] == 400
     assert mine.metrics == {"loss": [0.5]}
     sweep.cancel()

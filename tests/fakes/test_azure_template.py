@@ -54,7 +54,7 @@ def test_malformed_expression_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "given", "message"),
+    ("document", "arguments", "message"),
     [
         (
             template(),
@@ -90,10 +90,10 @@ def test_malformed_expression_is_refused(text: str) -> None:
     ],
 )
 def test_invalid_template_is_refused(
-    document: dict[str, Any], given: dict[str, Any], message: str
+    document: dict[str, Any], arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ServiceError, match="InvalidTemplate") as refused:
-        Template(document, given, GROUP).planned()
+        Template(document, arguments, GROUP).planned()
     assert message in refused.value.message
 
 
@@ -116,6 +116,6 @@ def test_invalid_template_is_refused(
 def test_invalid_resource_is_refused(
     kind: str, version: str, name: str, body: dict[str, Any], code: str
 ) -> None:
-    found = problem(kind, version, name, body)
-    assert found is not None
-    assert found[0] == code
+    message = problem(kind, version, name, body)
+    assert message is not None
+    assert message[0] == code

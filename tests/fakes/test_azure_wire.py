@@ -297,7 +297,7 @@ def test_putting_a_name_again_succeeds_for_the_same_job_only(
 
 def test_a_request_without_a_valid_token_is_rejected(still: AzureCloud) -> None:
     path = job_path(still, "model")
-    expired, other = (
+    expired, foreign = (
         still.account.tokens.bearer(*claims)
         for claims in ((still.endpoint.url, -1), ("https://x.net",))
     )
@@ -306,7 +306,7 @@ def test_a_request_without_a_valid_token_is_rejected(still: AzureCloud) -> None:
             call(still, "GET", path, token=token)[1]["error"]["code"]
             == "InvalidAuthenticationToken"
         )
-    status, answer = call(still, "GET", path, token=other)
+    status, answer = call(still, "GET", path, token=foreign)
     assert (status, answer["error"]["code"]) == (401, "InvalidAuthenticationTokenAudience")
     status, answer = call(still, "GET", path.partition("?")[0])
     assert (status, answer["error"]["code"]) == (400, "MissingApiVersionParameter")
@@ -367,7 +367,7 @@ def test_computes_datastores_and_the_workspace_are_shown(still: AzureCloud, ml: 
     store = ml.datastores.get("workspaceblobstore", include_secrets=True)
     assert store.container_name == still.container
     assert "&srt=co&ss=bf&sp=rcuwdl&" in store.credentials.sas_token
-    assert [each.name for each in ml.datastores.list()] == [
+    assert [store.name for store in ml.datastores.list()] == [
         "workspaceblobstore",
         "workspaceartifactstore",
     ]
@@ -415,8 +415,8 @@ def test_what_the_sdk_sends_fits_this_schema_and_microsofts_own(
     if official is None:
         pytest.skip("Microsoft's schema is not at hand: name its folder by CLOUDTRAIN_AZURE_SCHEMA")
     assert official_violations(official, sent["properties"]) == []
-    for known in still.service.jobs.values():
-        assert official_violations(official, known.properties) == []
+    for stored in still.service.jobs.values():
+        assert official_violations(official, stored.properties) == []
 
 
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
@@ -473,6 +473,6 @@ def test_a_call_hangs_until_it_is_released(
     assert (name in still.service.jobs) == (kind == "hang")
     still.endpoint.release()
     waiting.join(20)
-    assert [each.name for each in got] == [name]
+    assert [entry.name for entry in got] == [name]
     assert still.endpoint.hanging == 0
     assert {TAG, "team"} <= still.service.jobs[name].tags.keys()

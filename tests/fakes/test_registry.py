@@ -34,30 +34,30 @@ def registry(request: pytest.FixtureRequest, docker: DockerClient) -> Iterator[R
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which `docker login` keeps what it was told."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "docker").mkdir()
     return tmp_path / "docker" / "config.json"
 
 
-def log_in(kept: Path, registry: Registry, login: RegistryLogin = ME) -> None:
+def log_in(config: Path, registry: Registry, login: RegistryLogin = ME) -> None:
     proof = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
-    kept.write_text(json.dumps({"auths": {registry.host: {"auth": proof}}}))
+    config.write_text(json.dumps({"auths": {registry.host: {"auth": proof}}}))
 
 
 def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(
-    registry: Registry, kept: Path
+    registry: Registry, config: Path
 ) -> None:
     digest = registry.put("team/train", "1", "amd64", kind=DOCKER)
-    log_in(kept, registry)
-    found = inspect_image(f"{registry.host}/team/train:1")
-    assert found == RegistryImage(digest, frozenset({"amd64"}))
+    log_in(config, registry)
+    image = inspect_image(f"{registry.host}/team/train:1")
+    assert image == RegistryImage(digest, frozenset({"amd64"}))
 
 
-def test_a_wrong_password_is_reported(registry: Registry, kept: Path) -> None:
+def test_a_wrong_password_is_reported(registry: Registry, config: Path) -> None:
     registry.put("team/train", "1", "amd64")
-    log_in(kept, registry, RegistryLogin("me", "wrong"))
+    log_in(config, registry, RegistryLogin("me", "wrong"))
     if registry.auth == "nothing":
         assert inspect_image(f"{registry.host}/team/train:1")
         return
@@ -68,18 +68,18 @@ def test_a_wrong_password_is_reported(registry: Registry, kept: Path) -> None:
         inspect_image(f"{registry.host}/team/train:1")
 
 
-def test_a_missing_tag_or_repository_is_not_found(registry: Registry, kept: Path) -> None:
-    log_in(kept, registry)
+def test_a_missing_tag_or_repository_is_not_found(registry: Registry, config: Path) -> None:
+    log_in(config, registry)
     digest = registry.put("team/train", "1", "amd64")
     assert inspect_image(f"{registry.host}/team/train@{digest}") == inspect_image(
         f"{registry.host}/team/train:1"
     )
-    for other in ("team/train:2", "team/other:1", f"team/train@sha256:{'0' * 64}"):
-        assert inspect_image(f"{registry.host}/{other}") is None
+    for reference in ("team/train:2", "team/other:1", f"team/train@sha256:{'0' * 64}"):
+        assert inspect_image(f"{registry.host}/{reference}") is None
 
 
 @pytest.fixture
-def plain(kept: Path, docker: DockerClient) -> Iterator[Registry]:
+def plain(config: Path, docker: DockerClient) -> Iterator[Registry]:
     """A registry that asks for nothing."""
     with Registry() as made:
         yield made
@@ -90,8 +90,8 @@ def test_the_architectures_of_an_image_and_of_an_index_are_read(
     plain: Registry, architectures: tuple[str, ...]
 ) -> None:
     digest = plain.put("train", "1", *architectures, kind=DOCKER)
-    found = inspect_image(f"{plain.host}/train:1")
-    assert found == RegistryImage(digest, frozenset(architectures))
+    image = inspect_image(f"{plain.host}/train:1")
+    assert image == RegistryImage(digest, frozenset(architectures))
 
 
 def nobody() -> str:
@@ -125,9 +125,9 @@ def test_an_image_for_another_architecture_is_refused_with_a_message(plain: Regi
 def test_a_registry_that_only_the_cloud_may_reach_is_a_warning(plain: Registry) -> None:
     for image, why in ((f"{nobody()}/train:1", "refused"), (f"{plain.host}/odd:1", "index")):
         plain.put_manifest("odd", "1", Manifest(INDEXES[OCI], b'{"config": 1}'))
-        told: list[str] = []
-        assert require_image(image, "amd64", told.append) == ""
-        [note] = told
+        messages: list[str] = []
+        assert require_image(image, "amd64", messages.append) == ""
+        [note] = messages
         assert note.startswith(
             f"the image {image} is not looked up before the start: Docker could not look up"
         )
@@ -148,22 +148,22 @@ def test_a_registry_that_only_the_cloud_may_reach_is_a_warning(plain: Registry) 
     ],
 )
 def test_without_an_engine_an_image_is_not_looked_up_and_that_is_reported(
-    monkeypatch: pytest.MonkeyPatch, kept: Path, error: CloudtrainError, message: str
+    monkeypatch: pytest.MonkeyPatch, config: Path, error: CloudtrainError, message: str
 ) -> None:
     def engine(_: float) -> None:
         raise error
 
     monkeypatch.setattr("cloudtrain.submission.registry.docker_engine", engine)
-    told: list[str] = []
-    assert require_image("registry.example.com/train:1", "amd64", told.append) == ""
-    [note] = told
+    messages: list[str] = []
+    assert require_image("registry.example.com/train:1", "amd64", messages.append) == ""
+    [note] = messages
     assert message in note
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential-no-such-helper not installed")
-def test_without_stored_credentials_there_is_no_login(kept: Path) -> None:
+def test_without_stored_credentials_there_is_no_login(config: Path) -> None:
     assert login_for("127.0.0.1:1") is None
-    kept.write_text("no JSON")
+    config.write_text("no JSON")
     assert login_for("127.0.0.1:1") is None
-    kept.write_text(json.dumps({"auths": {}, "credHelpers": {"127.0.0.1:1": "no-such-helper"}}))
+    config.write_text(json.dumps({"auths": {}, "credHelpers": {"127.0.0.1:1": "no-such-helper"}}))
     assert login_for("127.0.0.1:1") is None

@@ -133,14 +133,14 @@ class Cloud:
         job.
         """
         s3 = self.client("s3", direct=True)
-        found = {}
+        runs = {}
         for key in self.keys(prefix):
             try:
-                found[key] = s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+                runs[key] = s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
             except s3.exceptions.ClientError:  # moto says 500 where an object goes while it is read
                 if key in self.keys(key):
                     raise
-        return found
+        return runs
 
     def put(self, key: str, content: bytes = b"") -> None:
         """One object into the bucket."""

@@ -90,8 +90,10 @@ class ContainerGroup:
                 private=container_emulator.has_namespaces(),
             )
             # One machine has one set of ports, however many containers are on it.
-            own = self._environment(container, root) | env | {"CLOUDTRAIN_MASTER_PORT": str(port)}
-            self.nodes.append(Node(container.host, root, argv, own, self._write_line))
+            environment = (
+                self._environment(container, root) | env | {"CLOUDTRAIN_MASTER_PORT": str(port)}
+            )
+            self.nodes.append(Node(container.host, root, argv, environment, self._write_line))
 
     def poll(self) -> bool:
         """Whether all are over."""

@@ -55,10 +55,12 @@ class Ecr:
             raise ServiceError(
                 "UnknownOperationException", f"The requested operation {operation} is not known."
             )
-        found = violations(self._model.operation_model(operation).input_shape, dict(body))
-        if found:
-            told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
-            raise ServiceError("InvalidParameterException", f"Invalid parameter at {told}")
+        problems = violations(self._model.operation_model(operation).input_shape, dict(body))
+        if problems:
+            message = "; ".join(
+                f"'{dotted(problem.path)}': {problem.message}" for problem in problems
+            )
+            raise ServiceError("InvalidParameterException", f"Invalid parameter at {message}")
         return self._operations[operation](body)
 
     def create_repository(self, name: str) -> None:
@@ -66,16 +68,16 @@ class Ecr:
         self.repositories.add(name)
 
     def _login(self, body: Body) -> dict[str, Any]:
-        for wanted in body.get("registryIds", [self.account.account]):
-            self._check(wanted)
+        for registry_id in body.get("registryIds", [self.account.account]):
+            self._check(registry_id)
         endpoint = f"https://{self.account.account}.dkr.ecr.{self.account.region}.amazonaws.com"
         token = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
-        told = {
+        answer = {
             "authorizationToken": token,
             "expiresAt": time.time() + LIFE_SECONDS,
             "proxyEndpoint": endpoint,
         }
-        return {"authorizationData": [told]}
+        return {"authorizationData": [answer]}
 
     def _repositories(self, body: Body) -> dict[str, Any]:
         """Those that are named: one that is not there refuses the whole call (API reference,
@@ -95,21 +97,21 @@ class Ecr:
         accepted = body.get("acceptedMediaTypes", [DOCKER])
         images: list[dict[str, Any]] = []
         failures: list[dict[str, Any]] = []
-        for wanted in body["imageIds"]:
-            reference = wanted.get("imageDigest") or wanted.get("imageTag") or ""
+        for image_id in body["imageIds"]:
+            reference = image_id.get("imageDigest") or image_id.get("imageTag") or ""
             stored = self.images.find(name, reference)
             if self.failure:
                 failures.append(
-                    {"imageId": wanted, "failureCode": self.failure, "failureReason": "because"}
+                    {"imageId": image_id, "failureCode": self.failure, "failureReason": "because"}
                 )
                 continue
             if stored is None or stored.kind not in accepted:
-                failures.append({"imageId": wanted, **_failure(wanted)})
+                failures.append({"imageId": image_id, **_failure(image_id)})
                 continue
-            told = {"imageManifest": stored.text.decode(), "imageManifestMediaType": stored.kind}
+            answer = {"imageManifest": stored.text.decode(), "imageManifestMediaType": stored.kind}
             place = {"registryId": self.account.account, "repositoryName": name}
             images.append(
-                {**place, "imageId": {**wanted, "imageDigest": digest_of(stored.text)}, **told}
+                {**place, "imageId": {**image_id, "imageDigest": digest_of(stored.text)}, **answer}
             )
         return {"images": images, "failures": failures}
 
@@ -146,9 +148,9 @@ class Ecr:
             )
 
 
-def _failure(wanted: Body) -> dict[str, str]:
-    digest = wanted.get("imageDigest")
-    if not wanted:
+def _failure(image_id: Body) -> dict[str, str]:
+    digest = image_id.get("imageDigest")
+    if not image_id:
         code = "MissingDigestAndTag"
         reason = "Invalid request parameters: both tag and digest cannot be null"
     elif digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):

@@ -127,8 +127,8 @@ class Job:
             self._kept_until or ended + self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"]
         )
         status = "Available" if time.time() < until else "Terminated"
-        kept = math.ceil(min(time.time(), until) - ended)
-        return {"Status": status, "ResourceRetainedBillableTimeInSeconds": max(0, kept)}
+        seconds = math.ceil(min(time.time(), until) - ended)
+        return {"Status": status, "ResourceRetainedBillableTimeInSeconds": max(0, seconds)}
 
     def tag_list(self) -> list[dict[str, str]]:
         """Its tags as the API writes them."""
@@ -142,14 +142,14 @@ class Job:
     def enter(self, secondary: str, *, status: str = "") -> None:
         """Another phase begins, and the one before it ends."""
         with self._lock:
-            now = time.time()
+            moment = time.time()
             transitions = self._facts["SecondaryStatusTransitions"]
             if transitions:
-                transitions[-1]["EndTime"] = now
+                transitions[-1]["EndTime"] = moment
             transitions.append(
-                {"Status": secondary, "StartTime": now, "StatusMessage": MESSAGES[secondary]}
+                {"Status": secondary, "StartTime": moment, "StatusMessage": MESSAGES[secondary]}
             )
-            self._facts |= {"SecondaryStatus": secondary, "LastModifiedTime": now}
+            self._facts |= {"SecondaryStatus": secondary, "LastModifiedTime": moment}
             if status:
                 self._facts["TrainingJobStatus"] = status
 

@@ -50,11 +50,11 @@ class LogGroup:
         """Take one line. CloudWatch holds no empty ones."""
         for listener in list(self.listeners):
             listener(stream, line)
-        now = time.time()
+        moment = time.time()
         text = line.decode("utf-8", "replace")
         for start in range(0, len(text), MAX_CHARACTERS):
             part = text[start : start + MAX_CHARACTERS]
-            self._lines.append(Line(now + self.lag_seconds, stream, int(now * 1000), part))
+            self._lines.append(Line(moment + self.lag_seconds, stream, int(moment * 1000), part))
 
     def close(self) -> None:
         """Send what is due, drop what is late."""

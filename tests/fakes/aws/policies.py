@@ -32,12 +32,12 @@ class Attempt:
 
 def statements(policies: Iterable[Mapping[str, Any]]) -> list[Statement]:
     """All statements of policy documents."""
-    return [each for policy in policies for each in _listed(policy["Statement"])]
+    return [statement for policy in policies for statement in _listed(policy["Statement"])]
 
 
 def is_allowed(attempt: Attempt, policy: Iterable[Statement]) -> bool:
     """Whether identity-based statements allow it: none denies it, and one allows it."""
-    effects = {each["Effect"] for each in policy if _applies(each, attempt)}
+    effects = {statement["Effect"] for statement in policy if _applies(statement, attempt)}
     return effects == {"Allow"}
 
 
@@ -54,17 +54,17 @@ def require(attempt: Attempt, policy: Iterable[Statement], who: str) -> None:
 
 def without(action: str, policy: Iterable[Statement]) -> list[Statement]:
     """The statements without one action; one that has no other goes."""
-    kept = [
-        {**each, "Action": [name for name in _listed(each["Action"]) if name != action]}
-        for each in policy
+    statements = [
+        {**statement, "Action": [name for name in _listed(statement["Action"]) if name != action]}
+        for statement in policy
     ]
-    return [each for each in kept if each["Action"]]
+    return [statement for statement in statements if statement["Action"]]
 
 
 def actions(policy: Iterable[Statement]) -> Iterator[str]:
     """Every action that is named."""
-    for each in policy:
-        yield from _listed(each["Action"])
+    for statement in policy:
+        yield from _listed(statement["Action"])
 
 
 def resources(statement: Statement) -> list[str]:
@@ -99,19 +99,19 @@ def _resolved(resource: Any, context: Mapping[str, str]) -> list[str]:
     After "IAM policy elements: Variables and tags": a variable without a value makes its statement
     void.
     """
-    found = [(each, set(_VARIABLE.findall(each))) for each in _listed(resource)]
-    known = [(each, names) for each, names in found if names <= context.keys()]
-    return [_VARIABLE.sub(lambda match: context[match[1]], each) for each, _ in known]
+    patterns = [(pattern, set(_VARIABLE.findall(pattern))) for pattern in _listed(resource)]
+    resolvable = [(pattern, names) for pattern, names in patterns if names <= context.keys()]
+    return [_VARIABLE.sub(lambda match: context[match[1]], pattern) for pattern, _ in resolvable]
 
 
-def _holds(operator: str, wanted: Mapping[str, Any], context: Mapping[str, str]) -> bool:
+def _holds(operator: str, expected: Mapping[str, Any], context: Mapping[str, str]) -> bool:
     """All keys must match, each by any of its values; a key that the request lacks does not match.
 
     `Null` asks whether the request lacks a key: "true" or "false".
     """
     if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool", "Null"):
         raise ValueError(f"an operator that this does not know: {operator}")
-    for key, values in wanted.items():
+    for key, values in expected.items():
         if operator == "Null":
             if str(key not in context).lower() not in _listed(values):
                 return False

@@ -30,10 +30,10 @@ Body = Mapping[str, Any]
 
 def listed(jobs: Sequence[Job], body: Body) -> dict[str, Any]:
     """ListTrainingJobs' answer."""
-    known = {"NameContains", "StatusEquals", "SortBy", "SortOrder", "MaxResults", "NextToken"}
-    if set(body) - known:
-        raise invalid(f"Not part of this imitation: {', '.join(sorted(set(body) - known))}")
-    found = [
+    supported = {"NameContains", "StatusEquals", "SortBy", "SortOrder", "MaxResults", "NextToken"}
+    if set(body) - supported:
+        raise invalid(f"Not part of this imitation: {', '.join(sorted(set(body) - supported))}")
+    matches = [
         job
         for job in jobs
         if body.get("NameContains", "").lower() in job.name.lower()
@@ -45,15 +45,17 @@ def listed(jobs: Sequence[Job], body: Body) -> dict[str, Any]:
         "Status": "TrainingJobStatus",
     }
     page, token = _page(
-        found, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending")
+        matches, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending")
     )
-    told = [{key: value for key, value in job.describe().items() if key in SUMMARY} for job in page]
-    return {"TrainingJobSummaries": told, **token}
+    summaries = [
+        {key: value for key, value in job.describe().items() if key in SUMMARY} for job in page
+    ]
+    return {"TrainingJobSummaries": summaries, **token}
 
 
 def listed_trials(tuning: TuningJob, body: Body) -> dict[str, Any]:
     """ListTrainingJobsForHyperParameterTuningJob's answer."""
-    known = {
+    supported = {
         "HyperParameterTuningJobName",
         "StatusEquals",
         "SortBy",
@@ -61,12 +63,12 @@ def listed_trials(tuning: TuningJob, body: Body) -> dict[str, Any]:
         "MaxResults",
         "NextToken",
     }
-    if set(body) - known or body.get("SortBy", "Name") not in ("Name", "CreationTime"):
+    if set(body) - supported or body.get("SortBy", "Name") not in ("Name", "CreationTime"):
         raise invalid("Not part of this imitation.")
-    wanted = body.get("StatusEquals")
-    found = [job for job in list(tuning.trials) if wanted in (None, job["TrainingJobStatus"])]
+    status = body.get("StatusEquals")
+    jobs = [job for job in list(tuning.trials) if status in (None, job["TrainingJobStatus"])]
     key = {"Name": "TrainingJobName", "CreationTime": "CreationTime"}[body.get("SortBy", "Name")]
-    page, token = _page(found, body, key, body.get("SortOrder", "Ascending"))
+    page, token = _page(jobs, body, key, body.get("SortOrder", "Ascending"))
     return {"TrainingJobSummaries": [tuning.summary(job) for job in page], **token}
 
 
@@ -78,16 +80,20 @@ def searched(jobs: Sequence[Job], body: Body, members: Container[str]) -> dict[s
     if set(expression) - {"Filters", "Operator"} or expression.get("Operator", "And") != "And":
         raise invalid("This imitation knows Filters that are joined by And.")
     filters = expression.get("Filters", [])
-    found = [job for job in jobs if all(_matches(job, each) for each in filters)]
+    matches = [job for job in jobs if all(_matches(job, condition) for condition in filters)]
     key = body.get("SortBy", "LastModifiedTime")
     if key not in ("CreationTime", "LastModifiedTime", "TrainingJobName"):
         raise invalid(f"This imitation does not sort by {key}.")
-    page, token = _page(found, body, key, body.get("SortOrder", "Descending"))
+    page, token = _page(matches, body, key, body.get("SortOrder", "Descending"))
     results = []
     for job in page:
         described = {key: value for key, value in job.describe().items() if key in members}
         results.append({"TrainingJob": described | {"Tags": job.tag_list()}})
-    return {"Results": results, "TotalHits": {"Value": len(found), "Relation": "EqualTo"}, **token}
+    return {
+        "Results": results,
+        "TotalHits": {"Value": len(matches), "Relation": "EqualTo"},
+        **token,
+    }
 
 
 TIMES = ("CreationTime", "LastModifiedTime")

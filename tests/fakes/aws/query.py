@@ -18,8 +18,8 @@ from tests.fakes.messages import Request, Response
 def document_of(request: Request, shape: Any) -> dict[str, Any]:
     """The parameters of a request."""
     form = dict(parse_qsl(request.body.decode(), keep_blank_values=True))
-    found: dict[str, Any] = _value(form, "", shape) or {}
-    return found
+    arguments: dict[str, Any] = _value(form, "", shape) or {}
+    return arguments
 
 
 def _value(form: dict[str, str], prefix: str, shape: Any) -> Any:
@@ -27,9 +27,11 @@ def _value(form: dict[str, str], prefix: str, shape: Any) -> Any:
         return {}
     if shape.type_name == "structure":
         members = {
-            name: _value(form, f"{prefix}{name}.", each) for name, each in shape.members.items()
+            name: _value(form, f"{prefix}{name}.", member) for name, member in shape.members.items()
         }
-        return {name: each for name, each in members.items() if each not in (None, {}, [])} or None
+        return {
+            name: member for name, member in members.items() if member not in (None, {}, [])
+        } or None
     if shape.type_name == "list":
         numbers = sorted(
             {
@@ -59,8 +61,8 @@ def response_of(operation: Any, document: dict[str, Any]) -> Response:
     shape = operation.output_shape
     inner = "".join(_members(document, shape)) if shape is not None else ""
     wrapped = f"<{name}Result>{inner}</{name}Result>" if shape is not None else ""
-    about = "<ResponseMetadata><RequestId>loopback</RequestId></ResponseMetadata>"
-    text = f"<{name}Response>{wrapped}{about}</{name}Response>"
+    metadata = "<ResponseMetadata><RequestId>loopback</RequestId></ResponseMetadata>"
+    text = f"<{name}Response>{wrapped}{metadata}</{name}Response>"
     return Response(200, [("Content-Type", "text/xml")], f'<?xml version="1.0"?>{text}'.encode())
 
 
@@ -73,7 +75,7 @@ def _xml(value: Any, shape: Any) -> str:
     if shape.type_name == "structure":
         return "".join(_members(value, shape))
     if shape.type_name == "list":
-        return "".join(f"<member>{_xml(each, shape.member)}</member>" for each in value)
+        return "".join(f"<member>{_xml(item, shape.member)}</member>" for item in value)
     if shape.type_name == "timestamp":
         return datetime.datetime.fromtimestamp(value, datetime.UTC).isoformat()
     return escape(str(value).lower() if isinstance(value, bool) else str(value))

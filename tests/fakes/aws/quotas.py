@@ -43,10 +43,12 @@ class Quotas:
             raise ServiceError(
                 "UnknownOperationException", f"The requested operation {operation} is not known."
             )
-        found = violations(self._model.operation_model(operation).input_shape, dict(body))
-        if found:
-            told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
-            raise ServiceError("IllegalArgumentException", told)
+        problems = violations(self._model.operation_model(operation).input_shape, dict(body))
+        if problems:
+            message = "; ".join(
+                f"'{dotted(problem.path)}': {problem.message}" for problem in problems
+            )
+            raise ServiceError("IllegalArgumentException", message)
         if body["ServiceCode"] != "sagemaker":
             raise ServiceError(
                 "NoSuchResourceException", "The request failed because the service does not exist."

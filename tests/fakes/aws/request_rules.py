@@ -67,8 +67,8 @@ def _resources(body: Body) -> Iterator[str]:
     spot = body.get("EnableManagedSpotTraining", False)
     preferences = resources.get("InstancePreferences")
     if preferences:
-        others = ("InstanceType", "InstanceGroups", "InstancePlacementConfig")
-        taken = [name for name in others if name in resources] + (
+        exclusive = ("InstanceType", "InstanceGroups", "InstancePlacementConfig")
+        taken = [name for name in exclusive if name in resources] + (
             ["EnableManagedSpotTraining"] if spot else []
         )
         if taken:

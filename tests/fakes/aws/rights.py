@@ -82,8 +82,8 @@ def _tag_keys(call: Call, body: Mapping[str, Any], account: Account) -> dict[str
         return {}
     resource = _resource(call, body, account)
     present = {f"aws:ResourceTag/{key}": value for key, value in account.tags(resource).items()}
-    given = {f"aws:RequestTag/{each['Key']}": each["Value"] for each in body.get("Tags", ())}
-    return {**present, **given}
+    request_tags = {f"aws:RequestTag/{tag['Key']}": tag["Value"] for tag in body.get("Tags", ())}
+    return {**present, **request_tags}
 
 
 def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
@@ -94,29 +94,29 @@ def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
     if not key:
         return
     reads = request.method in ("GET", "HEAD")
-    about = account.storage.about(bucket, key)
-    if reads and about is None:  # who may not list does not learn that it is missing
+    head = account.storage.about(bucket, key)
+    if reads and head is None:  # who may not list does not learn that it is missing
         yield Attempt(action="s3:ListBucket", resource=f"arn:aws:s3:::{bucket}")
     key_arn = request.headers.get(_KMS_HEADER, "")
     if key_arn:
         yield Attempt(action="kms:GenerateDataKey", resource=key_arn)
         if "uploads" in urlsplit(request.target).query:  # the parts are put together again
             yield Attempt(action="kms:Decrypt", resource=key_arn)
-    if request.method == "GET" and about and about.get("SSEKMSKeyId"):
-        yield Attempt(action="kms:Decrypt", resource=about["SSEKMSKeyId"])
+    if request.method == "GET" and head and head.get("SSEKMSKeyId"):
+        yield Attempt(action="kms:Decrypt", resource=head["SSEKMSKeyId"])
 
 
 def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
-    here = f"{account.region}:{account.account}"
+    scope = f"{account.region}:{account.account}"
     if call.service == "sagemaker":
         name = body.get("TrainingJobName")
         sweep = body.get("HyperParameterTuningJobName")
         if sweep:
-            return f"arn:aws:sagemaker:{here}:hyper-parameter-tuning-job/{sweep}"
+            return f"arn:aws:sagemaker:{scope}:hyper-parameter-tuning-job/{sweep}"
         return account.arn(name) if name else str(body.get("ResourceArn", "*"))
     if call.service == "logs":
         stream = f":log-stream:{body['logStreamName']}" if "logStreamName" in body else ""
-        return f"arn:aws:logs:{here}:log-group:{body['logGroupName']}{stream}"
+        return f"arn:aws:logs:{scope}:log-group:{body['logGroupName']}{stream}"
     if call.service == "ecr" and "repositoryName" in body:
         registry = body.get("registryId", account.account)
         return f"arn:aws:ecr:{account.region}:{registry}:repository/{body['repositoryName']}"
@@ -129,9 +129,9 @@ def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
     if call.service == "kms":
         return str(body["KeyId"])
     if call.service == "secretsmanager":
-        return f"arn:aws:secretsmanager:{here}:secret:{body['SecretId']}-a1B2c3"
+        return f"arn:aws:secretsmanager:{scope}:secret:{body['SecretId']}-a1B2c3"
     if call.service == "ssm":
-        return f"arn:aws:ssm:{here}:parameter/{body['Name'].lstrip('/')}"
+        return f"arn:aws:ssm:{scope}:parameter/{body['Name'].lstrip('/')}"
     return "*"
 
 
@@ -159,17 +159,17 @@ def check_stage(stage: str, body: Mapping[str, Any], account: Account) -> str:
 
 def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
     """Network and key are tried when the job is asked for."""
-    here = f"arn:aws:ec2:{account.region}:{account.account}"
+    scope = f"arn:aws:ec2:{account.region}:{account.account}"
     network = body.get("VpcConfig", {"Subnets": [], "SecurityGroupIds": []})
     for name in _LOOK if network["Subnets"] else ():
         yield Attempt(action=f"ec2:Describe{name}")
-    interfaces = [f"{here}:network-interface/eni-1"] if network["Subnets"] else []
+    interfaces = [f"{scope}:network-interface/eni-1"] if network["Subnets"] else []
     for name in (*_JOIN, "DeleteNetworkInterfacePermission"):
         for arn in interfaces:
             yield Attempt(action=f"ec2:{name}", resource=arn)
     for arn in (
-        *(f"{here}:subnet/{each}" for each in network["Subnets"]),
-        *(f"{here}:security-group/{each}" for each in network["SecurityGroupIds"]),
+        *(f"{scope}:subnet/{subnet}" for subnet in network["Subnets"]),
+        *(f"{scope}:security-group/{group}" for group in network["SecurityGroupIds"]),
     ):
         yield Attempt(action="ec2:CreateNetworkInterface", resource=arn)
     keys = {
@@ -186,8 +186,8 @@ def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
 
 
 def _image(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
-    registry, _, rest = body["AlgorithmSpecification"]["TrainingImage"].partition(".")
-    name = rest.partition("/")[2].partition(":")[0].partition("@")[0]
+    registry, _, remaining = body["AlgorithmSpecification"]["TrainingImage"].partition(".")
+    name = remaining.partition("/")[2].partition(":")[0].partition("@")[0]
     yield Attempt(action="ecr:GetAuthorizationToken")
     for action in _PULL:
         arn = f"arn:aws:ecr:{account.region}:{registry}:repository/{name}"

@@ -75,12 +75,12 @@ class _JobRun:
         until = self._wait_limit() if job.spot else began + patience
         resources = job.body["ResourceConfig"]
         while True:
-            found = [
+            usable = [
                 choice
                 for choice in instance_choices(resources)
                 if choice[0] not in self.account.capacity
             ]
-            if found:
+            if usable:
                 break
             if time.time() > until:
                 if job.spot:
@@ -93,9 +93,9 @@ class _JobRun:
             if job["SecondaryStatus"] != "Pending":
                 job.enter("Pending")
             self._pause()
-        job.machines = found[0]
+        job.machines = usable[0]
         if "InstancePreferences" in resources:
-            chosen = {"SelectedInstanceType": found[0][0], "SelectedInstanceCount": found[0][1]}
+            chosen = {"SelectedInstanceType": usable[0][0], "SelectedInstanceCount": usable[0][1]}
             job.update(ResourceConfig={**resources, **chosen})
 
     def _attempt(self, folder: Path) -> None:
@@ -110,7 +110,7 @@ class _JobRun:
         group = ContainerGroup(
             contract, folder, account.env, account.logs.write_line if has_log else _drop_line
         )
-        kept = Checkpoints(
+        checkpoints = Checkpoints(
             account.storage,
             contract.checkpoints_uri,
             [root / contract.checkpoints for root in group.roots],
@@ -126,7 +126,7 @@ class _JobRun:
         group.build()
         self._require("download", "Data download failed")
         self._download(contract, group)
-        kept.restore()
+        checkpoints.restore()
         self._pause()
         job.enter("DownloadingTrainingImage")
         self._pause()
@@ -140,11 +140,11 @@ class _JobRun:
         job.enter("Training")
         try:
             self._start(group)
-            why, first = self._watch(group, kept, contract)
+            why, first = self._watch(group, checkpoints, contract)
         finally:
             group.end()
         self._require("checkpoints", "Checkpoint upload failed")
-        kept.sync(last=True)
+        checkpoints.sync(last=True)
         boards.sync(last=True)
         if why == "interrupted":
             self._interrupted()
@@ -159,15 +159,15 @@ class _JobRun:
     def _download(self, contract: TrainingJob, group: ContainerGroup) -> None:
         """Each node has a copy of its own of every channel."""
         for channel in contract.channels:
-            first, *others = (root / channel.folder for root in group.roots)
+            first, *remaining = (root / channel.folder for root in group.roots)
             if not self.account.storage.download(channel.uri, first):
                 bucket = channel.uri.partition("://")[2].partition("/")[0]
                 reason = no_objects(
                     channel.uri, bucket, self.job.body["RoleArn"], self.account.region
                 )
                 raise JobEnded("Failed", reason=f"ClientError: Data download failed: {reason}")
-            for other in others:
-                shutil.copytree(first, other, dirs_exist_ok=True)
+            for second in remaining:
+                shutil.copytree(first, second, dirs_exist_ok=True)
 
     def _start(self, group: ContainerGroup) -> None:
         try:
@@ -179,30 +179,30 @@ class _JobRun:
             raise JobEnded("Failed", reason=reason) from None
 
     def _watch(
-        self, group: ContainerGroup, kept: Checkpoints, contract: TrainingJob
+        self, group: ContainerGroup, checkpoints: Checkpoints, contract: TrainingJob
     ) -> tuple[str, Node | None]:
         """Until all containers are over: why they were ended, if they were, and the node that
         failed first.
         """
         began = synced = time.monotonic()
-        given = self.account.grace_seconds
-        grace = contract.grace_seconds if given is None else given
+        seconds_to_stop = self.account.grace_seconds
+        grace = contract.grace_seconds if seconds_to_stop is None else seconds_to_stop
         self.runtime_limit = began + contract.max_runtime_seconds - self.trained_seconds
         why = ""
         deadline = 0.0
         first = None
         while not group.poll():
-            now = time.monotonic()
+            moment = time.monotonic()
             first = first or next((node for node in group.nodes if node.code), None)
             if not why:
                 why = self._reason(first)
                 if why:
-                    deadline = now + grace
+                    deadline = moment + grace
                     group.terminate()
-            elif now > deadline or self.account.closing.is_set():
+            elif moment > deadline or self.account.closing.is_set():
                 group.end()
-            if now > synced + SYNC_SECONDS:
-                kept.sync()
+            if moment > synced + SYNC_SECONDS:
+                checkpoints.sync()
                 synced = time.monotonic()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.trained_seconds += time.monotonic() - began

@@ -90,14 +90,14 @@ class SageMaker:
             raise ServiceError(
                 "UnknownOperationException", f"The requested operation {operation} is not known."
             )
-        found = violations(self.model.operation_model(operation).input_shape, dict(body))
-        if found:
-            several = "errors" if len(found) > 1 else "error"
-            told = "; ".join(
-                f"Value at '{dotted(each.path)}' failed to satisfy constraint: {each.message}"
-                for each in found
+        problems = violations(self.model.operation_model(operation).input_shape, dict(body))
+        if problems:
+            several = "errors" if len(problems) > 1 else "error"
+            message = "; ".join(
+                f"Value at '{dotted(problem.path)}' failed to satisfy constraint: {problem.message}"
+                for problem in problems
             )
-            raise invalid(f"{len(found)} validation {several} detected: {told}")
+            raise invalid(f"{len(problems)} validation {several} detected: {message}")
         return self._operations[operation](dict(body))
 
     def interrupt(self, name: str) -> None:

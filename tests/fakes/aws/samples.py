@@ -70,7 +70,7 @@ def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
         ]
     except logs.exceptions.ResourceNotFoundException:
         return {}
-    found = {}
+    samples = {}
     for stream in streams:
         question = {
             "logGroupName": GROUP,
@@ -78,8 +78,8 @@ def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
             "startFromHead": True,
         }
         events = logs.get_log_events(**question)["events"]
-        found[stream["logStreamName"].partition("/")[2]] = [event["message"] for event in events]
-    return found
+        samples[stream["logStreamName"].partition("/")[2]] = [event["message"] for event in events]
+    return samples
 
 
 def wait_for_output(cloud: Cloud, name: str, text: str, times: int = 1) -> None:

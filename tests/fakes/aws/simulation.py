@@ -47,7 +47,7 @@ class Simulation:
         if wrong:
             raise ServiceError("ValidationError", f"Invalid Entity Action: {', '.join(wrong)}", 400)
         entries = body.get("ContextEntries", [])
-        context = {each["ContextKeyName"]: each["ContextKeyValues"][0] for each in entries}
+        context = {entry["ContextKeyName"]: entry["ContextKeyValues"][0] for entry in entries}
         policy = list(self._statements(body["PolicySourceArn"]))
         results = [
             {
@@ -63,14 +63,14 @@ class Simulation:
         return {"IsTruncated": False, "EvaluationResults": results}
 
     def _statements(self, principal: str) -> Iterator[Statement]:
-        found = _PRINCIPAL.fullmatch(principal)
-        if found is None:
+        match = _PRINCIPAL.fullmatch(principal)
+        if match is None:
             message = (
                 f"Invalid Entity Arn: {principal} does not clearly define entity type and name."
             )
             raise ServiceError("InvalidInput", message, 400)
-        kind = found["kind"]
-        name = found["name"]
+        kind = match["kind"]
+        name = match["name"]
         iam = self._iam
         key = {f"{kind.capitalize()}Name": name}
         try:
@@ -96,7 +96,7 @@ def decision(attempt: Attempt, policy: list[Statement]) -> str:
     """`allowed`, `explicitDeny` or `implicitDeny`."""
     if is_allowed(attempt, policy):
         return "allowed"
-    without_denials = [each for each in policy if each["Effect"] == "Allow"]
+    without_denials = [statement for statement in policy if statement["Effect"] == "Allow"]
     return "explicitDeny" if is_allowed(attempt, without_denials) else "implicitDeny"
 
 

@@ -32,10 +32,10 @@ class Storage:
     def about(self, bucket: str, key: str) -> dict[str, Any] | None:
         """What HeadObject says of an object; None if there is none."""
         try:
-            found: dict[str, Any] = self._client.head_object(Bucket=bucket, Key=key)
+            head: dict[str, Any] = self._client.head_object(Bucket=bucket, Key=key)
         except ClientError:
             return None
-        return found
+        return head
 
     def has_objects(self, uri: str) -> bool:
         """Whether any object's name begins with this."""
@@ -49,13 +49,13 @@ class Storage:
         many there were.
         """
         bucket, prefix = _parts(uri)
-        found = 0
+        count = 0
         for key in self._keys(bucket, prefix):
-            found += 1
+            count += 1
             path = folder / inside(key, prefix)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self._client.get_object(Bucket=bucket, Key=key)["Body"].read())
-        return found
+        return count
 
     def store(self, content: bytes, uri: str) -> None:
         """One object."""
@@ -125,9 +125,9 @@ class Checkpoints:
             ):  # one that is renamed or deleted meanwhile is passed over
                 for path in (Path(folder, name) for name in sorted(names)):
                     with suppress(FileNotFoundError):
-                        about = path.stat()
+                        status = path.stat()
                         if path.is_file():
-                            yield path, (about.st_mtime_ns, about.st_size)
+                            yield path, (status.st_mtime_ns, status.st_size)
 
     def _name(self, path: Path) -> str:
         return next(
@@ -141,13 +141,13 @@ def archive(folders: Sequence[Path]) -> bytes | None:
     """A .tar.gz of what is in all these folders together, the first node's where names clash; None
     for nothing.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
-            found.setdefault(path.relative_to(folder).as_posix(), path)
-    if not found:
+            files.setdefault(path.relative_to(folder).as_posix(), path)
+    if not files:
         return None
-    return _packed(found)
+    return _packed(files)
 
 
 def empty_archive() -> bytes:
@@ -155,10 +155,10 @@ def empty_archive() -> bytes:
     return _packed({})
 
 
-def _packed(found: dict[str, Path]) -> bytes:
+def _packed(files: dict[str, Path]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as tar:
-        for name, path in sorted(found.items()):
+        for name, path in sorted(files.items()):
             tar.add(path, name, recursive=False)
     return content.getvalue()
 

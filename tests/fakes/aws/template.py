@@ -55,25 +55,30 @@ def read_template(text: str) -> dict[str, Any]:
     return document
 
 
-def parameter_values(template: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+def parameter_values(template: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[str, str]:
     """All parameters with their values. ServiceError as "Parameters" of the user guide says."""
     declared = template.get("Parameters", {})
-    unknown = [name for name in given if name not in declared]
+    unknown = [name for name in arguments if name not in declared]
     if unknown:
         raise invalid(f"Parameters: [{', '.join(unknown)}] do not exist in the template")
     missing = [
-        name for name, each in declared.items() if "Default" not in each and name not in given
+        name
+        for name, parameter in declared.items()
+        if "Default" not in parameter and name not in arguments
     ]
     if missing:
         raise invalid(f"Parameters: [{', '.join(missing)}] must have values")
-    values = {name: str(given.get(name, each.get("Default"))) for name, each in declared.items()}
-    for name, each in declared.items():
-        _check_parameter(name, each, values[name])
+    values = {
+        name: str(arguments.get(name, parameter.get("Default")))
+        for name, parameter in declared.items()
+    }
+    for name, parameter in declared.items():
+        _check_parameter(name, parameter, values[name])
     return values
 
 
 def _check_parameter(name: str, declared: Mapping[str, Any], value: str) -> None:
-    allowed = [str(each) for each in declared.get("AllowedValues", [])]
+    allowed = [str(value) for value in declared.get("AllowedValues", [])]
     if allowed and value not in allowed:
         raise invalid(f"Parameter '{name}' must be one of AllowedValues")
     if "AllowedPattern" in declared and not re.fullmatch(declared["AllowedPattern"], value):
@@ -127,36 +132,38 @@ class Resolver:
         """The resources whose conditions hold, as they stand in the template."""
         every = self.template["Resources"]
         return {
-            name: each
-            for name, each in every.items()
-            if "Condition" not in each or self.is_true(each["Condition"])
+            name: resource
+            for name, resource in every.items()
+            if "Condition" not in resource or self.is_true(resource["Condition"])
         }
 
     def properties(self, name: str) -> dict[str, Any]:
         """A resource's properties, resolved."""
-        found: dict[str, Any] = self.value(self.template["Resources"][name].get("Properties", {}))
-        return found
+        resolved: dict[str, Any] = self.value(
+            self.template["Resources"][name].get("Properties", {})
+        )
+        return resolved
 
     def outputs(self) -> dict[str, str]:
         """The outputs whose conditions hold."""
         every = self.template.get("Outputs", {}).items()
         held = {
-            key: each
-            for key, each in every
-            if "Condition" not in each or self.is_true(each["Condition"])
+            key: output
+            for key, output in every
+            if "Condition" not in output or self.is_true(output["Condition"])
         }
-        return {key: str(self.value(each["Value"])) for key, each in held.items()}
+        return {key: str(self.value(output["Value"])) for key, output in held.items()}
 
     def value(self, of: Any) -> Any:
         """Any part of the template, resolved."""
         if isinstance(of, list):
-            return [each for each in map(self.value, of) if each is not NO_VALUE]
+            return [item for item in map(self.value, of) if item is not NO_VALUE]
         if not isinstance(of, dict):
             return of
         if len(of) == 1 and (function := _function(next(iter(of)))):
             return function(self, next(iter(of.values())))
-        found = {key: self.value(each) for key, each in of.items()}
-        return {key: each for key, each in found.items() if each is not NO_VALUE}
+        resolved = {key: self.value(item) for key, item in of.items()}
+        return {key: item for key, item in resolved.items() if item is not NO_VALUE}
 
     def ref(self, name: str) -> Any:
         if name == "AWS::NoValue":
@@ -183,13 +190,13 @@ class Resolver:
     def sub(self, of: Any) -> str:
         text, names = (of, {}) if isinstance(of, str) else (of[0], self.value(of[1]))
 
-        def found(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             name = match[1]
             if name in names:
                 return str(names[name])
             return str(self.attribute(name.split(".", 1)) if "." in name else self.ref(name))
 
-        return re.sub(r"\$\{([^!}]+)\}", found, text).replace(
+        return re.sub(r"\$\{([^!}]+)\}", replacement, text).replace(
             "${!", "${"
         )  # "${!x}" stands for the text "${x}"
 

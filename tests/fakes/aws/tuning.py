@@ -59,8 +59,8 @@ class TuningJob:
         self._lock = threading.RLock()
         self._points = _points(self.config)
         self._rules = [
-            (each["Name"], re.compile(each["Regex"]))
-            for each in self.definition["AlgorithmSpecification"]["MetricDefinitions"]
+            (definition["Name"], re.compile(definition["Regex"]))
+            for definition in self.definition["AlgorithmSpecification"]["MetricDefinitions"]
         ]
 
     @property
@@ -101,7 +101,7 @@ class TuningJob:
     def describe(self) -> Document:
         """DescribeHyperParameterTuningJob's answer."""
         states = [job["TrainingJobStatus"] for job in self.trials]
-        told = [self.summary(job)["ObjectiveStatus"] for job in self.trials]
+        statuses = [self.summary(job)["ObjectiveStatus"] for job in self.trials]
         facts = {
             **{key: value for key, value in self.body.items() if key != "Tags"},
             "HyperParameterTuningJobArn": self.arn,
@@ -116,7 +116,7 @@ class TuningJob:
                 "Stopped": states.count("Stopped"),
             },
             "ObjectiveStatusCounters": {
-                each: told.count(each) for each in ("Succeeded", "Pending", "Failed")
+                status: statuses.count(status) for status in ("Succeeded", "Pending", "Failed")
             },
             **({"HyperParameterTuningEndTime": self.ended} if self.ended else {}),
             **({"FailureReason": self.reason} if self.reason else {}),
@@ -127,7 +127,7 @@ class TuningJob:
         """One HyperParameterTrainingJobSummary."""
         described = job.describe()
         values = self.values.get(job.name, [])
-        found: Document = {
+        description: Document = {
             key: described[key]
             for key in (
                 *(
@@ -142,19 +142,21 @@ class TuningJob:
             if key in described
         }
         tuned = {
-            each["Name"] for kind in KINDS for each in self.config["ParameterRanges"].get(kind, [])
+            parameter["Name"]
+            for kind in KINDS
+            for parameter in self.config["ParameterRanges"].get(kind, [])
         }
-        found["TunedHyperParameters"] = {
+        description["TunedHyperParameters"] = {
             key: value for key, value in described["HyperParameters"].items() if key in tuned
         }
-        found["ObjectiveStatus"] = (
+        description["ObjectiveStatus"] = (
             "Pending" if not job.has_ended else "Succeeded" if values else "Failed"
         )
         if values:
             kind = self.config["HyperParameterTuningJobObjective"]["Type"]
             metric = {"Type": kind, "MetricName": self.objective, "Value": values[-1]}
-            found["FinalHyperParameterTuningJobObjectiveMetric"] = metric
-        return found
+            description["FinalHyperParameterTuningJobObjectiveMetric"] = metric
+        return description
 
     def _search(self) -> None:
         limits = self.config["ResourceLimits"]
@@ -207,14 +209,14 @@ class TuningJob:
 
     def _hear(self, stream: str, line: bytes) -> None:
         """A line of any job's log."""
-        job = next((each for each in self.trials if stream.startswith(f"{each.name}/")), None)
+        job = next((trial for trial in self.trials if stream.startswith(f"{trial.name}/")), None)
         pattern = dict(self._rules)[self.objective]
-        found = pattern.search(line.decode("utf-8", "replace")) if job else None
-        if job is None or found is None:
+        match = pattern.search(line.decode("utf-8", "replace")) if job else None
+        if job is None or match is None:
             return
         with self._lock:
             values = self.values.setdefault(job.name, [])
-            values.append(float(found[1]))
+            values.append(float(match[1]))
             if self.config["Strategy"] == "Hyperband" and self._is_behind(values):
                 _stop(job)
 
@@ -225,11 +227,13 @@ class TuningJob:
         rung = resources.get("MinResource", 1)
         while rung < count:
             rung *= 3
-        others = sorted(
-            sign * each[count - 1] for each in self.values.values() if len(each) >= count
+        other_values = sorted(
+            sign * value[count - 1] for value in self.values.values() if len(value) >= count
         )
         behind = (
-            rung == count and len(others) > 2 and sign * values[-1] > others[len(others) // 3 - 1]
+            rung == count
+            and len(other_values) > 2
+            and sign * values[-1] > other_values[len(other_values) // 3 - 1]
         )
         return behind or count >= resources["MaxResource"]
 
@@ -269,25 +273,25 @@ def _points(config: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     limits = config["ResourceLimits"]
     if config["Strategy"] == "Grid":
         choices = ranges["CategoricalParameterRanges"]
-        names = [each["Name"] for each in choices]
-        for point in itertools.product(*(each["Values"] for each in choices)):
+        names = [choice["Name"] for choice in choices]
+        for point in itertools.product(*(choice["Values"] for choice in choices)):
             yield dict(zip(names, point, strict=True))
         return
     chance = random.Random(config.get("RandomSeed"))
     for _ in range(limits.get("MaxNumberOfTrainingJobs", combinations(config))):
         yield {
-            each["Name"]: _drawn(kind, each, chance)
+            parameter["Name"]: _drawn(kind, parameter, chance)
             for kind in KINDS
-            for each in ranges.get(kind, [])
+            for parameter in ranges.get(kind, [])
         }
 
 
-def _drawn(kind: str, each: Mapping[str, Any], chance: random.Random) -> str:
+def _drawn(kind: str, parameter: Mapping[str, Any], chance: random.Random) -> str:
     if kind == "CategoricalParameterRanges":
-        return str(chance.choice(each["Values"]))
-    low = float(each["MinValue"])
-    high = float(each["MaxValue"])
-    if each.get("ScalingType") == "Logarithmic":
+        return str(chance.choice(parameter["Values"]))
+    low = float(parameter["MinValue"])
+    high = float(parameter["MaxValue"])
+    if parameter.get("ScalingType") == "Logarithmic":
         value = math.exp(chance.uniform(math.log(low), math.log(high)))
     else:
         value = chance.uniform(low, high)

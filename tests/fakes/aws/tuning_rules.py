@@ -61,36 +61,38 @@ def refuse(body: Body, account: Account) -> None:
 def combinations(config: Body) -> int:
     """How many points a grid has."""
     ranges = config.get("ParameterRanges", {}).get("CategoricalParameterRanges", [])
-    return math.prod(len(each["Values"]) for each in ranges)
+    return math.prod(len(parameter["Values"]) for parameter in ranges)
 
 
 def _ranges(config: Body, definition: Body) -> Iterator[str]:
     ranges = config.get("ParameterRanges", {})
-    found = [each for kind in KINDS for each in ranges.get(kind, [])]
-    names = [each["Name"] for each in found]
-    if not found:
+    parameters = [parameter for kind in KINDS for parameter in ranges.get(kind, [])]
+    names = [parameter["Name"] for parameter in parameters]
+    if not parameters:
         yield "ParameterRanges must have at least one range."
-    if len(found) > MAX_RANGES:
+    if len(parameters) > MAX_RANGES:
         yield f"The number of hyperparameters in all ranges must not exceed {MAX_RANGES}."
     if len(set(names)) < len(names):
         yield "Hyperparameter names must be unique among the ranges."
     both = set(names) & definition.get("StaticHyperParameters", {}).keys()
     if both:
         yield f"{sorted(both)[0]} is both a static hyperparameter and one to be searched."
-    for each in ranges.get("CategoricalParameterRanges", []):
-        if len(each["Values"]) > MAX_VALUES or len(set(each["Values"])) < len(each["Values"]):
-            yield f"The values of {each['Name']} must be distinct and at most {MAX_VALUES}."
+    for parameter in ranges.get("CategoricalParameterRanges", []):
+        if len(parameter["Values"]) > MAX_VALUES or len(set(parameter["Values"])) < len(
+            parameter["Values"]
+        ):
+            yield f"The values of {parameter['Name']} must be distinct and at most {MAX_VALUES}."
     for kind, number in (("IntegerParameterRanges", int), ("ContinuousParameterRanges", float)):
-        for each in ranges.get(kind, []):
-            yield from _range(each, kind, number)
+        for parameter in ranges.get(kind, []):
+            yield from _range(parameter, kind, number)
 
 
-def _range(each: Body, kind: str, number: type[float]) -> Iterator[str]:
-    name = each["Name"]
-    scale = each.get("ScalingType", "Auto")
+def _range(parameter: Body, kind: str, number: type[float]) -> Iterator[str]:
+    name = parameter["Name"]
+    scale = parameter.get("ScalingType", "Auto")
     try:
-        low = number(each["MinValue"])
-        high = number(each["MaxValue"])
+        low = number(parameter["MinValue"])
+        high = number(parameter["MaxValue"])
     except ValueError:
         yield f"MinValue and MaxValue of {name} must be of the type of its range."
         return
@@ -110,8 +112,8 @@ def _strategy(config: Body, definition: Body) -> Iterator[str]:
     if strategy == "Grid":
         if any(ranges.get(kind) for kind in KINDS[:2]):
             yield "Only categorical parameters are supported when using the grid search strategy."
-        wanted = config["ResourceLimits"].get("MaxNumberOfTrainingJobs")
-        if wanted not in (None, combinations(config)):
+        limit = config["ResourceLimits"].get("MaxNumberOfTrainingJobs")
+        if limit not in (None, combinations(config)):
             yield (
                 "MaxNumberOfTrainingJobs must equal the total number of distinct categorical"
                 " combinations possible."
@@ -140,7 +142,7 @@ def _objective(config: Body, definition: Body) -> Iterator[str]:
     objective = config.get("HyperParameterTuningJobObjective")
     if objective is None:
         yield "HyperParameterTuningJobObjective is required."
-    elif objective["MetricName"] not in {each["Name"] for each in metrics}:
+    elif objective["MetricName"] not in {metric["Name"] for metric in metrics}:
         yield f"The objective metric {objective['MetricName']} is not among the MetricDefinitions."
     if len(metrics) > MAX_METRICS:
         yield f"A hyperparameter tuning job has at most {MAX_METRICS} metrics."

@@ -23,17 +23,17 @@ class Uploads:
     def told(self, call: Call, answer: Response) -> Response:
         """The answer with the times as they are (API reference, MultipartUpload: Initiated)."""
         if call == ("s3", "CreateMultipartUpload"):
-            found = _ID.search(answer.body.decode())
-            if found:
-                self.started[found[1]] = time.time()
+            match = _ID.search(answer.body.decode())
+            if match:
+                self.started[match[1]] = time.time()
         if call != ("s3", "ListMultipartUploads"):
             return answer
         body = _UPLOAD.sub(lambda upload: self._dated(upload[0]), answer.body.decode())
         return answer._replace(body=body.encode())
 
     def _dated(self, upload: str) -> str:
-        found = _ID.search(upload)
-        when = datetime.fromtimestamp(self.started.get(found[1] if found else "", 0), UTC)
+        match = _ID.search(upload)
+        when = datetime.fromtimestamp(self.started.get(match[1] if match else "", 0), UTC)
         return re.sub(
             r"<Initiated>.*?</Initiated>",
             f"<Initiated>{when:%Y-%m-%dT%H:%M:%S.000Z}</Initiated>",

@@ -40,19 +40,19 @@ def call_of(request: Request) -> Call:
 
 def check_signature(request: Request, region: str) -> None:
     """Refused unless it is signed, for this region. The signature itself is not computed again."""
-    given = request.headers.get("authorization", "")
-    if not given:
+    authorization = request.headers.get("authorization", "")
+    if not authorization:
         raise ServiceError(
             "MissingAuthenticationToken", "Request is missing Authentication Token", 403
         )
-    scope = _SCOPE.fullmatch(given)
+    scope = _SCOPE.fullmatch(authorization)
     if (
         scope is None
         or "host" not in scope["headers"].split(";")
         or "x-amz-date" not in request.headers
     ):
         raise ServiceError(
-            "IncompleteSignature", f"Authorization header is malformed: {given!r}", 403
+            "IncompleteSignature", f"Authorization header is malformed: {authorization!r}", 403
         )
     if scope["region"] != region and scope["service"] not in _GLOBAL:
         message = f"Credential should be scoped to a valid region: {region}, not {scope['region']}."
@@ -74,13 +74,13 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
     """An error in the words of the request's own protocol."""
     if "x-amz-target" in request.headers:
         return json_response(refused.status, {"__type": refused.code, "message": refused.message})
-    told = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
+    error = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
     if service == "s3":
-        text = f"<Error>{told}<RequestId>loopback</RequestId></Error>"
+        text = f"<Error>{error}<RequestId>loopback</RequestId></Error>"
     elif service == "ec2":
-        text = f"<Response><Errors><Error>{told}</Error></Errors><RequestID>loopback</RequestID></Response>"
+        text = f"<Response><Errors><Error>{error}</Error></Errors><RequestID>loopback</RequestID></Response>"
     else:
-        text = f"<ErrorResponse><Error><Type>Sender</Type>{told}</Error><RequestId>loopback</RequestId></ErrorResponse>"
+        text = f"<ErrorResponse><Error><Type>Sender</Type>{error}</Error><RequestId>loopback</RequestId></ErrorResponse>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
     return Response(
         refused.status,

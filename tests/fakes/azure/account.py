@@ -228,10 +228,10 @@ class Account:
         """An id whose storage account, if it is about one, has the name that it was deployed by:
         here clients know it by a part of its address.
         """
-        known = self.resource("Microsoft.Storage/storageAccounts", self.storage_account)
+        storage = self.resource("Microsoft.Storage/storageAccounts", self.storage_account)
         return (
-            f"{self.part('storageAccount')}{scope[len(known) :]}"
-            if scope.lower().startswith(known.lower())
+            f"{self.part('storageAccount')}{scope[len(storage) :]}"
+            if scope.lower().startswith(storage.lower())
             else scope
         )
 

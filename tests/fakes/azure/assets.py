@@ -38,15 +38,15 @@ class Assets:
         self._lock = threading.RLock()
         for name, versions in account.curated.items():
             for version, image in versions.items():
-                about = {"environmentType": "Curated", "image": image, "osType": "Linux"}
-                resource = self._resource("environments", name, version, about)
+                properties = {"environmentType": "Curated", "image": image, "osType": "Linux"}
+                resource = self._resource("environments", name, version, properties)
                 self._environments[name, version] = resource
 
     def code(self, arm_id: str) -> Path | None:
         """The folder with the files of a code, by its ARM id."""
-        found = self._find("codes", arm_id)
+        stored_code = self._find("codes", arm_id)
         with self._lock:
-            resource = self._codes.get(found) if found else None
+            resource = self._codes.get(stored_code) if stored_code else None
         if resource is None:
             return None
         container, _, path = (
@@ -58,16 +58,16 @@ class Assets:
     def image(self, environment: str) -> str | None:
         """The image of an environment, by its ARM id or as curated environments are asked for."""
         for pattern in _CURATED:
-            asked = re.fullmatch(pattern, environment)
-            if asked:
-                versions = self.account.curated.get(asked["name"], {})
+            match = re.fullmatch(pattern, environment)
+            if match:
+                versions = self.account.curated.get(match["name"], {})
                 version = (
-                    [*versions][-1] if versions and asked["label"] == "latest" else asked["version"]
+                    [*versions][-1] if versions and match["label"] == "latest" else match["version"]
                 )
                 return versions.get(version or "")
-        found = self._find("environments", environment)
+        environment_version = self._find("environments", environment)
         with self._lock:
-            resource = self._environments.get(found) if found else None
+            resource = self._environments.get(environment_version) if environment_version else None
         return str(resource["properties"]["image"]) if resource else None
 
     def codes(self, name: str, digest: str | None) -> list[Resource]:
@@ -76,28 +76,32 @@ class Assets:
         """
         with self._lock:
             return [
-                each
-                for key, each in self._codes.items()
+                code
+                for key, code in self._codes.items()
                 if (
                     key[0] == name
                     if digest is None
-                    else each["properties"]["properties"].get("hash_sha256") == digest
+                    else code["properties"]["properties"].get("hash_sha256") == digest
                 )
             ]
 
     def environments(self, name: str) -> list[Resource]:
         """All versions of an environment, the newest first."""
         with self._lock:
-            return [each for key, each in reversed(self._environments.items()) if key[0] == name]
+            return [
+                environment
+                for key, environment in reversed(self._environments.items())
+                if key[0] == name
+            ]
 
     def get(self, kind: str, name: str, version: str) -> Resource:
         """One version. Refused when there is none."""
         with self._lock:
-            found = (self._codes if kind == "codes" else self._environments).get((name, version))
-        if found is None:
+            resource = (self._codes if kind == "codes" else self._environments).get((name, version))
+        if resource is None:
             asset = "Code" if kind == "codes" else "Environment"
             raise user_error(f"{asset} container {name} with version {version} not found.", 404)
-        return found
+        return resource
 
     def begin_upload(self, name: str, version: str) -> Resource:
         """A container of its own for what is going to be a code, and leave to write there."""
@@ -149,13 +153,15 @@ class Assets:
     def _blobs(self) -> str:
         return f"{self.account.blob_url}/"
 
-    def _properties(self, body: Mapping[str, Any], required: set[str], known: set[str]) -> Resource:
+    def _properties(
+        self, body: Mapping[str, Any], required: set[str], optional: set[str]
+    ) -> Resource:
         properties: Resource = body.get("properties", {})
-        strange = set(properties) - required - known - {"properties", "tags"}
+        strange = set(properties) - required - optional - {"properties", "tags"}
         if strange or required - set(properties):
-            told = [f"{name}: unknown" for name in sorted(strange)]
-            told += [f"{name}: required" for name in sorted(required - set(properties))]
-            raise invalid(f"The request is invalid. {'; '.join(told)}")
+            problems = [f"{name}: unknown" for name in sorted(strange)]
+            problems += [f"{name}: required" for name in sorted(required - set(properties))]
+            raise invalid(f"The request is invalid. {'; '.join(problems)}")
         return properties
 
     def _put(
@@ -168,8 +174,8 @@ class Assets:
     ) -> Resource:
         with self._lock:
             before = assets.get((name, version))
-            same = {key: value for key, value in properties.items() if key != "tags"}
-            if before is not None and not same.items() <= before["properties"].items():
+            fixed = {key: value for key, value in properties.items() if key != "tags"}
+            if before is not None and not fixed.items() <= before["properties"].items():
                 raise ServiceError(
                     "UserError",
                     f"The {kind[:-1]} {name} with version {version} exists already.",
@@ -183,7 +189,7 @@ class Assets:
     def _resource(
         self, kind: str, name: str, version: str, properties: Mapping[str, Any]
     ) -> Resource:
-        about = {"properties": {}, "tags": {}, "isAnonymous": False, "isArchived": False}
+        defaults = {"properties": {}, "tags": {}, "isAnonymous": False, "isArchived": False}
         return {
             "id": f"{self.account.scope}/{kind}/{name}/versions/{version}",
             "name": version,
@@ -193,12 +199,12 @@ class Assets:
                 "createdBy": CLIENT,
                 "createdByType": "User",
             },
-            "properties": {**about, **properties, "provisioningState": "Succeeded"},
+            "properties": {**defaults, **properties, "provisioningState": "Succeeded"},
         }
 
     def _find(self, kind: str, arm_id: str) -> tuple[str, str] | None:
         pattern = (
             rf"{re.escape(self.account.scope)}/{kind}/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
         )
-        found = re.fullmatch(pattern, arm_id, re.IGNORECASE)
-        return (found["name"], found["version"]) if found else None
+        match = re.fullmatch(pattern, arm_id, re.IGNORECASE)
+        return (match["name"], match["version"]) if match else None

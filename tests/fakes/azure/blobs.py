@@ -84,10 +84,10 @@ class Blobs:
 
         Returns whose token it is, as an object id; empty for who needs no role.
         """
-        given = request.headers.get("authorization", "")
+        authorization = request.headers.get("authorization", "")
         tokens = self.account.tokens
         uses_key = is_account_sas(place.query) or not (
-            "sig" in place.query or given.startswith("Bearer ")
+            "sig" in place.query or authorization.startswith("Bearer ")
         )
         if uses_key and not self.account.takes_keys:
             raise ServiceError(
@@ -107,10 +107,10 @@ class Blobs:
                     " permission."
                 )
                 raise ServiceError("AuthorizationPermissionMismatch", message, 403)
-        elif given.startswith("Bearer "):
-            if tokens.audience(given) != AUDIENCE or "x-ms-version" not in request.headers:
+        elif authorization.startswith("Bearer "):
+            if tokens.audience(authorization) != AUDIENCE or "x-ms-version" not in request.headers:
                 raise unauthenticated("blob")
-            return tokens.principal(given)
+            return tokens.principal(authorization)
         elif not tokens.is_shared_key(request, self.account.storage_accounts):
             raise unauthenticated("blob", scheme="SharedKey")
         return ""
@@ -123,29 +123,29 @@ class Blobs:
         )
         start = base64.b64decode(marker).decode("utf-8", "surrogateescape") if marker else ""
         most = min(int(query.get("maxresults", self.account.blob_page)), self.account.blob_page)
-        told: dict[str, str] = {}
+        headers: dict[str, str] = {}
         following = ""
         for name in container.names(prefix):
-            head, found, _ = (
+            head, data, _ = (
                 name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
             )
-            entry = prefix + head + found if found else name
-            if entry < start or entry in told:
+            entry = prefix + head + data if data else name
+            if entry < start or entry in headers:
                 continue
-            if len(told) == most:
+            if len(headers) == most:
                 following = base64.b64encode(entry.encode("utf-8", "surrogateescape")).decode()
                 break
             blob = container.properties(name)
-            if found:
-                told[entry] = f"<BlobPrefix>{_name(entry)}</BlobPrefix>"
+            if data:
+                headers[entry] = f"<BlobPrefix>{_name(entry)}</BlobPrefix>"
             elif blob is not None:
-                told[entry] = _entry(blob, with_metadata="metadata" in query.get("include", ""))
+                headers[entry] = _entry(blob, with_metadata="metadata" in query.get("include", ""))
         text = (
             '<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
             f" ServiceEndpoint={quoteattr(self.account.url)} "
             f"ContainerName={quoteattr(container.name)}><Prefix>{escape(prefix)}</Prefix>"
             f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter>{escape(delimiter)}</Delimiter>"
-            f"<Blobs>{''.join(told.values())}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
+            f"<Blobs>{''.join(headers.values())}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
         )
         return Response(
             200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode()
@@ -162,8 +162,8 @@ def _entry(blob: Blob, *, with_metadata: bool) -> str:
         "BlobType": "BlockBlob",
     }
     properties = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in facts.items())
-    told = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in blob.metadata.items())
-    metadata = f"<Metadata>{told}</Metadata>" if with_metadata else ""
+    entries = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in blob.metadata.items())
+    metadata = f"<Metadata>{entries}</Metadata>" if with_metadata else ""
     return f"<Blob>{_name(blob.name)}<Properties>{properties}</Properties>{metadata}</Blob>"
 
 
@@ -174,7 +174,7 @@ def _name(name: str) -> str:
     return f"<Name>{escape(name)}</Name>"
 
 
-def _there(call: BlobRequest) -> Blob:
+def _existing(call: BlobRequest) -> Blob:
     blob = call.container.properties(call.name)
     if blob is None:
         raise ServiceError("BlobNotFound", "The specified blob does not exist.", 404)
@@ -185,29 +185,29 @@ def _there(call: BlobRequest) -> Blob:
 
 
 def _get(call: BlobRequest) -> Response:
-    blob = _there(call)
+    blob = _existing(call)
     headers = call.request.headers
     content = call.container.read(call.name) or b""
-    told = [*storage_headers(), *_facts(blob)]
+    answer_headers = [*storage_headers(), *_facts(blob)]
     if headers.get("if-none-match") in ("*", blob.etag):
-        return Response(304, told, b"")
+        return Response(304, answer_headers, b"")
     if call.request.method == "HEAD":
-        return Response(200, [*told, ("Content-Length", str(len(content)))], b"")
-    wanted = re.fullmatch(
+        return Response(200, [*answer_headers, ("Content-Length", str(len(content)))], b"")
+    match = re.fullmatch(
         r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", "")
     )
-    if wanted is None:
-        return Response(200, told, content)
-    start = int(wanted[1])
-    end = min(int(wanted[2] or len(content)), len(content) - 1)
+    if match is None:
+        return Response(200, answer_headers, content)
+    start = int(match[1])
+    end = min(int(match[2] or len(content)), len(content) - 1)
     if start >= len(content):
         raise ServiceError(
             "InvalidRange",
             "The range specified is invalid for the current size of the resource.",
             416,
         )
-    told.append(("Content-Range", f"bytes {start}-{end}/{len(content)}"))
-    return Response(206, told, content[start : end + 1])
+    answer_headers.append(("Content-Range", f"bytes {start}-{end}/{len(content)}"))
+    return Response(206, answer_headers, content[start : end + 1])
 
 
 def _put(call: BlobRequest, content: bytes) -> Response:
@@ -216,11 +216,15 @@ def _put(call: BlobRequest, content: bytes) -> Response:
     if blob is not None and headers.get("if-none-match") == "*":
         raise ServiceError("BlobAlreadyExists", "The specified blob already exists.", 409)
     if headers.get("if-match", "*") != "*":
-        _there(call)
+        _existing(call)
     kind = headers.get("x-ms-blob-content-type") or headers.get("content-type", "")
     call.container.write(call.name, content, _metadata(headers), kind)
-    told = [*storage_headers(), *_facts(_there(call)), ("x-ms-request-server-encrypted", "true")]
-    return Response(201, [item for item in told if item[0] != "Content-Type"], b"")
+    answer_headers = [
+        *storage_headers(),
+        *_facts(_existing(call)),
+        ("x-ms-request-server-encrypted", "true"),
+    ]
+    return Response(201, [item for item in answer_headers if item[0] != "Content-Type"], b"")
 
 
 def _content(call: BlobRequest, operation: str) -> bytes:
@@ -240,12 +244,12 @@ def _content(call: BlobRequest, operation: str) -> bytes:
 
 
 def _change(call: BlobRequest, operation: str) -> Response:
-    _there(call)
+    _existing(call)
     if operation == "DeleteBlob":
         call.container.delete(call.name)
         return Response(202, storage_headers(), b"")
     call.container.set_metadata(call.name, _metadata(call.request.headers))
-    return Response(200, [*storage_headers(), ("ETag", _there(call).etag)], b"")
+    return Response(200, [*storage_headers(), ("ETag", _existing(call).etag)], b"")
 
 
 def _facts(blob: Blob) -> list[tuple[str, str]]:

@@ -110,8 +110,8 @@ class AzureCloud:
 
     def blobs(self, prefix: str = "") -> dict[str, bytes]:
         """Everything in the container of workspaceblobstore below a prefix."""
-        found = ((name, self._blobstore.read(name)) for name in self._blobstore.names(prefix))
-        return {name: content for name, content in found if content is not None}
+        contents = ((name, self._blobstore.read(name)) for name in self._blobstore.names(prefix))
+        return {name: content for name, content in contents if content is not None}
 
     def put(self, key: str, content: bytes = b"") -> None:
         """One blob into that container."""

@@ -32,21 +32,21 @@ class BlobPath(NamedTuple):
 
 def blob_path_of(uri: str, account: Account) -> BlobPath | str:
     """Where an address leads: a place, or else why to none."""
-    found = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
-    if found:
-        named = found.groupdict()
-        ours = {
+    match = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
+    if match:
+        named = match.groupdict()
+        parts = {
             "subscription": account.subscription,
             "group": account.resource_group,
             "workspace": account.workspace,
         }
-        for key, name in ours.items():
+        for key, name in parts.items():
             if named.get(key, name).lower() != name.lower():
                 return f"The {key} {named[key]} of {uri} is not the one of this workspace."
-        datastore = account.datastore(found["datastore"])
+        datastore = account.datastore(match["datastore"])
         if datastore is None:
-            return f"Could not find datastore: {found['datastore']}."
-        return BlobPath(datastore.name, found["path"].strip("/"))
+            return f"Could not find datastore: {match['datastore']}."
+        return BlobPath(datastore.name, match["path"].strip("/"))
     if uri.startswith(f"{account.blob_url}/"):
         container, _, path = (
             uri.removeprefix(f"{account.blob_url}/").partition("?")[0].partition("/")
@@ -63,7 +63,7 @@ def document(job: Job) -> dict[str, Any]:
     resources, distribution, limits = (
         body.get(key) or {} for key in ("resources", "distribution", "limits")
     )
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "name": job.name,
         "code": body.get("codeId", ""),
         "command": body["command"],
@@ -73,18 +73,18 @@ def document(job: Job) -> dict[str, Any]:
         "outputs": {name: _mount(item, "rw_mount") for name, item in _mounts(body.get("outputs"))},
     }
     if "instanceType" in resources:
-        told["resources"]["instance_type"] = resources["instanceType"]
+        answer["resources"]["instance_type"] = resources["instanceType"]
     if distribution:
         count = distribution.get("processCountPerInstance", 1)
-        told["distribution"] = {"type": "pytorch", "process_count_per_instance": count}
+        answer["distribution"] = {"type": "pytorch", "process_count_per_instance": count}
     if "timeout" in limits:
-        told["limits"] = {"timeout": duration_seconds(limits["timeout"])}
-    for name, output in told["outputs"].items():
+        answer["limits"] = {"timeout": duration_seconds(limits["timeout"])}
+    for name, output in answer["outputs"].items():
         output["path"] = (
             output["path"]
             or f"azureml://datastores/workspaceblobstore/paths/azureml/{job.name}/{name}/"
         )
-    return told
+    return answer
 
 
 def literals(job: Job) -> dict[str, str]:
@@ -98,10 +98,10 @@ def literals(job: Job) -> dict[str, str]:
 
 
 def _mounts(items: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    found = (items or {}).items()
+    entries = (items or {}).items()
     return [
         (name, item)
-        for name, item in found
+        for name, item in entries
         if item.get("jobInputType", item.get("jobOutputType")) != "literal"
     ]
 

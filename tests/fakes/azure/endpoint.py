@@ -101,8 +101,8 @@ class Endpoint(Server):
             )
         if call.service == "rights":
             scope = self.account.real(place.path.partition(AUTHORIZATION)[0])
-            asked = RightsCall(
+            rights_call = RightsCall(
                 call.operation, scope, place.path, place.query, self._principal(request)
             )
-            return json_response(200, self.account.rights.call(asked, self.account.access))
+            return json_response(200, self.account.rights.call(rights_call, self.account.access))
         return self.service.call(call.operation, place, request.document())

@@ -53,11 +53,11 @@ def parse(text: str) -> Any:
     inside = text[1:-1]
     position = 0
     while inside[position:].strip():
-        found = _TOKEN.match(inside, position)
-        if found is None:
+        match = _TOKEN.match(inside, position)
+        if match is None:
             raise ExpressionError(f"unexpected {inside[position:][:20]!r} in {text}")
-        tokens.append((str(found.lastgroup), found[str(found.lastgroup)]))
-        position = found.end()
+        tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
+        position = match.end()
     reader = _Reader(tokens, text)
     tree = reader.expression()
     reader.end()
@@ -101,13 +101,13 @@ class _Reader:
 
     def _arguments(self) -> tuple[Any, ...]:
         self._expect("(")
-        found: list[Any] = []
+        arguments: list[Any] = []
         while self._tokens and self._tokens[0][1] != ")":
-            found.append(self.expression())
+            arguments.append(self.expression())
             if self._tokens and self._tokens[0][1] == ",":
                 self._next()
         self._expect(")")
-        return tuple(found)
+        return tuple(arguments)
 
     def _next(self) -> tuple[str, str]:
         if not self._tokens:
@@ -194,15 +194,15 @@ FUNCTIONS: Scope = {
     "cidrSubnet": _subnet,
     "concat": _join,
     "createObject": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
-    "div": lambda one, other: one // other,
+    "div": lambda one, second: one // second,
     "empty": lambda value: not value,
-    "equals": lambda one, other: one == other,
+    "equals": lambda one, second: one == second,
     "extensionResourceId": resource_id,
-    "greater": lambda one, other: one > other,
+    "greater": lambda one, second: one > second,
     "guid": lambda *parts: str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(parts))),
     "length": len,
-    "mod": lambda one, other: one % other,
-    "mul": lambda one, other: one * other,
+    "mod": lambda one, second: one % second,
+    "mul": lambda one, second: one * second,
     "not": lambda value: not value,
     "null": lambda: None,
     "replace": lambda text, old, new: text.replace(old, new),

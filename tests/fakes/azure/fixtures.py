@@ -44,7 +44,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv(name, value)
     azure.endpoint.reset()
     account = azure.account
-    kept = (
+    state = (
         "computes",
         "quotas",
         "vm_sizes",
@@ -58,7 +58,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         *("user", "grace_seconds", "phase_seconds", "job_page", "blob_page"),
         *("datastore_credentials", "workspace_state", "takes_keys", "secret_seconds"),
     )
-    before = {name: copy.deepcopy(getattr(account, name)) for name in (*kept, *plain)}
+    before = {name: copy.deepcopy(getattr(account, name)) for name in (*state, *plain)}
     yield azure
     azure.endpoint.reset()
     azure.log_out(and_in=True)

@@ -140,7 +140,7 @@ class Job:
     def resource(self, account: Account) -> dict[str, Any]:
         """As ARM shows it."""
         with self._lock:
-            about = {
+            facts = {
                 "experimentName": "Default",
                 "displayName": self.name,
                 "tags": {},
@@ -154,15 +154,15 @@ class Job:
                 },
                 "Studio": {"endpoint": studio, "jobServiceType": "Studio"},
             }
-            known = {
-                **about,
+            supported = {
+                **facts,
                 **copy.deepcopy(self.properties),
                 "status": self.status,
                 "services": services,
             }
-            known["properties"] = {**known["properties"], **self.added}
+            supported["properties"] = {**supported["properties"], **self.added}
             if self.parameters:
-                known["parameters"] = dict(self.parameters)
+                supported["parameters"] = dict(self.parameters)
             return {
                 "id": f"{account.scope}/jobs/{self.name}",
                 "name": self.name,
@@ -172,7 +172,7 @@ class Job:
                     "createdBy": self.owner,
                     "createdByType": "User",
                 },
-                "properties": known,
+                "properties": supported,
             }
 
     def details(self, account: Account) -> dict[str, Any]:

@@ -55,17 +55,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """The name of the machine, or what is to happen to it and its neighbours."""
         self.server.asked += 1
-        asked = urlsplit(self.path)
-        version = parse_qs(asked.query).get("api-version", [""])[0]
+        url = urlsplit(self.path)
+        version = parse_qs(url.query).get("api-version", [""])[0]
         if (
             self.headers.get("Metadata") != "true"
             or "X-Forwarded-For" in self.headers
             or not version
         ):
             self.send_error(400, "Bad Request")
-        elif asked.path == "/metadata/instance/compute/name" and "format=text" in asked.query:
+        elif url.path == "/metadata/instance/compute/name" and "format=text" in url.query:
             self._send(self.server.name.encode())
-        elif asked.path == "/metadata/scheduledevents":
+        elif url.path == "/metadata/scheduledevents":
             self._send(
                 json.dumps({"DocumentIncarnation": 1, "Events": self.server.events}).encode()
             )

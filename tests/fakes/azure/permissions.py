@@ -58,8 +58,8 @@ PULL, PUSH = (
 GET_SECRET = "Microsoft.KeyVault/vaults/secrets/getSecret/action"
 KNOWN = frozenset(
     {
-        *(f"{WORKSPACES}/{each}" for each in (*_WORKSPACE.values(), *_WITH_A_JOB)),
-        *(f"{PROVIDER}/{each}" for each in _REGION.values()),
+        *(f"{WORKSPACES}/{suffix}" for suffix in (*_WORKSPACE.values(), *_WITH_A_JOB)),
+        *(f"{PROVIDER}/{suffix}" for suffix in _REGION.values()),
         *RIGHTS.values(),
     }
 )

@@ -64,8 +64,8 @@ def rendezvous() -> None:
 def write_outputs() -> int:
     """Each process leaves what it was given, once all have met."""
     rendezvous()
-    given = Path(MORE[0])
-    text = given.read_text() if given.is_file() else (given / "a.txt").read_text()
+    folder = Path(MORE[0])
+    text = folder.read_text() if folder.is_file() else (folder / "a.txt").read_text()
     (OUT / "deep").mkdir(exist_ok=True)
     (OUT / "deep" / f"{RANK}.json").write_text(
         json.dumps({"data": text, "env": sorted(os.environ), "cwd": str(Path.cwd())})

@@ -33,11 +33,11 @@ class Role:
 
     def without(self, action: str) -> Role:
         """The same role, but for one action that it names."""
-        kept, kept_on_data = (
-            tuple(each for each in names if each != action)
+        remaining, kept_on_data = (
+            tuple(name for name in names if name != action)
             for names in (self.actions, self.data_actions)
         )
-        return replace(self, actions=kept, data_actions=kept_on_data)
+        return replace(self, actions=remaining, data_actions=kept_on_data)
 
     def permissions(self) -> dict[str, list[str]]:
         """As Resource Manager shows it."""
@@ -85,18 +85,20 @@ class Access:
 
     def assigned(self, principal: str, scope: str) -> Iterator[Assignment]:
         """What a principal has at a scope: assigned there, or above."""
-        for each in self.assignments:
-            if each.principal == principal and f"{scope}/".lower().startswith(
-                f"{each.scope.rstrip('/')}/".lower()
+        for assignment in self.assignments:
+            if assignment.principal == principal and f"{scope}/".lower().startswith(
+                f"{assignment.scope.rstrip('/')}/".lower()
             ):
-                yield each
+                yield assignment
 
     def allows(self, principal: str, attempt: Attempt) -> bool:
         """Whether any role of a principal grants an action."""
         self.attempted.add(attempt.action)
         if not self.is_enforced:
             return True
-        granted = (self.roles[each.role] for each in self.assigned(principal, attempt.scope))
+        granted = (
+            self.roles[assignment.role] for assignment in self.assigned(principal, attempt.scope)
+        )
         return any(role.grants(attempt.action, on_data=attempt.on_data) for role in granted)
 
 
@@ -105,9 +107,9 @@ def role_of(name: str, permissions: Iterable[dict[str, Any]]) -> Role:
     excludes anything.
     """
     parts = {key: [] for key in ("actions", "notActions", "dataActions", "notDataActions")}  # type: dict[str, list[str]]
-    for each in permissions:
-        for key, found in parts.items():
-            found += each.get(key, [])
+    for permission in permissions:
+        for key, value in parts.items():
+            value += permission.get(key, [])
     if parts["notActions"] or parts["notDataActions"]:
         raise ValueError("a role of a template that excludes actions is not part of this imitation")
     return Role(
@@ -116,7 +118,7 @@ def role_of(name: str, permissions: Iterable[dict[str, Any]]) -> Role:
 
 
 def _matches_any(patterns: Iterable[str], action: str) -> bool:
-    return any(_compiled(each).fullmatch(action) for each in patterns)
+    return any(_compiled(pattern).fullmatch(action) for pattern in patterns)
 
 
 @cache

@@ -34,9 +34,9 @@ def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Collec
             " dashes and underscores, must begin with an alphanumeric character and have at most"
             " 255 characters."
         )
-    found = violations(dict(body))
-    if found:
-        raise invalid(f"The request is invalid. {'; '.join(found)}")
+    problems = violations(dict(body))
+    if problems:
+        raise invalid(f"The request is invalid. {'; '.join(problems)}")
     properties = body["properties"]
     is_trial = properties["jobType"] == "Sweep"
     if is_trial:

@@ -187,37 +187,39 @@ def problem(
     """Code and message of what a provider refuses in a resource as it is sent; None where it takes
     it.
     """
-    known = KINDS.get(kind)
+    resource_kind = KINDS.get(kind)
     provider, _, type_ = kind.partition("/")
-    if known is None:
+    if resource_kind is None:
         return (
             "InvalidResourceType",
             f"The resource type '{type_}' could not be found in the namespace '{provider}'.",
         )
-    if api_version != known.version:
+    if api_version != resource_kind.version:
         message = (
             f"No registered resource provider found for location '{body.get('location')}' and API"
             f" version '{api_version}' for type '{type_}'. The supported api-versions are"
-            f" '{known.version}'."
+            f" '{resource_kind.version}'."
         )
         return "NoRegisteredProviderFound", message
-    if not re.fullmatch(known.name, name):
+    if not re.fullmatch(resource_kind.name, name):
         return "InvalidResourceName", f"Resource name {name} is invalid for type {kind}."
-    if known.is_located and not body.get("location"):
+    if resource_kind.is_located and not body.get("location"):
         return "LocationRequired", f"The location property is required for this definition: {name}."
-    return _property_problem(kind, known, dict(body.get("properties") or {}))
+    return _property_problem(kind, resource_kind, dict(body.get("properties") or {}))
 
 
-def _property_problem(kind: str, known: Kind, properties: dict[str, Any]) -> tuple[str, str] | None:
+def _property_problem(
+    kind: str, resource_kind: Kind, properties: dict[str, Any]
+) -> tuple[str, str] | None:
     inner = properties.get("properties") or {} if kind.endswith("/computes") else {}
-    unknown = {*(set(properties) - known.properties), *(set(inner) - AML_COMPUTE)}
+    unknown = {*(set(properties) - resource_kind.properties), *(set(inner) - AML_COMPUTE)}
     if unknown:
         message = (
             f"Could not find member '{min(unknown)}' on object of type '{kind}'. Path"
             f" 'properties.{min(unknown)}'."
         )
         return "InvalidRequestContent", message
-    missing = {name for name in known.required if properties.get(name) in (None, "")}
+    missing = {name for name in resource_kind.required if properties.get(name) in (None, "")}
     if missing:
         return (
             "InvalidRequestContent",

@@ -64,7 +64,7 @@ def compute(account: Account, name: str) -> Resource:
         "minNodeCount": 0,
         "nodeIdleTimeBeforeScaleDown": "PT2M",
     }
-    about = {
+    facts = {
         "vmSize": cluster.vm_size,
         "vmPriority": "LowPriority" if cluster.low_priority else "Dedicated",
         "osType": "Linux",
@@ -87,7 +87,7 @@ def compute(account: Account, name: str) -> Resource:
         "properties": {
             "computeType": "AmlCompute",
             "provisioningState": cluster.state,
-            "properties": about,
+            "properties": facts,
         },
     }
 

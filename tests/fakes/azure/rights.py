@@ -86,30 +86,36 @@ class Rights:
                 f" '{call.query.get('api-version')}'"
             )
             raise ServiceError("NoRegisteredProviderFound", message, 400)
-        asked = call.query.get("$filter", "")
+        filter_text = call.query.get("$filter", "")
         if call.operation == "ListPermissions":
             assigned = access.assigned(call.caller, call.scope)
-            return {"value": [access.roles[each.role].permissions() for each in assigned]}
+            return {
+                "value": [access.roles[assignment.role].permissions() for assignment in assigned]
+            }
         if call.operation == "ListRoleAssignments":
-            return {"value": assignments(call.scope, asked, access)}
+            return {"value": assignments(call.scope, filter_text, access)}
         if call.operation == "GetRoleDefinition":
             return _definition(call.path, access)
         if call.operation == "ListResources":
-            return self._list(asked, call.caller, access)
+            return self._list(filter_text, call.caller, access)
         if call.operation == "GetDeployment":
             return self._deployment(call.path)
         return self._vault(call.path)
 
-    def _list(self, asked: str, caller: str, access: Access) -> dict[str, Any]:
-        wanted = re.fullmatch(r"resourceType eq '([^']+)' and name eq '([^']+)'", asked)
-        if wanted is None:
-            raise ServiceError("InvalidFilterInQueryString", f"Invalid $filter '{asked}'.", 400)
-        end = f"/providers/{wanted[1]}/{wanted[2]}".lower()
-        found = [each for each in self.resources if each.lower().endswith(end)]
-        seen = [
-            each for each in found if not access.is_enforced or any(access.assigned(caller, each))
+    def _list(self, filter_text: str, caller: str, access: Access) -> dict[str, Any]:
+        match = re.fullmatch(r"resourceType eq '([^']+)' and name eq '([^']+)'", filter_text)
+        if match is None:
+            raise ServiceError(
+                "InvalidFilterInQueryString", f"Invalid $filter '{filter_text}'.", 400
+            )
+        end = f"/providers/{match[1]}/{match[2]}".lower()
+        resources = [resource for resource in self.resources if resource.lower().endswith(end)]
+        visible = [
+            resource
+            for resource in resources
+            if not access.is_enforced or any(access.assigned(caller, resource))
         ]
-        return {"value": [{"id": each} for each in seen]}
+        return {"value": [{"id": resource} for resource in visible]}
 
     def _deployment(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
@@ -129,21 +135,21 @@ class Rights:
         }
 
 
-def assignments(scope: str, asked: str, access: Access) -> list[dict[str, Any]]:
+def assignments(scope: str, filter_text: str, access: Access) -> list[dict[str, Any]]:
     """`assignedTo` finds those of groups and of scopes above too; `principalId eq` would not."""
-    who = re.fullmatch(r"assignedTo\('([0-9a-f-]{36})'\)", asked)
+    who = re.fullmatch(r"assignedTo\('([0-9a-f-]{36})'\)", filter_text)
     if who is None:
-        raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
+        raise ServiceError("UnsupportedQuery", f"The filter '{filter_text}' is not supported.", 400)
     subscription = "/".join(scope.split("/")[:3])
     return [
         {
             "properties": {
-                "roleDefinitionId": f"{subscription}{AUTHORIZATION}/roleDefinitions/{each.role}",
-                "principalId": each.principal,
-                "scope": each.scope,
+                "roleDefinitionId": f"{subscription}{AUTHORIZATION}/roleDefinitions/{assignment.role}",
+                "principalId": assignment.principal,
+                "scope": assignment.scope,
             }
         }
-        for each in access.assigned(who[1], scope)
+        for assignment in access.assigned(who[1], scope)
     ]
 
 

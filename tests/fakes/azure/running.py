@@ -160,14 +160,14 @@ class _JobRun:
         why = ""
         deadline = 0.0
         while not group.poll():
-            now = time.monotonic()
+            moment = time.monotonic()
             if not why:
-                why = self._reason(group, late=now > limit)
+                why = self._reason(group, late=moment > limit)
                 if why:
-                    deadline = now + grace
+                    deadline = moment + grace
                     if grace:
                         group.terminate()
-            if why and (now >= deadline or self.account.closing.is_set()):
+            if why and (moment >= deadline or self.account.closing.is_set()):
                 group.end()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.ran_seconds += time.monotonic() - began

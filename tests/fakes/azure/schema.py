@@ -182,11 +182,11 @@ def violations(body: Schema) -> list[str]:
 
 def duration_seconds(text: str) -> int | None:
     """An ISO 8601 duration in seconds; None for anything else."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         return None
     days, hours, minutes, seconds = (
-        int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds")
+        int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds")
     )
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -214,7 +214,7 @@ def official_schema(kind: str = "Command") -> Schema | None:
 def official_violations(schema: Schema, properties: Schema) -> list[str]:
     """What of a job's properties Microsoft's schema does not allow."""
     return [
-        told for error in Draft6Validator(schema).iter_errors(properties) for told in _leaves(error)
+        leaf for error in Draft6Validator(schema).iter_errors(properties) for leaf in _leaves(error)
     ]
 
 

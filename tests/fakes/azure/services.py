@@ -98,15 +98,15 @@ class Services:
         not follow.
         """
         sweep = self._workspace.sweeps.get(name)
-        found = [child(trial) for trial in list(sweep.trials)] if sweep else []
-        return json_response(200, {"value": found[: int(place.query.get("$top", MAX_TRIALS))]})
+        children = [child(trial) for trial in list(sweep.trials)] if sweep else []
+        return json_response(200, {"value": children[: int(place.query.get("$top", MAX_TRIALS))]})
 
     def secret(self, request: Request, place: Place) -> Response:
         """What the Key Vault answers to somebody who has a token for it."""
         audience = self.account.tokens.audience(request.headers.get("authorization", ""))
         if audience != VAULT_AUDIENCE:
-            told = f"AKV10022: Invalid audience. Expected {VAULT_AUDIENCE}, found: {audience}."
-            raise ServiceError("Unauthorized", told, 401)
+            message = f"AKV10022: Invalid audience. Expected {VAULT_AUDIENCE}, found: {audience}."
+            raise ServiceError("Unauthorized", message, 401)
         if "api-version" not in place.query:
             raise ServiceError("BadParameter", "api-version must be specified", 400)
         name = place.names["name"]
@@ -120,10 +120,10 @@ class Services:
                 404,
             )
         version = place.names["version"] or "loopback"
-        about = {"enabled": True, "created": 1, "updated": 1}
+        attributes = {"enabled": True, "created": 1, "updated": 1}
         told_id = f"{self.account.url}/secrets/{name}/{version}"
         return json_response(
-            200, {"value": self.account.secrets[name], "id": told_id, "attributes": about}
+            200, {"value": self.account.secrets[name], "id": told_id, "attributes": attributes}
         )
 
     def identity(self, request: Request, place: Place) -> Response:
@@ -169,7 +169,7 @@ def login_script(account: Account) -> str:
         cases.append(f"  {resource}|{resource}/) token={token} ;;")
     expiry = int(time.time() + LIFE_SECONDS)
     local = time.strftime("%Y-%m-%d %H:%M:%S.000000", time.localtime(expiry))
-    told = (
+    message = (
         f'{{"accessToken": "%s", "expiresOn": "{local}", "expires_on": {expiry}, "subscription":'
         f' "{account.subscription}", "tenant": "{account.tenant}", "tokenType": "Bearer"}}\\n'
     )
@@ -200,7 +200,7 @@ def login_script(account: Account) -> str:
             ),
             "     exit 1 ;;",
             "esac",
-            f"printf '{told}' \"$token\"",
+            f"printf '{message}' \"$token\"",
             "",
         ]
     )

@@ -59,8 +59,8 @@ class Container:
     def names(self, prefix: str = "") -> list[str]:
         """All blobs whose names begin with this, in their order."""
         with self._lock:
-            found = [name for name in self._files() if name.startswith(prefix)]
-            return sorted({*found, *(name for name in self._odd if name.startswith(prefix))})
+            matches = [name for name in self._files() if name.startswith(prefix)]
+            return sorted({*matches, *(name for name in self._odd if name.startswith(prefix))})
 
     def properties(self, name: str) -> Blob | None:
         """A blob's properties, if there is one of this name."""
@@ -74,14 +74,14 @@ class Container:
             else:
                 path = self._path(name)
                 try:
-                    about = path.stat() if path and path.is_file() else None
+                    status = path.stat() if path and path.is_file() else None
                 except OSError:
                     return None
-                if about is None:
+                if status is None:
                     return None
-                size = about.st_size
-                changed = about.st_mtime_ns
-                created = facts.created or about.st_ctime
+                size = status.st_size
+                changed = status.st_mtime_ns
+                created = facts.created or status.st_ctime
             etag = f'"0x{changed:X}{size:X}"'
             return Blob(
                 name, size, created, changed / 1e9, etag, facts.metadata, facts.content_type
@@ -137,13 +137,13 @@ class Container:
     def delete(self, name: str) -> bool:
         """Whether there was one."""
         with self._lock:
-            there = self.properties(name) is not None
+            exists = self.properties(name) is not None
             self._facts.pop(name, None)
             path = self._path(name)
             if self._odd.pop(name, None) is None and path is not None:
                 with suppress(OSError):
                     path.unlink()
-            return there
+            return exists
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Other metadata for a blob that is there."""

@@ -38,10 +38,10 @@ def _space(properties: Body) -> Iterator[str]:
     space = properties["searchSpace"]
     if not space:
         yield "The search space is empty."
-    for name, each in space.items():
+    for name, expression in space.items():
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
             yield f"The name {name} must be composed of letters, numbers and underscores."
-        yield from _expression(name, each)
+        yield from _expression(name, expression)
     used = set(re.findall(r"\$\{\{\s*search_space\.(.*?)\s*\}\}", properties["trial"]["command"]))
     if used - space.keys():
         yield (
@@ -50,17 +50,21 @@ def _space(properties: Body) -> Iterator[str]:
         )
 
 
-def _expression(name: str, each: Any) -> Iterator[str]:
-    kind, given = each if isinstance(each, list) and len(each) == 2 else ("", [])
+def _expression(name: str, expression: Any) -> Iterator[str]:
+    kind, arguments = (
+        expression if isinstance(expression, list) and len(expression) == 2 else ("", [])
+    )
     if kind == "choice":
-        if len(given) != 1 or not isinstance(given[0], list) or not given[0]:
+        if len(arguments) != 1 or not isinstance(arguments[0], list) or not arguments[0]:
             yield f"The choice of {name} has no values."
         return
     if kind not in ENDS and kind not in OTHERS:
         yield f"{name}: {kind} is no parameter expression."
-    elif len(given) != {**ENDS, **OTHERS}[kind] or not all(_is_number(value) for value in given):
+    elif len(arguments) != {**ENDS, **OTHERS}[kind] or not all(
+        _is_number(value) for value in arguments
+    ):
         yield f"{name}: {kind} takes {({**ENDS, **OTHERS})[kind]} numbers."
-    elif kind in ENDS and not given[0] < given[1]:
+    elif kind in ENDS and not arguments[0] < arguments[1]:
         yield f"{name}: min_value must be less than max_value."
 
 

@@ -37,11 +37,11 @@ _OF_SWEEP = ("computeId", "queueSettings", "identity", "inputs", "outputs", "exp
 
 def template(properties: Mapping[str, Any]) -> Document:
     """The properties of a trial's command job, before there are values for it."""
-    found: Document = {"jobType": "Command"}
-    found |= {key: properties[key] for key in _OF_SWEEP if key in properties}
-    found |= {key: properties["trial"][key] for key in _OF_TRIAL if key in properties["trial"]}
+    job: Document = {"jobType": "Command"}
+    job |= {key: properties[key] for key in _OF_SWEEP if key in properties}
+    job |= {key: properties["trial"][key] for key in _OF_TRIAL if key in properties["trial"]}
     timeout = properties.get("limits", {}).get("trialTimeout")
-    return found | ({"limits": {"jobLimitsType": "Command", "timeout": timeout}} if timeout else {})
+    return job | ({"limits": {"jobLimitsType": "Command", "timeout": timeout}} if timeout else {})
 
 
 class SweepJob(Job):
@@ -96,11 +96,14 @@ class SweepJob(Job):
         }
         properties["command"] = re.sub(
             r"\$\{\{\s*search_space\.(\w+)\s*\}\}",
-            lambda found: texts[found[1]],
+            lambda match: texts[match[1]],
             properties["command"],
         )
-        own = {f"AZUREML_SWEEP_{key}": text for key, text in texts.items()}
-        properties["environmentVariables"] = {**properties.get("environmentVariables", {}), **own}
+        variables = {f"AZUREML_SWEEP_{key}": text for key, text in texts.items()}
+        properties["environmentVariables"] = {
+            **properties.get("environmentVariables", {}),
+            **variables,
+        }
         trial = self._launch(name, {"properties": properties})
         trial.parent = self.name
         if self._account.tells_parameters:
@@ -108,12 +111,12 @@ class SweepJob(Job):
         self.trials.append(trial)
 
     def _conclude(self) -> None:
-        wanted = self.properties["objective"]
-        sign = -1 if wanted["goal"].lower() == "minimize" else 1
+        objective = self.properties["objective"]
+        sign = -1 if objective["goal"].lower() == "minimize" else 1
         best = {
-            trial.name: max(sign * value for value in trial.metrics[wanted["primaryMetric"]])
+            trial.name: max(sign * value for value in trial.metrics[objective["primaryMetric"]])
             for trial in self.trials
-            if trial.metrics.get(wanted["primaryMetric"])
+            if trial.metrics.get(objective["primaryMetric"])
         }
         if best:
             self.added["best_child_run_id"] = max(best, key=lambda name: best[name])
@@ -140,7 +143,7 @@ def points_of_grid(space: Mapping[str, Any]) -> list[Document]:
     """All combinations of choices, the last setting varying fastest."""
     return [
         dict(zip(space, point, strict=True))
-        for point in itertools.product(*(each[1][0] for each in space.values()))
+        for point in itertools.product(*(expression[1][0] for expression in space.values()))
     ]
 
 
@@ -153,16 +156,18 @@ def _points(properties: Mapping[str, Any]) -> Iterator[Document]:
         return
     chance = random.Random(sampling.get("seed"))
     while True:
-        yield {name: _drawn(each[0], each[1], chance) for name, each in space.items()}
+        yield {
+            name: _drawn(expression[0], expression[1], chance) for name, expression in space.items()
+        }
 
 
-def _drawn(kind: str, given: list[Any], chance: random.Random) -> Any:
+def _drawn(kind: str, arguments: list[Any], chance: random.Random) -> Any:
     """A value of a parameter expression, by the formulas of its documentation."""
     if kind == "choice":
-        return chance.choice(given[0])
+        return chance.choice(arguments[0])
     if kind == "randint":
-        return chance.randrange(given[0])
-    *ends, q = given if kind.startswith("q") else (*given, 0)
+        return chance.randrange(arguments[0])
+    *ends, q = arguments if kind.startswith("q") else (*arguments, 0)
     value = chance.gauss(*ends) if kind.endswith("normal") else chance.uniform(*ends)
     value = math.exp(value) if "log" in kind else value
     return round(value / q) * q if q else value

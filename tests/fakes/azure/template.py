@@ -67,7 +67,7 @@ class Template:
     """A template with the values of its parameters, in one resource group."""
 
     def __init__(
-        self, document: Mapping[str, Any], given: Mapping[str, Any], group: Mapping[str, Any]
+        self, document: Mapping[str, Any], arguments: Mapping[str, Any], group: Mapping[str, Any]
     ) -> None:
         """`group`: id, name, location, subscription, tenant. ServiceError where ARM would refuse."""
         if unknown := set(document) - PARTS:
@@ -75,17 +75,17 @@ class Template:
         self._document = document
         self._group = group
         self.reference: Callable[..., Any] = lambda *_: _raise("reference() is not allowed here")
-        self.parameters = self._read_parameters(given)
+        self.parameters = self._read_parameters(arguments)
 
     @property
     def declared(self) -> Mapping[str, Any]:
         """Its parameters, as it declares them."""
-        found: Mapping[str, Any] = self._document.get("parameters", {})
-        return found
+        declarations: Mapping[str, Any] = self._document.get("parameters", {})
+        return declarations
 
     def planned(self) -> list[Planned]:
         """The resources whose condition holds. ServiceError where any of them is wrong."""
-        found: list[Planned] = []
+        resources: list[Planned] = []
         loops: dict[str, list[str]] = {}
         skipped: set[str] = set()
         try:
@@ -94,14 +94,14 @@ class Template:
                     if name := body.get("copy", {}).get("name"):
                         loops.setdefault(name, []).append(one.id)
                     if holds:
-                        found.append(one)
+                        resources.append(one)
                     else:
                         skipped.add(one.id.lower())
                 if "copy" in body:
                     loops.setdefault(body["copy"]["name"], [])
         except ExpressionError as error:
             raise invalid(str(error)) from error
-        return _resolved(found, loops, skipped)
+        return _resolved(resources, loops, skipped)
 
     def body(self, planned: Planned) -> dict[str, Any]:
         """What is sent to the resource's provider, all of it evaluated."""
@@ -117,14 +117,14 @@ class Template:
 
     def outputs(self) -> dict[str, Any]:
         """The outputs whose condition holds, as a deployment shows them."""
-        found = {}
+        output_values = {}
         for name, output in self._document.get("outputs", {}).items():
             if self._value(output.get("condition", True), None):
-                found[name] = {
+                output_values[name] = {
                     "type": output["type"].capitalize(),
                     "value": self._value(output["value"], None),
                 }
-        return found
+        return output_values
 
     def _copies(self, body: Mapping[str, Any]) -> Iterator[tuple[Planned, bool]]:
         if unknown := set(body) - ELEMENTS:
@@ -155,9 +155,9 @@ class Template:
             )
             yield one, bool(self._value(body.get("condition", True), copied))
 
-    def _read_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_parameters(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         declared = self.declared
-        if unknown := set(given) - set(declared):
+        if unknown := set(arguments) - set(declared):
             raise invalid(
                 f"The template parameters '{', '.join(sorted(unknown))}' in the parameters file are"
                 " not valid; they are not present in the original template and can therefore not"
@@ -165,29 +165,29 @@ class Template:
                 f" are '{', '.join(declared)}'"
             )
         self.parameters = {}
-        for name, about in declared.items():
-            if name not in given and "defaultValue" not in about:
+        for name, declaration in declared.items():
+            if name not in arguments and "defaultValue" not in declaration:
                 raise invalid(f"The value for the template parameter '{name}' is not provided")
-            default = about.get("defaultValue")
+            default = declaration.get("defaultValue")
             utc_now = {
                 "utcNow": lambda form: time.strftime(
                     form.replace("yyyy-MM-01", "%Y-%m-01"), time.gmtime()
                 )
             }
             value = (
-                given[name]["value"]
-                if name in given
+                arguments[name]["value"]
+                if name in arguments
                 else evaluate(default, {**self._scope(None), **utc_now})
             )
-            _check(name, value, about)
+            _check(name, value, declaration)
             self.parameters[name] = value
         return self.parameters
 
     def _value(self, value: Any, index: int | None) -> Any:
         if isinstance(value, dict) and "copy" in value and isinstance(value["copy"], list):
-            rest = {key: item for key, item in value.items() if key != "copy"}
-            return self._value(rest, index) | {
-                each["name"]: self._repeated(each, index) for each in value["copy"]
+            properties = {key: item for key, item in value.items() if key != "copy"}
+            return self._value(properties, index) | {
+                loop["name"]: self._repeated(loop, index) for loop in value["copy"]
             }
         if isinstance(value, dict):
             return {
@@ -201,8 +201,8 @@ class Template:
     def _repeated(self, loop: Mapping[str, Any], index: int | None) -> list[Any]:
         count = self._value(loop["count"], index)
         return [
-            evaluate(loop["input"], self._scope(index, {loop["name"]: each}))
-            for each in range(count)
+            evaluate(loop["input"], self._scope(index, {loop["name"]: step}))
+            for step in range(count)
         ]
 
     def _scope(
@@ -227,17 +227,17 @@ class Template:
         }
 
 
-def _check(name: str, value: Any, about: Mapping[str, Any]) -> None:
+def _check(name: str, value: Any, declaration: Mapping[str, Any]) -> None:
     """After "Parameters in ARM templates": type, allowed values, and what lengths and numbers are
     allowed.
     """
-    kind = TYPES[about["type"].lower()]
+    kind = TYPES[declaration["type"].lower()]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise invalid(
             f"The provided value for the template parameter '{name}' is not valid: expected"
-            f" {about['type']}"
+            f" {declaration['type']}"
         )
-    allowed = about.get("allowedValues")
+    allowed = declaration.get("allowedValues")
     if allowed and value not in allowed:
         raise invalid(
             f"The provided value '{value}' for the template parameter '{name}' is not valid. The"
@@ -245,7 +245,7 @@ def _check(name: str, value: Any, about: Mapping[str, Any]) -> None:
         )
     size = len(value) if isinstance(value, (str, list)) else value if isinstance(value, int) else 0
     least, most = (
-        about.get(f"{end}{'Value' if kind is int else 'Length'}") for end in ("min", "max")
+        declaration.get(f"{end}{'Value' if kind is int else 'Length'}") for end in ("min", "max")
     )
     if (least is not None and size < least) or (most is not None and size > most):
         raise invalid(
@@ -255,24 +255,30 @@ def _check(name: str, value: Any, about: Mapping[str, Any]) -> None:
 
 
 def _resolved(
-    found: list[Planned], loops: Mapping[str, list[str]], skipped: set[str]
+    planned: list[Planned], loops: Mapping[str, list[str]], skipped: set[str]
 ) -> list[Planned]:
     """The resources in an order in which each comes after those it depends on."""
-    ids = {one.id.lower() for one in found}
-    if len(ids) < len(found):
+    ids = {one.id.lower() for one in planned}
+    if len(ids) < len(planned):
         raise invalid("The resource is defined multiple times in a template")
     needs: dict[str, set[str]] = {}
-    for one in found:
-        wanted = {each for name in one.depends_on for each in loops.get(name, [name])}
+    for one in planned:
+        dependencies = {
+            dependency for name in one.depends_on for dependency in loops.get(name, [name])
+        }
         needs[one.id] = {
-            each.lower() for each in wanted
+            dependency.lower() for dependency in dependencies
         } - skipped  # one that is not deployed is not waited for
         if missing := needs[one.id] - ids:
             raise invalid(f"The resource '{min(missing)}' is not defined in the template")
     ordered: list[Planned] = []
-    while len(ordered) < len(found):
-        there = {one.id.lower() for one in ordered}
-        ready = [one for one in found if one.id.lower() not in there and needs[one.id] <= there]
+    while len(ordered) < len(planned):
+        planned_ids = {one.id.lower() for one in ordered}
+        ready = [
+            one
+            for one in planned
+            if one.id.lower() not in planned_ids and needs[one.id] <= planned_ids
+        ]
         if not ready:
             raise invalid("Circular dependency detected")
         ordered += [replace(one, depends_on=frozenset(needs[one.id])) for one in ready]

@@ -46,18 +46,18 @@ class Tokens:
         """A token for one resource: shaped like a JWT, signed with nothing that anybody could
         check.
         """
-        now = int(time.time())
+        issued_at = int(time.time())
         claims = {
             "aud": resource,
-            "iat": now,
-            "exp": int(now + seconds),
+            "iat": issued_at,
+            "exp": int(issued_at + seconds),
             "oid": principal,
             "upn": CLIENT,
         }
-        told = ".".join(
+        signed = ".".join(
             _base64(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "HS256"}, claims)
         )
-        return f"{told}.{self._sign(told)}"
+        return f"{signed}.{self._sign(signed)}"
 
     def audience(self, authorization: str) -> str | None:
         """The resource that an Authorization header's token is for; None for a token that is not
@@ -75,10 +75,10 @@ class Tokens:
     def claims(self, authorization: str) -> dict[str, Any] | None:
         """What an Authorization header's token says; None for a token that is not valid."""
         kind, _, token = authorization.partition(" ")
-        told, _, signature = token.rpartition(".")
-        if kind != "Bearer" or not told or not hmac.compare_digest(signature, self._sign(told)):
+        signed, _, signature = token.rpartition(".")
+        if kind != "Bearer" or not signed or not hmac.compare_digest(signature, self._sign(signed)):
             return None
-        middle = told.partition(".")[2]
+        middle = signed.partition(".")[2]
         claims: dict[str, Any] = json.loads(
             base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
         )
@@ -111,8 +111,8 @@ class Tokens:
             query.get("sig", ""), self._sas_signature(container, place, signed)
         ):
             return None
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return signed["sp"] if now < signed["se"] else None
+        time_text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return signed["sp"] if time_text < signed["se"] else None
 
     def is_shared_key(self, request: Request, accounts: Sequence[str]) -> bool:
         """Whether a request is signed with the key of the storage account, which may go by any of

@@ -128,9 +128,9 @@ def call_of(request: Request) -> tuple[Call | None, Place]:
         operation = BLOB_CALLS.get((request.method, bool(blob), query.get("comp", "")), "?")
         return Call("blob", operation), Place(path, query, {"container": container, "blob": blob})
     for route in ROUTES:
-        found = route.pattern.fullmatch(path) if route.method == request.method else None
-        if found:
-            names = {name: value or "" for name, value in found.groupdict().items()}
+        match = route.pattern.fullmatch(path) if route.method == request.method else None
+        if match:
+            names = {name: value or "" for name, value in match.groupdict().items()}
             return Call(route.service, route.operation), Place(path, query, names)
     service = "history" if path.startswith("/history/") else "arm"
     return Call(service, "?"), Place(path, query, {})
@@ -138,26 +138,26 @@ def call_of(request: Request) -> tuple[Call | None, Place]:
 
 def json_response(status: int, document: object = None, **headers: str) -> Response:
     """As everything but storage answers."""
-    told = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    told.append(("x-ms-request-id", str(uuid4())))
+    named_headers = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    named_headers.append(("x-ms-request-id", str(uuid4())))
     if document is None:
-        return Response(status, told, b"")
+        return Response(status, named_headers, b"")
     return Response(
         status,
-        [("Content-Type", "application/json; charset=utf-8"), *told],
+        [("Content-Type", "application/json; charset=utf-8"), *named_headers],
         json.dumps(document).encode(),
     )
 
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
     """An error in the words of the request's own protocol."""
-    again = {"Retry_After": "0"} if refused.status == 429 else {}
+    retry = {"Retry_After": "0"} if refused.status == 429 else {}
     challenge = {}
     if refused.status == 401:
-        told = 'Bearer authorization="https://login.windows.net/loopback", error="invalid_token"'
+        bearer = 'Bearer authorization="https://login.windows.net/loopback", error="invalid_token"'
         if service == "vault":
-            told += ', resource="https://vault.azure.net"'
-        challenge = {"WWW_Authenticate": told}
+            bearer += ', resource="https://vault.azure.net"'
+        challenge = {"WWW_Authenticate": bearer}
     if service == "blob":
         return _storage_error(request, refused)
     inner: dict[str, object] = {"code": refused.code, "message": refused.message}
@@ -165,13 +165,13 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
         return json_response(
             refused.status,
             {"error": inner, "correlation": {}, "componentName": "run-history"},
-            **again,
+            **retry,
             **challenge,
         )
     if service == "arm" and refused.code in ("UserError", "ValidationError"):
         info = {"type": "ComponentName", "info": {"value": "managementfrontend"}}
         inner |= {"details": [], "additionalInfo": [info]}
-    return json_response(refused.status, {"error": inner}, **again, **challenge)
+    return json_response(refused.status, {"error": inner}, **retry, **challenge)
 
 
 def storage_headers() -> list[tuple[str, str]]:
@@ -186,8 +186,8 @@ def http_date(seconds: float) -> str:
 
 def iso_date(seconds: float) -> str:
     """A moment as ARM and run history write it."""
-    told = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{told}.{int(seconds % 1 * 1e6):06}Z"
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{text}.{int(seconds % 1 * 1e6):06}Z"
 
 
 def _storage_error(request: Request, refused: ServiceError) -> Response:

@@ -216,10 +216,10 @@ class Workspace:
 
     def _list_jobs(self, call: ArmRequest) -> Response:
         """The newest first, a page at a time, and only those that have a tag of this name."""
-        known = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
-        if set(call.query) - known:
+        supported = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
+        if set(call.query) - supported:
             raise user_error(
-                f"Not part of this imitation: {', '.join(sorted(set(call.query) - known))}"
+                f"Not part of this imitation: {', '.join(sorted(set(call.query) - supported))}"
             )
         tag, kind, view = (call.query.get(key) for key in ("tag", "jobType", "listViewType"))
         with self._lock:
