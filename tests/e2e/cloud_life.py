@@ -196,22 +196,28 @@ class Life:
     def test_another_machine_imports_the_run_and_its_logs(
         self, cli: CommandLine, digits: CommandResult, cloud: Any, tmp_path: Path
     ) -> None:
-        other = CommandLine(
+        other_shell = CommandLine(
             tmp_path / "other", env=cloud.environment(), modules=(SDK[self.provider],)
         )
-        other.write(job_yaml=DIGITS)
-        assert "digits-1" in [run["run"] for run in other.json("list", "--provider", self.provider)]
+        other_shell.write(job_yaml=DIGITS)
+        assert "digits-1" in [
+            run["run"] for run in other_shell.json("list", "--provider", self.provider)
+        ]
         assert (
-            other.json("status", "digits-1")["metrics"] == cli.json("status", "digits-1")["metrics"]
+            other_shell.json("status", "digits-1")["metrics"]
+            == cli.json("status", "digits-1")["metrics"]
         )
         assert (
-            other.json("status", "digits-1")["billing"] == cli.json("status", "digits-1")["billing"]
+            other_shell.json("status", "digits-1")["billing"]
+            == cli.json("status", "digits-1")["billing"]
         )
-        assert other.run("fetch", "digits-1", "../result").code == 0
-        result = other.run("rerun", "digits-1")
+        assert other_shell.run("fetch", "digits-1", "../result").code == 0
+        result = other_shell.run("rerun", "digits-1")
         assert result.code == 2
         assert "was started on another machine" in result.err
-        assert other.run("status", "nobody-knows", CLOUDTRAIN_PROVIDER=self.provider).code == 2
+        assert (
+            other_shell.run("status", "nobody-knows", CLOUDTRAIN_PROVIDER=self.provider).code == 2
+        )
 
     def test_a_failing_job_names_the_rank_the_reason_and_keeps_the_secret(
         self, cli: CommandLine, cloud: Any
@@ -247,13 +253,13 @@ class Life:
         assert watcher.wait(timeout=HANG_SECONDS) == 5
         step = cli.json("status", "long-1")["checkpoint"]["step"]
         steps = {re.search(r"/step-\d+/", name) for name in self.saved(cloud, "long-1")}
-        assert 1 <= len({found[0] for found in steps if found}) <= 2, (
+        assert 1 <= len({step[0] for step in steps if step}) <= 2, (
             "what is asked to be kept, and no more"
         )
         self.look_at_the_stopped(cli, cloud, "long-1")
-        again = cli.run("rerun", "long-1", "--set", "args=[once]", "--detach").out.strip()
-        watcher = cli.start("wait", again)
-        resumed = cli.wait_for_event(again, lambda event: event["type"] == "resumed")
+        new_run = cli.run("rerun", "long-1", "--set", "args=[once]", "--detach").out.strip()
+        watcher = cli.start("wait", new_run)
+        resumed = cli.wait_for_event(new_run, lambda event: event["type"] == "resumed")
         assert resumed["step"] == step
         watcher.wait(timeout=HANG_SECONDS)
 

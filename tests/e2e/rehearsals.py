@@ -109,10 +109,10 @@ class Rehearsal:
         stopped = cli.run("stop", "long-1")
         assert stopped.code == 0, stopped.err
         step = cli.json("status", "long-1")["checkpoint"]["step"]
-        again = cli.run("rerun", "long-1", "--detach").out.strip()
-        resumed = cli.wait_for_event(again, lambda event: event["type"] == "resumed")
+        new_run = cli.run("rerun", "long-1", "--detach").out.strip()
+        resumed = cli.wait_for_event(new_run, lambda event: event["type"] == "resumed")
         assert resumed["step"] == step
-        assert cli.run("stop", again).code == 0
+        assert cli.run("stop", new_run).code == 0
         assert cli.processes() == []
 
     def test_only_a_provider_that_can_execute_a_contract_is_asked_to(

@@ -78,9 +78,9 @@ class TestAzureML(Life):
         """
         artifacts = cloud.account.storage.create("azureml")
         top = f"ExperimentRun/dcid.{run_id}/"
-        found = artifacts.names(f"{top}outputs/")
-        assert f"{top}outputs/3.txt" in found
-        assert artifacts.names(top) == sorted([*found, *artifacts.names(f"{top}user_logs/")])
+        names = artifacts.names(f"{top}outputs/")
+        assert f"{top}outputs/3.txt" in names
+        assert artifacts.names(top) == sorted([*names, *artifacts.names(f"{top}user_logs/")])
         assert cli.run("fetch", run_id, "../dog").code == 0
         assert (
             cli.folder / "dog" / "output" / "outputs" / "3.txt"

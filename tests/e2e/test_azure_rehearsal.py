@@ -88,22 +88,30 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(
     assert "azure.subscription, azure.resource_group, azure.workspace not set" in result.err
     ranks = {event["rank"]: event for event in cli.events("seen-1") if event["type"] == "seen"}
     folder = cli.run_folder("seen-1")
-    for rank, seen in ranks.items():
-        here = folder / "nodes" / str(rank) / "wd"
-        assert seen["cwd"] == str(here / "code")
-        assert seen["argv"] == [
+    for rank, report in ranks.items():
+        working_folder = folder / "nodes" / str(rank) / "wd"
+        assert report["cwd"] == str(working_folder / "code")
+        assert report["argv"] == [
             "it's",
             "a b",
             "${{HOME}} $HOME",
             str(cli.folder / "data"),
-            f"{here}/kept/model",
+            f"{working_folder}/kept/model",
         ]
-        assert (seen["run"], seen["platform"], seen["place"]) == ("seen-1", "azureml", str(rank))
-        assert (seen["data"], seen["table"], seen["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
-        assert seen["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), (
+        assert (report["run"], report["platform"], report["place"]) == (
+            "seen-1",
+            "azureml",
+            str(rank),
+        )
+        assert (report["data"], report["table"], report["secret"]) == (
+            "input data",
+            "a,b",
+            MY_TOKEN[:5],
+        )
+        assert report["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), (
             "both nodes are on this machine"
         )
-        assert seen["foreign"] == []
+        assert report["foreign"] == []
     names = ["from-0", "from-1"]
     stored = [
         "best-from-0.cloudtrain-link",

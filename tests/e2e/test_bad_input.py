@@ -105,10 +105,12 @@ def test_the_console_script_prints_the_same(
 ) -> None:
     feed(place, row, monkeypatch)
     command = [sys.executable, "-m", "cloudtrain", *row.argv]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
-    assert_told(CommandResult(done.returncode, done.stdout, done.stderr), row.code, *row.shown)
+    assert_told(
+        CommandResult(process.returncode, process.stdout, process.stderr), row.code, *row.shown
+    )
 
 
 def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -> None:
@@ -130,10 +132,10 @@ def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -
 def test_check_prints_the_errors_first_and_then_what_else_there_is_to_know(place: Path) -> None:
     (place / ".env").touch()
     (place / "job.yaml").write_text("args: {task: no-such-task}\n")
-    said = call("check")
-    error = said.err.find("the shared trainer says:")
-    note = said.err.find("note: left out of the source")
-    assert (said.code, 0 <= error < note) == (2, True), said.err
+    result = call("check")
+    error = result.err.find("the shared trainer says:")
+    note = result.err.find("note: left out of the source")
+    assert (result.code, 0 <= error < note) == (2, True), result.err
     document = json.loads(call("check", "--json").out)
     assert "the shared trainer says:" in document["error"]["mistakes"][0]["message"]
     assert ["left out of the source" in text for text in document["warnings"]] == [True]
@@ -158,8 +160,8 @@ checkpoints: {keep: 0}
 def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(place: Path) -> None:
     (place / "job.yaml").write_text(MANY)
     result = call("check")
-    found = re.findall(r"^job\.yaml:(\d+):(\d+): ([\w.]+): ", result.err, re.MULTILINE)
-    assert [(int(line), path) for line, _, path in found] == [
+    places = re.findall(r"^job\.yaml:(\d+):(\d+): ([\w.]+): ", result.err, re.MULTILINE)
+    assert [(int(line), path) for line, _, path in places] == [
         (1, "nmae"),
         (2, "entrypoint"),
         (4, "resources.nodes"),

@@ -103,10 +103,10 @@ def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job:
     assert best.value is not None
     assert best.value >= 0.95 * max(rates)
     assert run.result().metrics["samples_per_s"] == best.value
-    again = run.plan_again()
-    assert again.context.trial is None, "it trains to its end"
-    assert isinstance(again.spec.args.values, dict)
-    assert again.spec.args.values["batch-size"] == best.batch_size
+    new_plan = run.plan_again()
+    assert new_plan.context.trial is None, "it trains to its end"
+    assert isinstance(new_plan.spec.args.values, dict)
+    assert new_plan.spec.args.values["batch-size"] == best.batch_size
     shown = call("attach", "sizes-1").err
     accumulated = -(-1024 // best.batch_size)
     assert f"  spec     args: {{batch-size: {best.batch_size}}}" in shown

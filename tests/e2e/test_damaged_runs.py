@@ -144,20 +144,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def assert_in_words(result: CommandResult, told: str) -> None:
-    assert "Traceback" not in result.out + result.err, f"{told}\n{result.err}"
-    assert result.code in (0, 1, 2, 3, 4, 5), told
+def assert_in_words(result: CommandResult, message: str) -> None:
+    assert "Traceback" not in result.out + result.err, f"{message}\n{result.err}"
+    assert result.code in (0, 1, 2, 3, 4, 5), message
     assert result.code == 0 or result.err.strip(), (
-        f"{told}: it ends with {result.code} and says nothing"
+        f"{message}: it ends with {result.code} and says nothing"
     )
 
 
 def the_state(run: str) -> str:
     listed = call("list", "--json")
     assert_in_words(listed, "list")
-    found = {item["run"]: item["state"] for item in json.loads(listed.out)}
-    assert found["digits-bbbb"] == "stopped", "the other run is told as it is"
-    return str(found[run])
+    states = {item["run"]: item["state"] for item in json.loads(listed.out)}
+    assert states["digits-bbbb"] == "stopped", "the other run is told as it is"
+    return str(states[run])
 
 
 def test_every_command_answers_a_damaged_run_with_a_message(
@@ -171,7 +171,7 @@ def test_every_command_answers_a_damaged_run_with_a_message(
     every = [(name, kind) for name in FILES for kind in KINDS]
     cases = [*every, *chance.choices(every, k=max(0, CASES - len(every)))]
     for number, (name, kind) in enumerate(cases):
-        told = f"SEED={seed}, case {number}: {name} {kind}"
+        message = f"SEED={seed}, case {number}: {name} {kind}"
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
         shutil.copytree(whole / "data", tmp_path / "data")
         file = tmp_path / "data" / "runs" / "digits-aaaa" / name
@@ -197,8 +197,8 @@ def test_every_command_answers_a_damaged_run_with_a_message(
                     continue
                 continue
             result = call(command, "digits-aaaa", *more)
-            assert_in_words(result, f"{told}: {words}")
-        assert the_state("digits-aaaa") in ("stopped", "damaged", "failed", "succeeded"), told
+            assert_in_words(result, f"{message}: {words}")
+        assert the_state("digits-aaaa") in ("stopped", "damaged", "failed", "succeeded"), message
 
 
 LOST = (

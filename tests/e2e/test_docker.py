@@ -148,11 +148,11 @@ def stop_and_go_on(cli: CommandLine, docker: DockerClient, way: str) -> Job:
     lines = {follower.stdout.readline() for _ in range(nodes)}
     containers = set(running(docker, cli.data, run))
     stopped = cli.run("stop", run)
-    left = left_of(docker, cli.data)
+    leftovers = left_of(docker, cli.data)
     step = cli.json("status", run)["checkpoint"]["step"]
-    again = cli.run("rerun", run, "--detach", "--set", "resources.nodes=2", MY_TOKEN=MY_TOKEN)
-    ended = cli.run("wait", again.out.strip())
-    return Job(submitted, lines, containers, stopped, left, step, again.out.strip(), ended)
+    rerun = cli.run("rerun", run, "--detach", "--set", "resources.nodes=2", MY_TOKEN=MY_TOKEN)
+    ended = cli.run("wait", rerun.out.strip())
+    return Job(submitted, lines, containers, stopped, leftovers, step, rerun.out.strip(), ended)
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +160,10 @@ def local(cli: CommandLine, runs: dict[str, Job]) -> dict[str, Any]:
     """What the first rank of the same job says that runs in no container."""
     result = cli.run("submit", "--provider", "local", "--run-id", "run-local", MY_TOKEN=MY_TOKEN)
     assert result.code == 0, result.err
-    return seen(cli, "run-local")[0]
+    return reports_of(cli, "run-local")[0]
 
 
-def seen(cli: CommandLine, run: str) -> dict[int, dict[str, Any]]:
+def reports_of(cli: CommandLine, run: str) -> dict[int, dict[str, Any]]:
     return {event["rank"]: event for event in cli.events(run) if event["type"] == "seen"}
 
 
@@ -187,7 +187,7 @@ def test_two_containers_form_one_process_group_and_the_script_finds_the_whole_co
     cli: CommandLine, runs: dict[str, Job], way: str
 ) -> None:
     assert runs[way].ended.code == 0, runs[way].ended.err
-    ranks = seen(cli, runs[way].run)
+    ranks = reports_of(cli, runs[way].run)
     assert {rank: event["place"] for rank, event in ranks.items()} == {0: "0", 1: "1"}
     for rank in ranks.values():
         assert (rank["world"], rank["platform"], rank["greeting"]) == (2, way, "007")
@@ -206,12 +206,12 @@ def test_each_contract_gives_its_own_host_names_and_folders(
     cli: CommandLine, runs: dict[str, Job]
 ) -> None:
     hosts = {
-        way: [event["host"] for _, event in sorted(seen(cli, runs[way].run).items())]
+        way: [event["host"] for _, event in sorted(reports_of(cli, runs[way].run).items())]
         for way in INSIDE
     }
-    own = ["node-00", "node-01"]
-    assert hosts == {"plain": own, "sagemaker": ["algo-1", "algo-2"], "azureml": own}
-    folders = {way: seen(cli, runs[way].run)[1]["cwd"] for way in INSIDE}
+    nodes = ["node-00", "node-01"]
+    assert hosts == {"plain": nodes, "sagemaker": ["algo-1", "algo-2"], "azureml": nodes}
+    folders = {way: reports_of(cli, runs[way].run)[1]["cwd"] for way in INSIDE}
     assert folders == {
         "plain": "/cloudtrain/source",
         "sagemaker": "/opt/ml/code",
@@ -223,10 +223,10 @@ def test_each_contract_gives_its_own_host_names_and_folders(
 def test_the_parameters_are_those_of_the_local_run(
     cli: CommandLine, runs: dict[str, Job], local: dict[str, Any], way: str
 ) -> None:
-    there = seen(cli, runs[way].run)
-    if local["torch"] != there[0]["torch"]:
-        pytest.skip(f"torch is {local['torch']} here and {there[0]['torch']} in the image")
-    assert {event["digest"] for event in there.values()} == {local["digest"]}
+    reports = reports_of(cli, runs[way].run)
+    if local["torch"] != reports[0]["torch"]:
+        pytest.skip(f"torch is {local['torch']} here and {reports[0]['torch']} in the image")
+    assert {event["digest"] for event in reports.values()} == {local["digest"]}
 
 
 @pytest.mark.parametrize("way", INSIDE)
@@ -239,11 +239,11 @@ def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
             f"{file}-0",
             f"{file}-1",
         ]
-    kept = {
+    labels = {
         path.parent.relative_to(folder).as_posix(): path.read_text()
         for path in folder.glob("output/**/here.txt")
     }
-    assert kept == {"output/left": "by rank 0", "output/node-1/left": "by rank 1"}
+    assert labels == {"output/left": "by rank 0", "output/node-1/left": "by rank 1"}
     assert {path.stat().st_uid for path in folder.rglob("*")} == {os.getuid()}
 
 

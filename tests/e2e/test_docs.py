@@ -32,9 +32,9 @@ def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> Non
 @pytest.mark.torchrun
 def test_the_picture_shows_a_session_as_it_is(tmp_path: Path) -> None:
     pictured = shown(PICTURE.read_text())
-    now = session(tmp_path / "reader")
-    assert [command for command, _ in pictured] == [command for command, _ in now]
-    for (_, expected), (command, printed) in zip(pictured, now, strict=True):
+    reader = session(tmp_path / "reader")
+    assert [command for command, _ in pictured] == [command for command, _ in reader]
+    for (_, expected), (command, printed) in zip(pictured, reader, strict=True):
         assert difference(expected, printed) == [], (
             f"{command}: run python docs/make/make_picture.py"
         )

@@ -52,9 +52,9 @@ def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails
     cli: CommandLine,
 ) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "100"))
-    told = cli.run("drill", "--only", "checkpoint-torn,rank-killed", "--json")
-    card = json.loads(told.out)
-    assert (told.code, card["ok"]) == (0, True), told.err
+    result = cli.run("drill", "--only", "checkpoint-torn,rank-killed", "--json")
+    card = json.loads(result.out)
+    assert (result.code, card["ok"]) == (0, True), result.err
     killed = by_name(card)["rank-killed"]
     torn = by_name(card)["checkpoint-torn"]
     assert killed["verdict"] == "recovered to the same parameters"
@@ -71,19 +71,19 @@ def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails
     assert card["reference"]["steps"] == 100
     assert cli.processes() == []
     assert cli.json("list") == [], "runs of drills are not among the others"
-    kept = {path.name for path in (drills(cli) / "runs").iterdir()}
-    assert kept == {card["reference"]["run"], *torn["runs"]}, "what failed can be looked at"
+    names = {path.name for path in (drills(cli) / "runs").iterdir()}
+    assert names == {card["reference"]["run"], *torn["runs"]}, "what failed can be looked at"
     looked = cli.run("--data-dir", str(drills(cli)), "diagnose", torn["runs"][-1])
     assert "JSONDecodeError" in looked.out
 
 
 def test_a_job_that_fails_undisturbed_is_diagnosed_and_not_drilled(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py='raise ValueError("the dog ate shard 3")\n')
-    told = cli.run("drill")
-    assert told.code == 1
+    result = cli.run("drill")
+    assert result.code == 1
     assert (
         "the job fails without any drill: rank 0 (node 0) raised ValueError: the dog ate shard 3"
-        in told.err
+        in result.err
     )
     assert len(list((drills(cli) / "runs").iterdir())) == 1
 
@@ -95,11 +95,11 @@ def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine
             "name: count\nargs: {epochs: 4}\nresources: {processes: 2}\nlimits: {restarts: 1}\n"
         )
     )
-    told = cli.run("drill", "--json")
-    found = {name: drill["verdict"] for name, drill in by_name(json.loads(told.out)).items()}
-    assert set(found.values()) == {"recovered to the same parameters"}, told.out
-    assert len(found) == 6
-    stalled = by_name(json.loads(told.out))["loader-stalled"]
+    result = cli.run("drill", "--json")
+    verdicts = {name: drill["verdict"] for name, drill in by_name(json.loads(result.out)).items()}
+    assert set(verdicts.values()) == {"recovered to the same parameters"}, result.out
+    assert len(verdicts) == 6
+    stalled = by_name(json.loads(result.out))["loader-stalled"]
     assert "rank 1 (node 0) has given no sign of life" in stalled["seen"]
     assert cli.processes() == []
 
@@ -110,9 +110,9 @@ def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_to
 ) -> None:
     (cli.folder / "job").mkdir()
     assert cli.run("init", ".").code == 0
-    told = cli.run("drill", "--only", "rank-killed,checkpoint-torn", "--json")
-    found = {name: drill["verdict"] for name, drill in by_name(json.loads(told.out)).items()}
-    assert set(found.values()) == {"recovered to the same parameters"}, told.out
+    result = cli.run("drill", "--only", "rank-killed,checkpoint-torn", "--json")
+    verdicts = {name: drill["verdict"] for name, drill in by_name(json.loads(result.out)).items()}
+    assert set(verdicts.values()) == {"recovered to the same parameters"}, result.out
 
 
 @pytest.mark.thorough
@@ -147,10 +147,10 @@ def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew
     assert "a drill of this job goes on already" in refused.err
     os.kill(drill.pid, signal.SIGKILL)
     eventually(lambda: cli.processes() == [])
-    told = cli.run("drill", "--only", "rank-killed", "--timeout", "5 s")
-    assert told.code == 2
-    assert "has not ended within 5 s" in told.err
-    assert "--set args.epochs=1" in told.err
+    result = cli.run("drill", "--only", "rank-killed", "--timeout", "5 s")
+    assert result.code == 2
+    assert "has not ended within 5 s" in result.err
+    assert "--set args.epochs=1" in result.err
     assert cli.processes() == []
 
 

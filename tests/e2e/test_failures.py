@@ -50,12 +50,12 @@ def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(
     )
     result = cli.run("submit", "--run-id", "dog-1")
     assert result.code == 1
-    told = [
+    lines = [
         line for line in result.err.splitlines() if not line.startswith(("dog-1  2 nodes", "  ("))
     ]
-    assert told[0].startswith("dog-1 failed after")
-    assert told[0].endswith("rank 3 (node 1) raised ValueError: the dog ate shard 3")
-    assert told[1].strip() == 'train.py:11  raise ValueError("the dog ate shard 3")'
+    assert lines[0].startswith("dog-1 failed after")
+    assert lines[0].endswith("rank 3 (node 1) raised ValueError: the dog ate shard 3")
+    assert lines[1].strip() == 'train.py:11  raise ValueError("the dog ate shard 3")'
     assert "closed" not in result.err
     state = cli.json("status", "dog-1")
     assert (state["error"]["rank"], state["error"]["node"], state["error"]["line"]) == (3, 1, 11)
@@ -192,7 +192,7 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
             "state = run.stop()\nprint(state.state, '|', state.reason)\n"
         ),
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "go.py"],
         cwd=cli.folder / "job",
         env=cli.environment(),
@@ -201,7 +201,7 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
         timeout=HANG_SECONDS,
         check=True,
     )
-    assert done.stdout == "stopped | stop was asked\n"
+    assert process.stdout == "stopped | stop was asked\n"
 
 
 def test_the_last_output_of_the_failing_rank_is_shown(cli: CommandLine) -> None:

@@ -50,38 +50,38 @@ def cloudtrain(tmp_path: Path) -> Iterator[CommandLine]:
 
 @pytest.mark.torchrun
 def test_the_first_steps_here_tell_how_long_the_whole_job_takes(cloudtrain: CommandLine) -> None:
-    done = cloudtrain.run(
+    result = cloudtrain.run(
         "check", "--forecast", "2", "--set", "limits.max_runtime=1 min", "--", "endless"
     )
-    assert "forecast: on this machine " in done.out
-    assert " in all (" in done.out
-    assert "limits.max_runtime will stop this run after 1 min, at about step " in done.out
+    assert "forecast: on this machine " in result.out
+    assert " in all (" in result.out
+    assert "limits.max_runtime will stop this run after 1 min, at about step " in result.out
 
 
 @pytest.mark.torchrun
 def test_a_job_that_ends_meanwhile_is_measured(cloudtrain: CommandLine) -> None:
-    found = json.loads(cloudtrain.run("check", "--forecast=20", "--json", "--", "short").out)[
+    forecast = json.loads(cloudtrain.run("check", "--forecast=20", "--json", "--", "short").out)[
         "forecast"
     ]
-    assert 0 < found["measured_seconds"] < 60
-    assert (found["here"], found["there"], found["reason"]) == (None, None, "")
+    assert 0 < forecast["measured_seconds"] < 60
+    assert (forecast["here"], forecast["there"], forecast["reason"]) == (None, None, "")
 
 
 @pytest.mark.torchrun
 def test_a_job_that_reports_no_steps_is_told_how_to(cloudtrain: CommandLine) -> None:
-    done = cloudtrain.run("check", "--forecast=1", "--", "silent")
-    assert "forecast: none: the job has reported no steps; a script tells them with" in done.out
+    result = cloudtrain.run("check", "--forecast=1", "--", "silent")
+    assert "forecast: none: the job has reported no steps; a script tells them with" in result.out
 
 
 @pytest.mark.torchrun
 def test_a_job_that_fails_says_why(cloudtrain: CommandLine) -> None:
-    done = cloudtrain.run("check", "--forecast", "--", "fails")
-    assert done.code == 1
+    result = cloudtrain.run("check", "--forecast", "--", "fails")
+    assert result.code == 1
     assert (
-        "the first steps failed here: rank 0 (node 0) raised ValueError: no such data" in done.err
+        "the first steps failed here: rank 0 (node 0) raised ValueError: no such data" in result.err
     )
-    assert "train.py:9" in done.err
-    assert "Traceback" not in done.err
+    assert "train.py:9" in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.torchrun
@@ -89,8 +89,8 @@ def test_an_interrupt_ends_the_job_and_leaves_nothing(cloudtrain: CommandLine) -
     checking = cloudtrain.start("check", "--forecast", "600", "--", "endless")
     eventually((cloudtrain.folder / "begun").exists)
     checking.send_signal(signal.SIGINT)
-    _, said = checking.communicate(timeout=120)
+    _, errors = checking.communicate(timeout=120)
     assert checking.returncode == 130
-    assert "interrupted; the job was ended, and nothing of it is kept" in said
+    assert "interrupted; the job was ended, and nothing of it is kept" in errors
     pid = int((cloudtrain.folder / "begun").read_text())
     assert not Path(f"/proc/{pid}").exists()

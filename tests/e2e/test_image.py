@@ -44,15 +44,15 @@ DEAD = "127.0.0.1:1"
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry that takes everything."""
-    with registry(tmp_path_factory.mktemp("registry")) as found:
-        yield found
+    with registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 @pytest.fixture
 def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry that asks for a password."""
-    with registry(tmp_path_factory.mktemp("private"), private=True) as found:
-        yield found
+    with registry(tmp_path_factory.mktemp("private"), private=True) as server:
+        yield server
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def mark(docker: DockerClient) -> Iterator[str]:
     mark = f"cloudtrain.test={uuid.uuid4().hex}"
     yield mark
     mine = {"filters": {"label": mark}, "all": True}
-    while left := docker.images.list(
+    while images := docker.images.list(
         **mine
     ):  # the steps of a build cannot go before what was built upon them
-        removed = [image for image in left if _removed(docker, image.id)]
-        assert removed, left
+        removed = [image for image in images if _removed(docker, image.id)]
+        assert removed, images
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def _removed(docker: DockerClient, image: str) -> bool:
     return True
 
 
-def replace_docker(cli: CommandLine, then: str) -> None:
+def replace_docker(cli: CommandLine, command: str) -> None:
     """Another client program, which says what it is called with and does something then."""
     path = cli.folder / "docker"
-    path.write_text(f"#!/bin/sh\necho \"$1\" >> '{cli.folder}/called'\n{then}\n")
+    path.write_text(f"#!/bin/sh\necho \"$1\" >> '{cli.folder}/called'\n{command}\n")
     path.chmod(0o755)
     cli.env["DOCKER"] = str(path)
 
@@ -114,7 +114,7 @@ def builds(cli: CommandLine) -> int:
     return called.read_text().split().count("build") if called.exists() else 0
 
 
-def here(docker: DockerClient, mark: str) -> set[str]:
+def images_of(docker: DockerClient, mark: str) -> set[str]:
     """The names of a test's images."""
     return {name for image in docker.images.list(filters={"label": mark}) for name in image.tags}
 
@@ -130,19 +130,19 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
     for name in ("DOCKER", "DOCKER_CONFIG"):
         monkeypatch.setenv(name, cli.env[name])
     recipe = recipe_of(folder / "Dockerfile", platform="linux/amd64")
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     address = ensure_pushed(
-        recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total))
+        recipe, f"{host}/own:{recipe.tag}", lambda sent, total: progress.append((sent, total))
     )
-    found = inspect_image(address)
-    assert found is not None
-    assert address == f"{host}/own@{found.digest}"
-    assert found == inspect_image(f"{host}/own:{recipe.tag}")
-    assert found.architectures == {"amd64"}
-    assert here(docker, mark) == {recipe.name, f"{host}/own:{recipe.tag}"}
-    done = [each for each, _ in told]
-    assert done == sorted(done)
-    assert told[-1][0] == told[-1][1] >= 3_000_000
+    image = inspect_image(address)
+    assert image is not None
+    assert address == f"{host}/own@{image.digest}"
+    assert image == inspect_image(f"{host}/own:{recipe.tag}")
+    assert image.architectures == {"amd64"}
+    assert images_of(docker, mark) == {recipe.name, f"{host}/own:{recipe.tag}"}
+    sent = [count for count, _ in progress]
+    assert sent == sorted(sent)
+    assert progress[-1][0] == progress[-1][1] >= 3_000_000
     docker.images.remove(recipe.name, force=True)
     assert ensure_pushed(recipe, f"{host}/own:{recipe.tag}") == address
     assert builds(cli) == 1
@@ -153,27 +153,27 @@ def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_noth
 ) -> None:
     with AzureCloud(phase_seconds=3600) as cloud:
         cli.env |= cloud.environment() | {"CLOUDTRAIN_AZURE_REPOSITORY": f"{host}/own"}
-        asked = []
+        requests = []
         for run in ("first-1", "second-1"):
             cloud.endpoint.reset()
             result = cli.run("submit", "--provider", "azure", "--run-id", run, "--detach")
             assert result.code == 0, result.err
             assert [call.operation for call, _ in cloud.endpoint.sent].count("PutJob") == 1
-            asked.append(json.dumps([body for _, body in cloud.endpoint.sent]))
+            requests.append(json.dumps([body for _, body in cloud.endpoint.sent]))
             for image in docker.images.list(filters={"label": mark}):
                 docker.images.remove(
                     image.id, force=True
                 )  # what is not here cannot be pushed again
         tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag
-        found = inspect_image(f"{host}/own:{tag}")
-        assert found is not None
-        assert all(f"{host}/own@{found.digest}" in text for text in asked)
+        pushed = inspect_image(f"{host}/own:{tag}")
+        assert pushed is not None
+        assert all(f"{host}/own@{pushed.digest}" in text for text in requests)
         found_run = cloudtrain.find_run("second-1", data_dir=str(cli.data))
         assert (found_run.cached_status().image, found_run.cached_status().image_digest) == (
-            f"{host}/own@{found.digest}",
-            found.digest,
+            f"{host}/own@{pushed.digest}",
+            pushed.digest,
         )
-        assert f"{host}/own@{found.digest}" in cli.run("status", "second-1").out
+        assert f"{host}/own@{pushed.digest}" in cli.run("status", "second-1").out
         planned = cli.document("second-1", "plan.json")["target"]["facts"]["image"]
         assert planned == f"{host}/own:{tag}", "the plan is kept as it was shown"
         assert builds(cli) == 1
@@ -190,7 +190,7 @@ def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
         assert result.code == 0, result.err
         assert "made for this-job" in cli.run("logs", run).out
     name = f"cloudtrain:{recipe_of(folder / 'Dockerfile').tag}"
-    assert (here(docker, mark), builds(cli)) == ({name}, 1)
+    assert (images_of(docker, mark), builds(cli)) == ({name}, 1)
     assert cli.document("first-1", "plan.json")["target"]["facts"]["image"] == name
     assert left_of(docker, cli.data) == []
 
@@ -199,12 +199,12 @@ def test_a_pushed_image_is_known_here_by_its_digest(
     cli: CommandLine, folder: Path, host: str
 ) -> None:
     address = cli.json("image", "push", str(folder / "Dockerfile"), "--to", f"{host}/own")["image"]
-    there = cli.run("check", "--provider", "docker", "--set", f"image={address}")
-    assert (there.code, "there is no image" in there.err) == (0, False), there.err
-    other = f"{address.partition('@')[0]}@sha256:{'0' * 64}"
+    check = cli.run("check", "--provider", "docker", "--set", f"image={address}")
+    assert (check.code, "there is no image" in check.err) == (0, False), check.err
+    missing = f"{address.partition('@')[0]}@sha256:{'0' * 64}"
     assert (
-        f"there is no image {other}"
-        in cli.run("check", "--provider", "docker", "--set", f"image={other}").err
+        f"there is no image {missing}"
+        in cli.run("check", "--provider", "docker", "--set", f"image={missing}").err
     )
 
 
@@ -212,13 +212,13 @@ def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
     cli: CommandLine, folder: Path, docker: DockerClient, mark: str
 ) -> None:
     build = ("image", "build", str(folder / "Dockerfile"), "--tag", "cloudtrain-test-own:1")
-    first, again = (cli.json(*build) for _ in range(2))
+    first, second = (cli.json(*build) for _ in range(2))
     with (folder / "Dockerfile").open("a") as file:
         file.write("ENV CHANGED=1\n")
     changed = cli.json(*build)
-    assert first == again
+    assert first == second
     assert changed["image"] != first["image"]
-    assert here(docker, mark) == {first["image"], changed["image"], "cloudtrain-test-own:1"}
+    assert images_of(docker, mark) == {first["image"], changed["image"], "cloudtrain-test-own:1"}
     assert docker.images.get(changed["image"]).labels["cloudtrain.inputs"] == changed["inputs"]
 
 
@@ -235,13 +235,13 @@ def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
     container = docker.containers.create(used, command="/data")
     try:
         assert prune(3600) == [], "too young"
-        assert {each.name: each.goes for each in prune(0, dry_run=True)} == {
+        assert {entry.name: entry.goes for entry in prune(0, dry_run=True)} == {
             named: False,
             idle: True,
         }
-        assert here(docker, mark) == {named, used, idle, "cloudtrain-test-own:2"}
-        assert {each.name for each in prune(0)} == {named, idle}
-        assert here(docker, mark) == {used, "cloudtrain-test-own:2"}
+        assert images_of(docker, mark) == {named, used, idle, "cloudtrain-test-own:2"}
+        assert {entry.name for entry in prune(0)} == {named, idle}
+        assert images_of(docker, mark) == {used, "cloudtrain-test-own:2"}
     finally:
         container.remove()
 
@@ -250,22 +250,22 @@ def test_docker_login_is_all_that_a_private_registry_needs(
     cli: CommandLine, folder: Path, private: str
 ) -> None:
     push = ("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own")
-    kept = logged_in(cli.folder / "kept", private)
+    login = logged_in(cli.folder / "kept", private)
     before = (cli.folder / "kept" / "config.json").read_text()
-    result = cli.run(*push, **kept)
+    result = cli.run(*push, **login)
     assert result.code == 0, result.err
     assert result.out.startswith(f"{private}/own@sha256:")
     assert (cli.folder / "kept" / "config.json").read_text() == before
-    again = cli.run(*push, **kept)
-    assert (again.out, builds(cli)) == (result.out, 1)
+    second = cli.run(*push, **login)
+    assert (second.out, builds(cli)) == (result.out, 1)
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
 def test_a_push_without_permission_is_reported_with_a_remedy(
     cli: CommandLine, folder: Path, private: str, password: str | None
 ) -> None:
-    kept = logged_in(cli.folder / "kept", private, password) if password else {}
-    result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **kept)
+    login = logged_in(cli.folder / "kept", private, password) if password else {}
+    result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **login)
     assert result.code == 4
     assert f"error: the registry refused {private}/own:" in result.err
     assert f"docker login {private}, or get permission to push there" in result.err

@@ -51,11 +51,11 @@ def test_what_the_nodes_left_is_in_the_output_and_the_rest_is_told(
     cli.write(job_yaml=JOB, train_py=TRAIN)
     result = cli.run("submit", *flags)
     assert result.code == code, result.err
-    told = (
+    message = (
         "train.py left last.pt (9 B) in its working folder, which is not kept: keep: ['out-*/',"
         " snapshot.pt, last.pt]"
     )
-    assert told in " ".join(result.err.split())
+    assert message in " ".join(result.err.split())
     fetched = tmp_path / "fetched"
     assert cli.run("fetch", "last", str(fetched)).code == 0
     files = [path for path in (fetched / "output").rglob("*") if path.is_file()]
@@ -86,9 +86,11 @@ def test_the_example_of_a_script_as_it_is_brings_back_what_it_wrote_beside_itsel
     result = cli.run("submit", "--set", "args.steps=50")
     assert result.code == 0, result.err
     assert cli.run("fetch", "last", str(tmp_path / "fetched")).code == 0
-    kept = tmp_path / "fetched" / "output" / "out"
-    assert {path.name for path in kept.iterdir()} == {"losses.csv", "model.pt"}
-    assert [line.partition(",")[0] for line in (kept / "losses.csv").read_text().splitlines()] == [
+    fetched = tmp_path / "fetched" / "output" / "out"
+    assert {path.name for path in fetched.iterdir()} == {"losses.csv", "model.pt"}
+    assert [
+        line.partition(",")[0] for line in (fetched / "losses.csv").read_text().splitlines()
+    ] == [
         "step",
         "50",
     ]

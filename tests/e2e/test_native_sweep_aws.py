@@ -117,7 +117,7 @@ def test_trials_are_read_back_with_their_own_types_and_values(
         assert 1e-3 <= x <= 1
         assert n in range(1, 10)
         assert isinstance(n, int)
-        assert any(kind is each or kind == each == "a" for each in ("a", 2, True))
+        assert any(kind is value or kind == value == "a" for value in ("a", 2, True))
         assert trial.state == "completed"
         assert trial.value == pytest.approx(x + 1)
     described = cloud.service.tuning_jobs["random-1"].describe()
@@ -153,11 +153,11 @@ def test_no_trial_is_started_twice_when_an_answer_is_lost(
     cloud.endpoint.fault("lost", "sagemaker", "CreateHyperParameterTuningJob", 1)
     history = begin(planned(cloud, "lost-1", {"trials": 2}))
     assert len(ended("aws", history).trials) == 2
-    other = planned(cloud, "lost-1", {"trials": 3})
-    request = native.render(other)
-    archive = pack_source(other, None)
+    lost = planned(cloud, "lost-1", {"trials": 3})
+    request = native.render(lost)
+    archive = pack_source(lost, None)
     with pytest.raises(RunExists, match="a tuning job lost-1 exists already"):
-        native.start(other, request, history.folder, archive, None, history.record)
+        native.start(lost, request, history.folder, archive, None, history.record)
 
 
 def test_a_submission_that_was_interrupted_is_found_again(
@@ -302,7 +302,7 @@ def test_a_trial_is_rehearsed_here_as_a_tuning_job_would_run_it(cloud: Cloud, fo
         "_tuning_objective_metric": "score",
     }
     run.fetch(folder / "fetched")
-    seen = json.loads((folder / "fetched" / "model" / "seen.json").read_text())
-    assert seen["argv"] == ["--epochs", "2", "--x", "0.5", "--kind"]
-    assert seen["arguments"] == {"epochs": 2, "x": 0.5, "kind": True}
-    assert seen["run"] == "rehearsed-t000"
+    report = json.loads((folder / "fetched" / "model" / "seen.json").read_text())
+    assert report["argv"] == ["--epochs", "2", "--x", "0.5", "--kind"]
+    assert report["arguments"] == {"epochs": 2, "x": 0.5, "kind": True}
+    assert report["run"] == "rehearsed-t000"

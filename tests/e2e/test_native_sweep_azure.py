@@ -125,7 +125,7 @@ def test_a_trial_is_read_back_with_its_values_and_becomes_an_ordinary_run(
         assert 1e-3 <= x <= 1.0001
         assert n in range(1, 10)
         assert isinstance(n, int)
-        assert any(kind is each or kind == each == "a" for each in ("a", 2, True))
+        assert any(kind is value or kind == value == "a" for value in ("a", 2, True))
         assert trial.state == "completed"
         assert cloud.service.jobs[trial.name].metrics["score"] == pytest.approx([x, x + 1])
     best = max(state.trials, key=lambda trial: float(trial.parameters["x"]))
@@ -164,11 +164,11 @@ def test_no_trial_is_started_twice_when_an_answer_is_lost(
     cloud.endpoint.fault("lost", "arm", "PutJob", 1)
     history = begin(planned(cloud, "lost-1", {"trials": 2}))
     assert len(ended("azure", history).trials) == 2
-    other = planned(cloud, "lost-1", {"trials": 3})
-    request = native.render(other)
-    archive = pack_source(other, None)
+    lost = planned(cloud, "lost-1", {"trials": 3})
+    request = native.render(lost)
+    archive = pack_source(lost, None)
     with pytest.raises(RunExists, match="a job lost-1 exists already"):
-        native.start(other, request, history.folder, archive, None, history.record)
+        native.start(lost, request, history.folder, archive, None, history.record)
 
 
 def test_failed_trials_say_why(native: NativeSweeps, cloud: AzureCloud) -> None:
@@ -283,7 +283,7 @@ def test_a_trial_is_rehearsed_here_as_a_sweep_job_would_run_it(
     assert "CLOUDTRAIN_TUNED_x='0.5' CLOUDTRAIN_TUNED_kind='true'" in request["command"]
     assert "trial" not in request
     run.fetch(folder / "fetched")
-    seen = json.loads((folder / "fetched" / "model" / "seen.json").read_text())
-    assert seen["argv"] == ["--epochs", "2", "--x", "0.5", "--kind"]
-    assert seen["arguments"] == {"epochs": 2, "x": 0.5, "kind": True}
-    assert seen["run"] == "rehearsed-t000"
+    report = json.loads((folder / "fetched" / "model" / "seen.json").read_text())
+    assert report["argv"] == ["--epochs", "2", "--x", "0.5", "--kind"]
+    assert report["arguments"] == {"epochs": 2, "x": 0.5, "kind": True}
+    assert report["run"] == "rehearsed-t000"

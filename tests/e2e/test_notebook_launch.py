@@ -47,7 +47,7 @@ def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedPro
 
 
 def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_path: Path) -> None:
-    done = run(
+    process = run(
         """
         big = {"weights": 41}
         torch.randn(900, 900) @ torch.randn(900, 900)  # OpenMP's threads run now, which no fork inherits
@@ -94,7 +94,7 @@ def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_pa
         """,
         tmp_path,
     )
-    assert done.stdout.splitlines() == [
+    assert process.stdout.splitlines() == [
         "[(0, 3, 3.0, 0.5, 2, 41), (1, 3, 3.0, 0.5, 2, 41), (2, 3, 3.0, 0.5, 2, 41)]",
         "[(0, 1, 0.0, 0.5, 1, 41)] False",
         "of a rank, packed, by a thread",
@@ -105,13 +105,13 @@ def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_pa
         "of a rank, packed, by a thread",
         "of the notebook;of rank 0;of rank 0;",
         "goodbye None",
-    ], done.stderr
+    ], process.stderr
 
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What is printed of two launches that fail, one after the other in one notebook."""
-    done = run(
+    process = run(
         """
         def fail_beside_one_that_meets():
             os.write(1, f"pid {os.getpid()}\\n".encode())  # before they meet: both do, each in one piece
@@ -133,8 +133,8 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         """,
         tmp_path_factory.mktemp("failures"),
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split("----\n")
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split("----\n")
 
 
 def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(
@@ -180,7 +180,7 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
     (tmp_path / "mine.py").write_text(
         "import os\ndef train(x):\n    return int(os.environ['RANK']) + x\n"
     )
-    done = run(
+    process = run(
         """
         import mine
         from cloudtrain.submission import notebook
@@ -200,8 +200,8 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
         tmp_path,
         PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
     )
-    first, second = done.stdout.splitlines()
-    assert first == "[5, 6]", done.stderr
+    first, second = process.stdout.splitlines()
+    assert first == "[5, 6]", process.stderr
     assert (
         "it is defined in the notebook itself; pip install cloudpickle, or put it into a module"
         in second

@@ -63,7 +63,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine,
     cli.close()
 
 
-def found(cli: CommandLine) -> dict[str, Any]:
+def facts_of(cli: CommandLine) -> dict[str, Any]:
     return next(event for event in cli.events("odd-1") if event["type"] == "found")
 
 
@@ -74,16 +74,16 @@ def test_closing_its_output_does_not_turn_success_into_failure(
 
 
 def test_its_own_modules_win_over_ours(odd: tuple[CommandLine, CommandResult]) -> None:
-    assert found(odd[0])["own"] == ["mine", "mine", "mine"]
+    assert facts_of(odd[0])["own"] == ["mine", "mine", "mine"]
 
 
 def test_its_file_is_found_from_any_folder(odd: tuple[CommandLine, CommandResult]) -> None:
-    event = found(odd[0])
+    event = facts_of(odd[0])
     assert (event["exists"], event["source"], event["argv0"]) == (True, "\nimport", "train.py")
 
 
 def test_its_variables_arrive(odd: tuple[CommandLine, CommandResult]) -> None:
-    assert found(odd[0])["key"] == "abc"
+    assert facts_of(odd[0])["key"] == "abc"
 
 
 def test_lines_that_look_like_events_change_nothing(odd: tuple[CommandLine, CommandResult]) -> None:

@@ -47,7 +47,7 @@ def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> 
             status = [cli.json("status", run) for run in (*HERE, *paid)]
         finally:
             cli.close()
-    contracts = [(told["provider"], told["contract"]) for told in status]
+    contracts = [(entry["provider"], entry["contract"]) for entry in status]
     assert contracts == [
         ("local", "plain"),
         ("local", "sagemaker"),
@@ -55,4 +55,4 @@ def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> 
         ("aws", "sagemaker"),
         ("azure", "azureml"),
     ]
-    assert len({told["result"]["parameters_sha256"] for told in status}) == 1
+    assert len({entry["result"]["parameters_sha256"] for entry in status}) == 1

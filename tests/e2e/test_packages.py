@@ -60,10 +60,12 @@ def write_source(cli: CommandLine, image: str = "train:1") -> None:
 def check_runs(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
     """All found their packages, with one torch, and only the first one has installed anything."""
     assert {way: run.code for way, run in runs.items()} == dict.fromkeys(runs, 0), runs
-    seen = {way: next(e for e in cli.events(f"run-{way}") if e["type"] == "seen") for way in runs}
-    assert {(event["sees"], event["child"]) for event in seen.values()} == {("1.0", "1.0")}
-    assert not any(event["torch"].startswith("99") for event in seen.values())
-    assert len({event["place"] for event in seen.values()}) == 1
+    reports = {
+        way: next(e for e in cli.events(f"run-{way}") if e["type"] == "seen") for way in runs
+    }
+    assert {(event["sees"], event["child"]) for event in reports.values()} == {("1.0", "1.0")}
+    assert not any(event["torch"].startswith("99") for event in reports.values())
+    assert len({event["place"] for event in reports.values()}) == 1
     logs = {way: (cli.run_folder(f"run-{way}") / "logs" / "node-0.log").read_text() for way in runs}
     first, *later = logs.values()
     assert "installing: " in first
@@ -71,11 +73,11 @@ def check_runs(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
         "-", "_"
     )
     for way in runs:
-        told = [
+        activities = [
             event["activity"] for event in cli.events(f"run-{way}") if event["type"] == "activity"
         ]
-        assert told[0] == "installing"
-        assert not [pair for pair in pairwise(told) if pair[0] == pair[1]], (
+        assert activities[0] == "installing"
+        assert not [pair for pair in pairwise(activities) if pair[0] == pair[1]], (
             "what goes on is told once"
         )
     for text in later:
@@ -99,8 +101,8 @@ def test_they_are_installed_once_on_this_machine_whichever_cloud_is_rehearsed(
         cli,
         {way: cli.run("submit", "--run-id", f"run-{way}", *flags) for way, flags in ways.items()},
     )
-    (kept,) = (path for path in (cli.data / "packages").iterdir() if path.is_dir())
-    assert (kept / "bin" / "python3").exists()
+    (installed,) = (path for path in (cli.data / "packages").iterdir() if path.is_dir())
+    assert (installed / "bin" / "python3").exists()
 
 
 def test_they_are_installed_once_on_a_disk_without_locks(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def change(tmp_path: Path) -> Path:
 
 
 def step(
-    change: Path, name: str, provider: str = "aws", **given: str
+    change: Path, name: str, provider: str = "aws", **values: str
 ) -> subprocess.CompletedProcess[str]:
     """One step of the workflow or its action, in the shell that GitHub takes: `bash -e`."""
     (script,) = (step["run"] for step in STEPS if step.get("name") == name)
@@ -70,7 +70,7 @@ def step(
         "REHEARSE_ON": "local",
         "BASE": str(top / "base"),
     }
-    env |= {"PATH": f"{top / 'bin'}:{os.environ['PATH']}", **given}
+    env |= {"PATH": f"{top / 'bin'}:{os.environ['PATH']}", **values}
     argv = ["bash", "-e", "-c", script]
     return subprocess.run(
         argv, cwd=change, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
@@ -81,32 +81,32 @@ def step(
 def test_a_job_for_gpus_is_rehearsed_for_both_clouds(change: Path) -> None:
     assert step(change, "Check").returncode == 0
     for provider, cloud in (("aws", "SageMaker"), ("azure", "Azure ML")):
-        done = step(change, "Rehearse", provider)
-        assert done.returncode == 0, done.stderr
-        assert f"as {cloud} would run it" in done.stderr
-        assert done.stderr.count("trained") == 1
-        assert "::error" not in done.stderr
+        process = step(change, "Rehearse", provider)
+        assert process.returncode == 0, process.stderr
+        assert f"as {cloud} would run it" in process.stderr
+        assert process.stderr.count("trained") == 1
+        assert "::error" not in process.stderr
 
 
 def test_each_mistake_of_the_spec_appears_at_its_line(change: Path) -> None:
     job = change / "training" / "job.yaml"
     job.write_text(job.read_text() + "env: {A: [1, 2]}\ninputs: 3\n")
-    done = step(change, "Check")
-    assert done.returncode == 2
-    found = [line for line in done.stderr.splitlines() if line.startswith("::error ")]
-    assert [line.partition("::env")[0] for line in found[:1]] == [
+    process = step(change, "Check")
+    assert process.returncode == 2
+    lines = [line for line in process.stderr.splitlines() if line.startswith("::error ")]
+    assert [line.partition("::env")[0] for line in lines[:1]] == [
         "::error file=training/job.yaml,line=5,col=7"
     ]
-    assert found[1].startswith("::error file=training/job.yaml,line=6,col=1::inputs: ")
+    assert lines[1].startswith("::error file=training/job.yaml,line=6,col=1::inputs: ")
 
 
 @pytest.mark.torchrun
 def test_the_line_at_which_training_failed_is_annotated(change: Path) -> None:
     (change / "training" / "train.py").write_text("\nraise ValueError('50% is\\nnot, enough')\n")
-    done = step(change, "Rehearse")
-    assert done.returncode == 1
-    (found,) = (line for line in done.stderr.splitlines() if line.startswith("::error "))
-    assert found.startswith(
+    process = step(change, "Rehearse")
+    assert process.returncode == 1
+    (annotation,) = (line for line in process.stderr.splitlines() if line.startswith("::error "))
+    assert annotation.startswith(
         "::error file=training/train.py,line=2::rank 0 (node 0) raised ValueError: 50%25 is%0A"
     )
 
@@ -118,8 +118,8 @@ def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_e
     job.write_text(
         job.read_text().replace("nodes: 4", "nodes: 2") + "env: {NOTE: '~~~ @everyone'}\n"
     )
-    done = step(change, "Plan", **AWS)
-    assert done.returncode == 0, done.stderr
+    process = step(change, "Plan", **AWS)
+    assert process.returncode == 0, process.stderr
     text = (change.parent / "summary.md").read_text()
     assert text.splitlines()[0].startswith("<!-- cloudtrain ")
     assert "2 x ml.p5.48xlarge" in text
@@ -132,8 +132,8 @@ def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_e
 def test_a_job_without_an_account_is_planned_and_the_comment_says_what_the_comparison_needs(
     change: Path,
 ) -> None:
-    done = step(change, "Plan")
-    assert done.returncode == 0, done.stderr
+    process = step(change, "Plan")
+    assert process.returncode == 0, process.stderr
     text = (change.parent / "summary.md").read_text()
     assert "4 x ml.p5.48xlarge" in text
     assert "The request before this change cannot be planned:" in text
@@ -157,8 +157,8 @@ def test_there_is_one_comment_per_job_and_provider(change: Path, existing: bool)
         f' >"{top}/called";; esac\n'
     )
     (top / "bin" / "gh").chmod(0o755)
-    done = step(change, "Comment", COMMENTS="repos/owner/name/issues/3/comments")
-    assert done.returncode == 0, done.stderr
+    process = step(change, "Comment", COMMENTS="repos/owner/name/issues/3/comments")
+    assert process.returncode == 0, process.stderr
     method, path = (
         ("PATCH", "repos/owner/name/issues/comments/8")
         if existing

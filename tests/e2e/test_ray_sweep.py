@@ -100,13 +100,13 @@ def outcomes(sweep: Sweep) -> list[tuple[int, str]]:
 def processes_of(folder: Path) -> list[Path]:
     """Processes that Ray, a driver or a run has started for a sweep below this folder, in /proc."""
     marks = (str(folder).encode(), os.environ["RAY_TMPDIR"].encode())
-    found = []
+    leaks = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            about = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
-            if process.name != str(os.getpid()) and any(mark in about for mark in marks):
-                found.append(process)
-    return found
+            text = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            if process.name != str(os.getpid()) and any(mark in text for mark in marks):
+                leaks.append(process)
+    return leaks
 
 
 def is_running(process: Path) -> bool:
@@ -144,9 +144,9 @@ def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_i
     )
 
     (results,) = (sweep.folder.path / "ray").glob("tune-*/*-t000/result.json")
-    told = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [line["score"] for line in told if "score" in line] == first.curve
-    assert told[0]["config"]["parameters"] == {"x": 0.5}
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line["score"] for line in lines if "score" in line] == first.curve
+    assert lines[0]["config"]["parameters"] == {"x": 0.5}
 
     kill_driver(sweep)
     sweep.start_driver()

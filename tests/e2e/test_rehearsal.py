@@ -73,7 +73,7 @@ class TestAsSageMaker(Rehearsal):
         return {**document, "Tags": [tag for tag in document["Tags"] if tag["Key"] not in changing]}
 
 
-def seen(cli: CommandLine, run: str) -> dict[int, dict[str, object]]:
+def reports_of(cli: CommandLine, run: str) -> dict[int, dict[str, object]]:
     return {event["rank"]: event for event in cli.events(run) if event["type"] == "seen"}
 
 
@@ -95,7 +95,7 @@ def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: st
         "aws.role, aws.bucket not set" in result.err
         or "aws.region, aws.role, aws.bucket not set" in result.err
     )
-    ranks = seen(cli, run)
+    ranks = reports_of(cli, run)
     assert [ranks[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     for rank in ranks.values():
         assert rank["argv"] == ["it's", "a b", "$HOME", "", f"{rank['train']}/x.txt"]

@@ -37,9 +37,9 @@ def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(
         for e in cli.events("kill-1")
     )
     assert cli.processes() == []
-    again = cli.run("rerun", "kill-1")
-    assert again.code == 0, again.err
-    assert "resumed from the checkpoint of step" in again.err
+    rerun = cli.run("rerun", "kill-1")
+    assert rerun.code == 0, rerun.err
+    assert "resumed from the checkpoint of step" in rerun.err
     assert "imports torch by itself" not in cli.run("logs", "kill-1").out, (
         "the trainer's ranks are forks"
     )
@@ -58,11 +58,11 @@ def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_st
         "sys.exit(int(sys.argv[1]))\n",
     )
     cli.run("submit", "--run-id", "mine-1")
-    again = cli.run("rerun", "mine-1", "--set", "args=[0]")
-    assert "found mine-1" in again.err
+    rerun = cli.run("rerun", "mine-1", "--set", "args=[0]")
+    assert "found mine-1" in rerun.err
     assert (cli.run_folder("mine-1") / "checkpoints" / "latest.pt").read_text() == "mine-1"
     afresh = cli.run("rerun", "last")
-    assert (again.code, afresh.code) == (0, 0)
+    assert (rerun.code, afresh.code) == (0, 0)
     assert "found None" in afresh.err
     refused = cli.run("rerun", "mine-1", "--provider", "gcp")
     assert refused.code == 2

@@ -41,13 +41,13 @@ def test_the_job_of_a_run_is_measured_with_one_rank_and_with_two(data: Path) -> 
     run.result()
     shown = call("diagnose", run.id, "--scaling", "1,2", "--json", "-o", "curve.html")
     assert shown.code == 0, shown.err
-    found = json.loads(shown.out)
-    assert [point["ranks"] for point in found["points"]] == [1, 2]
-    assert all(point["samples_per_s"] > 0 for point in found["points"])
-    assert found["points"][1]["communication"] is not None
-    assert (found["scaling"], found["failures"]) == ("strong", {})
+    report = json.loads(shown.out)
+    assert [point["ranks"] for point in report["points"]] == [1, 2]
+    assert all(point["samples_per_s"] > 0 for point in report["points"])
+    assert report["points"][1]["communication"] is not None
+    assert (report["scaling"], report["failures"]) == ("strong", {})
     assert "<svg" in Path("curve.html").read_text()
-    (one,) = found["points"][0]["runs"]
+    (one,) = report["points"][0]["runs"]
     assert RunStore(data).open(one).document("plan.json")["spec"]["resources"]["processes"] == 1
 
 
@@ -55,9 +55,9 @@ def test_a_script_is_ended_once_it_has_reported_often_enough(data: Path) -> None
     Path("train.py").write_text(SCRIPT)
     shown = call("diagnose", "train.py", "--scaling", "1,2", "--json")
     assert shown.code == 0, shown.err
-    found = json.loads(shown.out)
-    assert [point["samples_per_s"] for point in found["points"]] == pytest.approx([100.5, 100.5])
+    report = json.loads(shown.out)
+    assert [point["samples_per_s"] for point in report["points"]] == pytest.approx([100.5, 100.5])
     assert (
-        found["verdict"]
+        report["verdict"]
         == "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
     )

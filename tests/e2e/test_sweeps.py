@@ -89,20 +89,20 @@ def start(
     return start_sweep(plan)
 
 
-def told(sweep: Sweep) -> list[tuple[Any, ...]]:
+def summary_of(sweep: Sweep) -> list[tuple[Any, ...]]:
     """What was suggested, what was reported, and how the runs ended, in the order of the journal."""
-    found: list[tuple[Any, ...]] = []
+    entries: list[tuple[Any, ...]] = []
     for event, _ in sweep.folder.events_from():
         match event:
             case Suggested():
-                found.append(("suggested", event.trial, event.parameters["x"]))
+                entries.append(("suggested", event.trial, event.parameters["x"]))
             case Reported():
-                found.append(("reported", event.trial, event.report, event.value))
+                entries.append(("reported", event.trial, event.report, event.value))
             case RunEnded() if (
                 event.outcome != "interrupted"
             ):  # a submission that was killed has started nothing
-                found.append(("ended", event.trial, event.outcome))
-    return found
+                entries.append(("ended", event.trial, event.outcome))
+    return entries
 
 
 def expected(sweep: Sweep) -> Iterator[tuple[Any, ...]]:
@@ -135,16 +135,16 @@ def test_killed_drivers_change_nothing(folder: Path, thorough: bool) -> None:
     sweep = start(folder, "killed")
     size = 0
     kills = 0
-    wanted = KILLS if thorough else FEW_KILLS
-    while kills < wanted and not sweep.status().ended:
+    selected = KILLS if thorough else FEW_KILLS
+    while kills < selected and not sweep.status().ended:
         eventually(lambda: size_of(sweep) > size)  # noqa: B023
         kill_driver(sweep)
         size = size_of(sweep)
         kills = kills + 1
         sweep.start_driver()
     state = sweep.wait()
-    assert kills == wanted
-    assert told(sweep) == [*expected(sweep)]
+    assert kills == selected
+    assert summary_of(sweep) == [*expected(sweep)]
     assert (state.state, state.reason) == ("succeeded", "")
     runs = list_runs(data_dir=str(folder / "killed"))
     whole = Counter(run["run"][: len("killed-t000")] for run in runs if run["state"] == "succeeded")

@@ -55,14 +55,14 @@ def test_a_grid_has_the_same_trials_with_the_same_values_wherever_it_runs(tmp_pa
             results = {
                 way: cli.run("sweep", *flags, "--sweep-id", way) for way, flags in WAYS.items()
             }
-            found = {way: cli.json("status", way) for way in WAYS}
+            statuses = {way: cli.json("status", way) for way in WAYS}
             listed = cli.run("list").out
         finally:
             cli.close()
     assert [(way, result.err) for way, result in results.items() if result.code] == []
-    trials = {way: told_of(sweep) for way, sweep in found.items()}
+    trials = {way: told_of(sweep) for way, sweep in statuses.items()}
     assert trials["local"].keys() == {1e-3, 1e-2}
     assert {state for state, *_ in trials["local"].values()} == {"completed"}
-    assert all(each == trials["local"] for each in trials.values())
-    assert found["aws"]["spent_usd"] > 0
+    assert all(trial == trials["local"] for trial in trials.values())
+    assert statuses["aws"]["spent_usd"] > 0
     assert listed.count("2/2 trials") == len(WAYS)

@@ -92,9 +92,9 @@ class Training:
             return
         waited = self.cli.run("wait", self.run)
         assert waited.code == ends, waited.err
-        again = self.cli.run("rerun", self.run, "--detach")
-        assert again.code == 0, again.err
-        self.runs.append(again.out.strip())
+        rerun = self.cli.run("rerun", self.run, "--detach")
+        assert rerun.code == 0, rerun.err
+        self.runs.append(rerun.out.strip())
 
 
 def kill(

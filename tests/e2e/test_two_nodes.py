@@ -86,7 +86,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine
     cli.close()
 
 
-def seen(cli: CommandLine) -> dict[int, dict[str, object]]:
+def reports_of(cli: CommandLine) -> dict[int, dict[str, object]]:
     return {event["rank"]: event for event in cli.events("pair-1") if event["type"] == "seen"}
 
 
@@ -95,20 +95,20 @@ def test_all_four_ranks_form_one_process_group_with_equal_parameters(
 ) -> None:
     cli, result = pair
     assert result.code == 0, result.err
-    ranks = seen(cli)
+    ranks = reports_of(cli)
     assert sorted(ranks) == [0, 1, 2, 3]
     assert {event["world"] for event in ranks.values()} == {4}
     assert len({event["digest"] for event in ranks.values()}) == 1
 
 
 def test_arguments_arrive_exactly_as_written(pair: tuple[CommandLine, CommandResult]) -> None:
-    for event in seen(pair[0]).values():
+    for event in reports_of(pair[0]).values():
         assert event["argv"] == ["deep/train.py", *ARGS]
         assert event["values"] == ARGS
 
 
 def test_ranks_follow_the_nodes(pair: tuple[CommandLine, CommandResult]) -> None:
-    assert {rank: event["node"] for rank, event in seen(pair[0]).items()} == {
+    assert {rank: event["node"] for rank, event in reports_of(pair[0]).items()} == {
         0: 0,
         1: 0,
         2: 1,
@@ -117,7 +117,7 @@ def test_ranks_follow_the_nodes(pair: tuple[CommandLine, CommandResult]) -> None
 
 
 def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult]) -> None:
-    for rank, event in seen(pair[0]).items():
+    for rank, event in reports_of(pair[0]).items():
         env = event["env"]
         assert isinstance(env, dict)
         expected = {
@@ -142,7 +142,7 @@ def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult
 
 
 def test_each_node_works_in_a_copy_of_its_own(pair: tuple[CommandLine, CommandResult]) -> None:
-    folders = {event["node"]: event["cwd"] for event in seen(pair[0]).values()}
+    folders = {event["node"]: event["cwd"] for event in reports_of(pair[0]).values()}
     assert len(set(folders.values())) == 2
 
 
@@ -150,7 +150,7 @@ def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(
     pair: tuple[CommandLine, CommandResult],
 ) -> None:
     cli, result = pair
-    assert {event["secret"] for event in seen(cli).values()} == {SECRET[:7]}
+    assert {event["secret"] for event in reports_of(cli).values()} == {SECRET[:7]}
     files = [path for path in cli.data.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     assert SECRET not in result.out + result.err
@@ -166,7 +166,7 @@ def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_per
 ) -> None:
     cli, _ = pair
     run = cli.run_folder("pair-1")
-    ours = [
+    processes = [
         run,
         *(
             path
@@ -174,7 +174,9 @@ def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_per
             if "model" not in path.parts and "output" not in path.parts
         ),
     ]
-    opened = {path.relative_to(run).parts[0] for path in ours[1:] if path.lstat().st_mode & 0o077}
+    opened = {
+        path.relative_to(run).parts[0] for path in processes[1:] if path.lstat().st_mode & 0o077
+    }
     assert opened <= {"nodes"}  # what ranks write beside the source, such as __pycache__
     assert (run / "nodes/0/source/deep/train.py").stat().st_mode & 0o777 == 0o600
     assert not cli.data.joinpath("runs").stat().st_mode & 0o077
@@ -226,17 +228,17 @@ def test_fetch_copies_model_and_output_and_never_overwrites(
     fetched = cli.json("fetch", "pair-1", "../fetched")
     assert (cli.folder / "fetched" / "model" / "model.txt").read_text() == "weights"
     assert len(fetched["files"]) == 2
-    again = cli.run("fetch", "pair-1", "../fetched")
-    assert again.code == 2
-    assert "not empty" in again.err
+    second_fetch = cli.run("fetch", "pair-1", "../fetched")
+    assert second_fetch.code == 2
+    assert "not empty" in second_fetch.err
 
 
 def test_the_same_run_id_is_never_started_twice(pair: tuple[CommandLine, CommandResult]) -> None:
     cli, _ = pair
     before = cli.events("pair-1")
-    again = cli.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
-    assert again.code == 3
-    assert "exists already; nothing was started" in again.err
+    second_submit = cli.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
+    assert second_submit.code == 3
+    assert "exists already; nothing was started" in second_submit.err
     assert cli.events("pair-1") == before
 
 

@@ -72,7 +72,7 @@ def start(folder: Path, run_id: str, **env: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     folder = tmp_path_factory.mktemp("warm")
     (folder / "job").mkdir()
     (folder / "job/train.py").write_text(PROBE)
@@ -97,19 +97,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
 
 
 def test_all_runs_together_import_torch_once_and_one_with_another_variable_by_itself(
-    found: Found,
+    reports: Found,
 ) -> None:
-    assert found.imports == [1] * RUNS + [2]
+    assert reports.imports == [1] * RUNS + [2]
 
 
-def test_a_rank_finds_everything_as_in_any_other_run(found: Found) -> None:
-    for ranks in found.warm:
-        for ours, theirs in zip(ranks, found.new, strict=True):
-            for name in theirs:
-                assert shared(ours, name) == shared(theirs, name), name
+def test_a_rank_finds_everything_as_in_any_other_run(reports: Found) -> None:
+    for ranks in reports.warm:
+        for warm_rank, new_rank in zip(ranks, reports.new, strict=True):
+            for name in new_rank:
+                assert shared(warm_rank, name) == shared(new_rank, name), name
 
 
-def test_no_two_runs_have_the_same_random_numbers(found: Found) -> None:
+def test_no_two_runs_have_the_same_random_numbers(reports: Found) -> None:
     for name in ("random", "numpy", "torch", "key"):
-        values = [rank["only"][name] for ranks in (*found.warm, found.new) for rank in ranks]
+        values = [rank["only"][name] for ranks in (*reports.warm, reports.new) for rank in ranks]
         assert len(set(values)) == RANKS * (RUNS + 1), name

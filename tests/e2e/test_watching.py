@@ -44,16 +44,17 @@ def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
         first = attached.stderr.readline()
         assert first == "  begin\n", "it shows the lines that were there, and then what comes"
         (cloudtrain.run_folder(run) / "output" / "go-on").write_text("")
-        rest = attached.communicate(timeout=120)[1]
+        remaining = attached.communicate(timeout=120)[1]
     finally:
         (cloudtrain.run_folder(run) / "output" / "go-on").write_text("")
         cloudtrain.run("wait", run)
         cloudtrain.close()
     assert attached.returncode == 0
     assert [
-        line in (first + rest).splitlines() for line in ("  begin", "  step 2  loss 0.5", "  end")
+        line in (first + remaining).splitlines()
+        for line in ("  begin", "  step 2  loss 0.5", "  end")
     ] == [True] * 3
-    assert "succeeded in" in rest
+    assert "succeeded in" in remaining
     logs = cloudtrain.run("logs", run).out.splitlines()
     assert logs[:2] == ["[rank 0] begin", "[rank 0] epoch 1/2  step 1/4  loss 1"]
     assert logs[2:6] == [
