@@ -94,41 +94,41 @@ def graphs() -> None:
         for name, kinds_of_layers in (("digits", 4), ("gpt", 3)):
             argv = task_flags(name)
             expected = curve_of_one_process(name, ranks).losses
-            by_layer, found = compiled(name, [*argv, "--strategy", "fsdp"], ranks, lambda _: None)
-            assert relative_difference(found, expected) < TOLERANCE
+            by_layer, counted = compiled(name, [*argv, "--strategy", "fsdp"], ranks, lambda _: None)
+            assert relative_difference(counted, expected) < TOLERANCE
             ranks.log(f"{name} compiled under fsdp: graphs of {by_layer} operations")
             assert len(by_layer) == kinds_of_layers + 1, (
                 f"{name} under fsdp: graphs of {by_layer} operations"
             )
             if name == "gpt":
-                again, found = compiled(
+                second, counted = compiled(
                     name, [*argv, "--strategy=fsdp", "--recompute=blocks"], ranks, lambda _: None
                 )
-                assert len(again) == len(by_layer), (
-                    f"recomputed layers: graphs of {again} operations"
+                assert len(second) == len(by_layer), (
+                    f"recomputed layers: graphs of {second} operations"
                 )
-                assert relative_difference(found, expected) < TOLERANCE
-            by_layer, found = compiled(name, [*argv, "--strategy", "tp"], ranks, lambda _: None)
+                assert relative_difference(counted, expected) < TOLERANCE
+            by_layer, counted = compiled(name, [*argv, "--strategy", "tp"], ranks, lambda _: None)
             ranks.log(f"{name} compiled under tp: graphs of {by_layer} operations")
-            assert relative_difference(found, expected) < TOLERANCE
+            assert relative_difference(counted, expected) < TOLERANCE
 
 
 def hybrid_graphs() -> None:
     """data x tensor on four ranks: graphs inside of two kinds of sharding."""
     with shared_process_group() as ranks:
         argv = [*task_flags("gpt"), "--strategy", "hybrid", "--tensor", "2"]
-        by_layer, found = compiled("gpt", argv, ranks, lambda _: None)
+        by_layer, graphs = compiled("gpt", argv, ranks, lambda _: None)
         assert len(by_layer) >= 1
-        assert relative_difference(found, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
+        assert relative_difference(graphs, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
 
 
 def check_graphs_under_ddp(ranks: Ranks) -> None:
     """Also with accumulation steps, whose first ones do not reduce gradients."""
     argv = [*task_flags("digits"), "--strategy", "ddp", "--accumulate", "2"]
     expected = curve_of_one_process("digits", ranks, "--accumulate", "2").losses
-    one, found = compiled("digits", argv, ranks, try_one_batch)
+    one, graphs = compiled("digits", argv, ranks, try_one_batch)
     assert len(one) == 1, f"graphs of {one} operations"
-    assert relative_difference(found, expected) < TOLERANCE
-    by_bucket, found = compiled("digits", argv, ranks, try_with_small_buckets)
+    assert relative_difference(graphs, expected) < TOLERANCE
+    by_bucket, graphs = compiled("digits", argv, ranks, try_with_small_buckets)
     assert len(by_bucket) > 1, f"still one graph of {by_bucket} operations with several buckets"
-    assert relative_difference(found, expected) < TOLERANCE
+    assert relative_difference(graphs, expected) < TOLERANCE

@@ -111,12 +111,12 @@ def aws_server() -> Iterator[dict[str, str]]:
         store, parameters = (
             boto3.client(name, region_name=REGION) for name in ("secretsmanager", "ssm")
         )
-    kept = {
+    inherited = {
         "hf-token": SECRET,
         "team/db": json.dumps({"user": "u", "password": SECRET, "port": 5432}),
         "zero": "a\0b",
     }
-    made = [store.create_secret(Name=name, SecretString=value) for name, value in kept.items()]
+    made = [store.create_secret(Name=name, SecretString=value) for name, value in inherited.items()]
     made.append(store.create_secret(Name="picture", SecretBinary=b"\x89PNG"))
     parameters.put_parameter(Name="/path/b", Value=SECRET, Type="SecureString")
     yield {**variables, "ARN": made[0]["ARN"]}

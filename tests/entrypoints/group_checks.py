@@ -60,14 +60,14 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
     """Check that the newest checkpoint is of that step and can be read completely; returns its
     folder.
     """
-    found = checkpoints.find_newest()
-    assert found is not None
-    assert (found.step, found.ranks) == (step, 3)
-    assert checkpoints.read_state(found) == ({"step": step}, {"rank": checkpoints.ranks.rank})
+    newest = checkpoints.find_newest()
+    assert newest is not None
+    assert (newest.step, newest.ranks) == (step, 3)
+    assert checkpoints.read_state(newest) == ({"step": step}, {"rank": checkpoints.ranks.rank})
     weights = {"weights": torch.zeros(4)}
-    load(weights, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
+    load(weights, storage_reader=FileSystemReader(newest.folder / newest.weights), no_dist=True)
     assert torch.equal(weights["weights"], torch.full((4,), float(step)))
-    return found.folder
+    return newest.folder
 
 
 def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> None:
@@ -84,10 +84,10 @@ def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> N
         "32",
     )
     start = {name: value.clone() for name, value in one.step.model.state_dict().items()}
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def keep_gradients(*_: object) -> None:
-        found.extend(p.grad.clone() for p in one.step.model.parameters() if p.grad is not None)
+        tensors.extend(p.grad.clone() for p in one.step.model.parameters() if p.grad is not None)
 
     one.step.optimizer.register_step_pre_hook(keep_gradients)
     one.step.train_step(one.batches.load(epoch=0, skip=0), 0, 100)
@@ -99,8 +99,8 @@ def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> N
     inputs, labels = task.train[Draw(0, batch)]
     F.cross_entropy(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
     expected = [p.grad for p in reference.parameters()]
-    assert len(found) == len(expected) == 4
-    for mine, right in zip(found, expected, strict=True):
+    assert len(tensors) == len(expected) == 4
+    for mine, right in zip(tensors, expected, strict=True):
         assert right is not None
         torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-7)
 
@@ -207,36 +207,38 @@ def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
     resume.
     """
     was = ranks.local_rank, ranks.local_size
-    own = folder / ("node-1" if ranks.rank == 2 else "node-0")
+    own_folder = folder / ("node-1" if ranks.rank == 2 else "node-0")
     ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
     ranks.local_size = 1 if ranks.rank == 2 else 2
-    checkpoints = CheckpointStore(own, keep=3, ranks=ranks)
+    checkpoints = CheckpointStore(own_folder, keep=3, ranks=ranks)
     save(checkpoints, 10)
     names = {entry.name for entry in check_found(checkpoints, 10).iterdir()}
     mine = (
         {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
     )
     assert names == {"manifest.json", "shared.json"} | mine
-    check_shards_on_two_disks(ranks, folder / "parts" / own.name, folder / "parts" / "combined")
+    check_shards_on_two_disks(
+        ranks, folder / "parts" / own_folder.name, folder / "parts" / "combined"
+    )
     ranks.local_rank, ranks.local_size = was
 
 
-def check_shards_on_two_disks(ranks: Ranks, own: Path, combined: Path) -> None:
+def check_shards_on_two_disks(ranks: Ranks, own_folder: Path, combined: Path) -> None:
     """A model whose shards are on two disks is found only in a folder with all of them."""
     mesh = init_device_mesh("cpu", (3,))
     weights = distribute_tensor(torch.arange(7.0), mesh, [Shard(0)])
-    checkpoints = CheckpointStore(own, keep=3, ranks=ranks, shard_group_size=3)
+    checkpoints = CheckpointStore(own_folder, keep=3, ranks=ranks, shard_group_size=3)
     checkpoints.save(10, 0, {"weights": weights}, {"step": 10}, {"rank": ranks.rank})
     checkpoints.finish()
     with contextlib.suppress(Refused):
         checkpoints.find_newest()
         raise AssertionError("a part was loaded as a complete model")
-    shutil.copytree(own, combined, dirs_exist_ok=True)
+    shutil.copytree(own_folder, combined, dirs_exist_ok=True)
     ranks.barrier()
-    found = CheckpointStore(combined, keep=3, ranks=ranks, shard_group_size=3).find_newest()
-    assert found is not None
+    newest = CheckpointStore(combined, keep=3, ranks=ranks, shard_group_size=3).find_newest()
+    assert newest is not None
     whole = {"weights": torch.zeros(7)}
-    load(whole, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
+    load(whole, storage_reader=FileSystemReader(newest.folder / newest.weights), no_dist=True)
     assert torch.equal(whole["weights"], torch.arange(7.0))
 
 

@@ -163,8 +163,8 @@ class Group:
             for line in lines
             if line.startswith("::cloudtrain:: {")
         ]
-        found = [json.loads(line) for line in marked if line.endswith("}")]
-        return [event for event in found if event["type"] == kind]
+        records = [json.loads(line) for line in marked if line.endswith("}")]
+        return [event for event in records if event["type"] == kind]
 
     def await_event(self, kind: str) -> None:
         """Wait for the first event of a kind from rank 0."""

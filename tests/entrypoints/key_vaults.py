@@ -50,13 +50,13 @@ class Vault:
             "SSL_CERT_FILE": str(self.certificate),
         } | more
 
-    def reference(self, rest: str) -> str:
+    def reference(self, path: str) -> str:
         """The reference to a secret of this vault."""
-        return f"keyvault:https://{self.host}/secrets/{rest}"
+        return f"keyvault:https://{self.host}/secrets/{path}"
 
     def asked(self, scheme: str) -> list[str]:
         """The paths and queries that were requested, in their order."""
-        return [path for found, path, _ in self.requests if found == scheme]
+        return [path for used, path, _ in self.requests if used == scheme]
 
 
 @contextmanager
@@ -76,10 +76,10 @@ def _server(vault: Vault, scheme: str, context: ssl.SSLContext | None = None) ->
         def do_GET(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             vault.requests.append((scheme, self.path, headers))
-            left = vault.answers.get(self.path.partition("?")[0]) or [
+            answers = vault.answers.get(self.path.partition("?")[0]) or [
                 (404, refusal("SecretNotFound"))
             ]
-            status, answer = left.pop(0) if len(left) > 1 else left[0]
+            status, answer = answers.pop(0) if len(answers) > 1 else answers[0]
             body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
             self.send_response(status)
             if 300 <= status < 400:

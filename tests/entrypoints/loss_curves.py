@@ -148,6 +148,6 @@ def begin_in_one_process(task: Task, argv: list[str]) -> Loop:
         os.environ["WORLD_SIZE"] = size
 
 
-def relative_difference(found: list[float], expected: list[float]) -> float:
+def relative_difference(actual: list[float], expected: list[float]) -> float:
     """The largest one of these numbers."""
-    return max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(found, expected, strict=True))
+    return max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(actual, expected, strict=True))

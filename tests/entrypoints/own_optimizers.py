@@ -33,8 +33,8 @@ class Counting(torch.optim.Optimizer):
 def two_rates(named_parameters: list[tuple[str, Tensor]], lr: float) -> torch.optim.Optimizer:
     """Biases learn ten times as fast."""
     biases = [parameter for name, parameter in named_parameters if name.endswith("bias")]
-    others = [parameter for name, parameter in named_parameters if not name.endswith("bias")]
-    return Counting([{"params": others, "lr": lr}, {"params": biases, "lr": 10 * lr}])
+    parameters = [parameter for name, parameter in named_parameters if not name.endswith("bias")]
+    return Counting([{"params": parameters, "lr": lr}, {"params": biases, "lr": 10 * lr}])
 
 
 def lbfgs(named_parameters: list[tuple[str, Tensor]]) -> torch.optim.Optimizer:

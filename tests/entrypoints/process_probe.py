@@ -56,9 +56,9 @@ def of_a_child(method: str) -> list[Any]:
     queue = context.Queue()
     process = context.Process(target=answer, args=(queue, 7))
     process.start()
-    found = queue.get(timeout=120)
+    reply = queue.get(timeout=120)
     process.join()
-    return [found[0], process.exitcode]
+    return [reply[0], process.exitcode]
 
 
 def loaded(method: str) -> list[list[int]]:
@@ -95,7 +95,7 @@ def main() -> None:
     )
     launcher = os.environ["CLOUDTRAIN_LAUNCHER_PID"]
     streams: list[Any] = [sys.stdin, sys.stdout, sys.stderr]
-    found = {
+    facts = {
         "argv": sys.argv[2:],
         "orig_argv": sys.orig_argv[1:],
         "path": sys.path,
@@ -149,18 +149,18 @@ def main() -> None:
         "torch": [torch.get_num_threads(), torch.get_num_interop_threads()],
     }
     if "brief" not in sys.argv:
-        found |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
+        facts |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
     # What imports much, on one rank each: a child that is spawned imports torch again, and
     # torch.compile a compiler.
-    found["spawn"] = (
+    facts["spawn"] = (
         [of_a_child("spawn"), loaded("spawn")] if rank == 0 and "brief" not in sys.argv else []
     )
     dist.init_process_group("gloo")
     seed = torch.initial_seed()
-    found["trained"] = "" if "brief" in sys.argv else trained(compiles=rank == 1)
-    found["warnings"] = [sys.warnoptions, [str(item) for item in warnings.filters]]
+    facts["trained"] = "" if "brief" in sys.argv else trained(compiles=rank == 1)
+    facts["warnings"] = [sys.warnoptions, [str(item) for item in warnings.filters]]
     dist.destroy_process_group()
-    found["only"] = {
+    facts["only"] = {
         "random": random.getrandbits(128),
         "torch": seed,
         "numpy": numpy.random.randint(1 << 62),
@@ -169,7 +169,7 @@ def main() -> None:
             "torchrun": f"PPid:\t{launcher}\n" in Path(f"/proc/{os.getppid()}/status").read_text()
         },
     }
-    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+    (folder / f"rank-{rank}.json").write_text(json.dumps(facts))
     atexit.register(print, "registered first")
     atexit.register(print, "registered last")
 

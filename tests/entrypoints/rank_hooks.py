@@ -50,10 +50,10 @@ def before_step(number: int, act: Callable[[], None]) -> None:
 
     train_step = Step.train_step
 
-    def act_and_train(step: Step, batches: Any, done: int, steps: int) -> None:
-        if done == number:
+    def act_and_train(step: Step, batches: Any, steps_before: int, steps: int) -> None:
+        if steps_before == number:
             act()
-        train_step(step, batches, done, steps)
+        train_step(step, batches, steps_before, steps)
 
     setattr(Step, "train_step", act_and_train)  # noqa: B010
 
@@ -128,11 +128,11 @@ def check_gathered_weights(rank: int) -> None:
     gathered: list[weakref.ref[Any]] = []
 
     def write_printed(
-        store: CheckpointStore, step: int, epoch: int, copies: dict[str, Any], *others: Any
+        store: CheckpointStore, step: int, epoch: int, copies: dict[str, Any], *remaining: Any
     ) -> Path:
         if copies:
             print("copied to host memory", flush=True)
-        return write(store, step, epoch, copies, *others)
+        return write(store, step, epoch, copies, *remaining)
 
     def gather_one_by_one(value: Any) -> Any:
         if rank != 0:
@@ -145,14 +145,14 @@ def check_gathered_weights(rank: int) -> None:
         return full
 
     def compare_and_resume(loop: Loop) -> None:
-        found = loop.strategy.full_state_dict(loop.step.model)
+        full_state = loop.strategy.full_state_dict(loop.step.model)
         state.seed_generators(loop.options.seed)
         initial = loop.task.model().state_dict()
         if rank == 0 or loop.options.strategy == "ddp":
-            assert list(found) == list(initial)
-            assert {name for name in initial if not found[name].equal(initial[name])} == set()
+            assert list(full_state) == list(initial)
+            assert {name for name in initial if not full_state[name].equal(initial[name])} == set()
         else:
-            assert found == {}
+            assert full_state == {}
         loop.seed_this_rank()
         resume(loop)
 

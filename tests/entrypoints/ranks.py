@@ -36,8 +36,8 @@ class Rank:
     @property
     def error(self) -> dict[str, Any]:
         """The only error that it reported."""
-        (found,) = (event for event in self.events if event["type"] == "error")
-        return found
+        (error_event,) = (event for event in self.events if event["type"] == "error")
+        return error_event
 
     @property
     def text(self) -> str:
@@ -66,13 +66,13 @@ def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **jo
     reader.start()
     try:
         worker = [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")]
-        done = subprocess.run(worker, cwd=folder, env=env, timeout=DEADLINE_SECONDS, check=False)
+        process = subprocess.run(worker, cwd=folder, env=env, timeout=DEADLINE_SECONDS, check=False)
     finally:
         os.write(pipe, _END)
         reader.join()
         os.close(pipe)
         (folder / "rank-0").unlink()
-    return Rank(done.returncode, b"".join(output).removesuffix(_END).decode("utf-8", "replace"))
+    return Rank(process.returncode, b"".join(output).removesuffix(_END).decode("utf-8", "replace"))
 
 
 _END = b"\0the rank has ended\0"

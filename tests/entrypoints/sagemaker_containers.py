@@ -59,12 +59,12 @@ def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> di
 
 def clean(**variables: str) -> dict[str, str]:
     """The environment of this process without variables of a job around it, and with `variables`."""
-    kept = {
+    inherited = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(("CLOUDTRAIN_", "PET_", "AWS_"))
     }
-    return kept | variables
+    return inherited | variables
 
 
 def put_source(base: Path, **files: str) -> None:

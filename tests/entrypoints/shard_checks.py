@@ -36,20 +36,20 @@ def check_initial_weights(ranks: Ranks, folder: Path) -> None:
     with given ones.
     """
     task = small_task("gpt")
-    given = folder / "given.safetensors"
+    path = folder / "given.safetensors"
     expected = begin_in_one_process(task, task_flags("gpt")).step.model.state_dict()
     if ranks.rank == 0:
-        save_file({name: value + 1 for name, value in expected.items()}, given)
+        save_file({name: value + 1 for name, value in expected.items()}, path)
     ranks.barrier()
     for flags in SPLIT[ranks.size]:
         argv = [*task_flags("gpt"), "--strategy", *flags.split()]
-        for more, added in (([], 0), (["--weights", str(given)], 1)):
+        for more, added in (([], 0), (["--weights", str(path)], 1)):
             loop = begin(task, [*argv, *more], ranks)
-            found = loop.strategy.full_state_dict(loop.step.model)
+            full_state = loop.strategy.full_state_dict(loop.step.model)
             if ranks.rank == 0:
-                assert found.keys() == expected.keys()
+                assert full_state.keys() == expected.keys()
                 assert all(
-                    torch.equal(found[name], value + added) for name, value in expected.items()
+                    torch.equal(full_state[name], value + added) for name, value in expected.items()
                 ), flags
 
 
@@ -91,12 +91,12 @@ def check_frozen_weights(ranks: Ranks) -> None:
     after = alone.step.model.state_dict()
     for more in ("", "--recompute blocks", "--accumulate 2 --gradient-sync last"):
         loop = begin(task, [*argv, "--strategy", "fsdp", *more.split()], ranks)
-        found = train(loop)
-        assert relative_difference(found.losses, expected.losses) < TOLERANCE, (
-            f"{more}: {found}, not {expected}"
+        losses = train(loop)
+        assert relative_difference(losses.losses, expected.losses) < TOLERANCE, (
+            f"{more}: {losses}, not {expected}"
         )
-        assert relative_difference(found.norms, expected.norms) < NORM_TOLERANCE, (
-            f"{more}: {found}, not {expected}"
+        assert relative_difference(losses.norms, expected.norms) < NORM_TOLERANCE, (
+            f"{more}: {losses}, not {expected}"
         )
         for name, parameter in loop.step.model.named_parameters():
             trained = name.endswith(("down.weight", "up.weight")) and "out." in name

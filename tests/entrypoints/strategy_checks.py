@@ -108,21 +108,23 @@ def fused_on(*devices: str) -> Iterator[None]:
 
 def check_curve(ranks: Ranks, name: str, strategy: str, flags: str) -> None:
     """Losses, evaluation and gradient norms of a strategy are those of one process."""
-    given = flags.split()
+    words = flags.split()
     of_all = [
         word
         for flag in ("--clip-norm", "--optimizer")
-        if flag in given
-        for word in (flag, _value(given, flag))
+        if flag in words
+        for word in (flag, _value(words, flag))
     ]
     expected = curve_of_one_process(name, ranks, *of_all)
-    found = train(
+    trained = train(
         begin(small_task(name), [*task_flags(name), "--strategy", strategy, *flags.split()], ranks)
     )
-    losses, norms = map(relative_difference, found, expected)
+    losses, norms = map(relative_difference, trained, expected)
     ranks.log(f"{name} {strategy} {flags}: losses differ by {losses:.1e}, gradients by {norms:.1e}")
-    assert losses < TOLERANCE, f"{name} {strategy} {flags}: {found.losses}, not {expected.losses}"
-    assert norms < NORM_TOLERANCE, f"{name} {strategy} {flags}: {found.norms}, not {expected.norms}"
+    assert losses < TOLERANCE, f"{name} {strategy} {flags}: {trained.losses}, not {expected.losses}"
+    assert norms < NORM_TOLERANCE, (
+        f"{name} {strategy} {flags}: {trained.norms}, not {expected.norms}"
+    )
 
 
 def _value(words: list[str], flag: str) -> str:
@@ -142,7 +144,7 @@ def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
         [*flags, "--strategy", "pipeline", "--schedule", schedule, "--microbatches", "4"],
         ranks,
     )
-    found = train(pipeline)
+    trained = train(pipeline)
     buffers = dict(pipeline.step.model.named_buffers())
     mine = None
     if ranks.rank == 0:
@@ -157,7 +159,7 @@ def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
         assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), (
             f"{name}: {value}, not {expected[name]}"
         )
-    torch.testing.assert_close(found.losses, losses, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(trained.losses, losses, rtol=1e-4, atol=1e-6)
 
 
 def check_stages_work_at_once(ranks: Ranks) -> None:
@@ -185,10 +187,10 @@ def check_fused_optimizer(ranks: Ranks) -> None:
     for name, strategy in (("digits", "fsdp"), ("digits", "tp")):
         expected = curve_of_one_process(name, ranks)
         with fused_on("cuda", "cpu"):
-            found = train(
+            losses = train(
                 begin(small_task(name), [*task_flags(name), "--strategy", strategy], ranks)
             )
-        worst = max(map(relative_difference, found, expected))
+        worst = max(map(relative_difference, losses, expected))
         ranks.log(f"{name} {strategy}, fused: differs by {worst:.1e}")
         assert worst < NORM_TOLERANCE
 
@@ -262,8 +264,8 @@ def check_bf16_in_pipelines(ranks: Ranks) -> None:
             "--amp",
             "bf16",
         ]
-        found = train(begin(small_task("gpt"), [*task_flags("gpt"), *flags], ranks))
-        losses, norms = map(relative_difference, found, expected)
+        trained = train(begin(small_task("gpt"), [*task_flags("gpt"), *flags], ranks))
+        losses, norms = map(relative_difference, trained, expected)
         ranks.log(f"gpt {' '.join(flags)}: losses differ by {losses:.1e}, gradients by {norms:.1e}")
         assert max(losses, norms) < BF16_TOLERANCE
 

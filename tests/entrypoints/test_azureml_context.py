@@ -28,8 +28,10 @@ HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
     paths = folders(tmp_path)
     parent = Path.cwd().parent / "kept"
-    found = platforms.find_node_context(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | paths | HERE)
-    assert found == contract.NodeContext(
+    node_context = platforms.find_node_context(
+        variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | paths | HERE
+    )
+    assert node_context == contract.NodeContext(
         platform="azureml",
         node_rank=1,
         nodes=2,
@@ -59,8 +61,13 @@ def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
         },
     )
     del paths["CLOUDTRAIN_RESUME_DIR"]
-    found = azureml_context(variables() | paths | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})
-    assert (found.node_rank, found.nodes, found.master_port, found.resume_dir) == (0, 1, 4711, "")
+    node_context = azureml_context(variables() | paths | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})
+    assert (
+        node_context.node_rank,
+        node_context.nodes,
+        node_context.master_port,
+        node_context.resume_dir,
+    ) == (0, 1, 4711, "")
 
 
 def test_a_trial_of_a_sweep_job_has_folders_of_its_own_in_the_outputs(tmp_path: Path) -> None:
@@ -72,11 +79,14 @@ def test_a_trial_of_a_sweep_job_has_folders_of_its_own_in_the_outputs(tmp_path: 
             "AZUREML_RUN_ID": "sweep_3",
         }
     )
-    found = azureml_context(variables() | paths)
-    assert (found.job_name, found.hyperparameters) == ("sweep_3", {"batch_size": "16"})
-    assert found.stop_file == f"{tmp_path}/output/sweep_3/.cloudtrain-stop"
-    assert [Path(folder).is_dir() for folder in found.synced_dirs.values()] == [True] * 3
-    assert all(folder.endswith("/sweep_3") for folder in found.synced_dirs.values())
+    node_context = azureml_context(variables() | paths)
+    assert (node_context.job_name, node_context.hyperparameters) == (
+        "sweep_3",
+        {"batch_size": "16"},
+    )
+    assert node_context.stop_file == f"{tmp_path}/output/sweep_3/.cloudtrain-stop"
+    assert [Path(folder).is_dir() for folder in node_context.synced_dirs.values()] == [True] * 3
+    assert all(folder.endswith("/sweep_3") for folder in node_context.synced_dirs.values())
     rehearsed = azureml_context(variables() | paths | {"CLOUDTRAIN_TRIAL_FOLDER": ""})
     assert rehearsed.stop_file == f"{tmp_path}/output/.cloudtrain-stop"
     with pytest.raises(RuntimeError, match="has not set AZUREML_RUN_ID"):
@@ -89,28 +99,34 @@ def test_variables_of_the_launcher_do_not_reach_the_ranks(tmp_path: Path) -> Non
     )
     context = contract.with_job_file(azureml_context(environ), tmp_path)
     assert contract.read_job(context.job_file).nodes == 2
-    found = environment.job_environment(JOB, context, tmp_path, environ)
-    assert found["CLOUDTRAIN_JOB_FILE"] == context.job_file == f"{tmp_path}/job.json"
+    variables_of_job = environment.job_environment(JOB, context, tmp_path, environ)
+    assert variables_of_job["CLOUDTRAIN_JOB_FILE"] == context.job_file == f"{tmp_path}/job.json"
     assert not {
         "CLOUDTRAIN_JOB",
         "CLOUDTRAIN_RESUME_DIR",
         "MASTER_ADDR",
         "RANK",
         "WORLD_SIZE",
-    } & set(found)
-    assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == (
+    } & set(variables_of_job)
+    assert (
+        variables_of_job["PET_NNODES"],
+        variables_of_job["PET_NODE_RANK"],
+        variables_of_job["PET_MASTER_ADDR"],
+    ) == (
         "2",
         "1",
         MASTER,
     )
-    assert found["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
+    assert variables_of_job["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
     # Azure ML's service counts its log_dir from the job's folder, in which the program's own is
     # `code`.
-    assert found["CLOUDTRAIN_TENSORBOARD_DIR"] == str(
+    assert variables_of_job["CLOUDTRAIN_TENSORBOARD_DIR"] == str(
         Path.cwd().parent / SERVICES["tensorboard"]["log_dir"]
     )
     assert not [
-        name for name in found if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"
+        name
+        for name in variables_of_job
+        if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"
     ]
 
 
@@ -180,10 +196,10 @@ def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
     script = "import sys; from cloudtrain_launcher.platforms.azureml import own_address as o\n"
     script += "print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
     argv = [sys.executable, "-c", script, repr(expected)]
-    done = subprocess.run(
+    process = subprocess.run(
         argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=HANG_SECONDS
     )
-    assert done.stdout.strip() == str([address for _, _, address in expected])
+    assert process.stdout.strip() == str([address for _, _, address in expected])
     assert azureml.own_address("127.0.0.1", 6105).startswith("127.")
 
 
@@ -213,19 +229,19 @@ def test_a_launcher_refuses_a_number_of_nodes_that_is_not_the_plans(
         variables(CLOUDTRAIN_JOB=json.dumps(document(nodes=3))) | folders(tmp_path) | HERE | changes
     )
     environ |= plain if environ["CLOUDTRAIN_PLATFORM"] == "plain" else {}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True, cwd=tmp_path,
         timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == ""
-    reported = events(done.stdout)
+    assert process.returncode == 1
+    assert process.stderr == ""
+    reported = events(process.stdout)
     kinds = [event["type"] for event in reported if event["type"] != "activity"]
     assert kinds[-2:] == ["error", "node_ended"]
     assert (reported[-1]["outcome"], reported[-1]["node"]) == ("failed", node)
     assert "why" not in reported[-1]
     assert message in reported[-1]["error"]["message"]
     assert (
-        done.stdout.splitlines()[-1]
+        process.stdout.splitlines()[-1]
         == f"[node {node}] failed: node {node}: {reported[-1]['error']['message']}"
     )

@@ -206,9 +206,9 @@ def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path)
         "rank-1",
     ]
     assert (tmp_path / STOP_FILE).exists()
-    again = start_node(tmp_path, 1, 2, port, programs, job)
-    text = finish(again)
-    assert again.returncode == 0
+    restarted = start_node(tmp_path, 1, 2, port, programs, job)
+    text = finish(restarted)
+    assert restarted.returncode == 0
     types = [event["type"] for event in events(text) if event["type"] not in ("activity", "usage")]
     assert types == ["node_started", "node_ended"]
 

@@ -25,10 +25,10 @@ class SlowDisk:
         self._write = model_file.write_model
         monkeypatch.setattr(checkpointer, "write_model", self.write)
 
-    def write(self, *given: Any) -> Path:
+    def write(self, *arguments: Any) -> Path:
         self.begun.set()
         assert self.goes_on.wait(HANG_SECONDS)
-        return self._write(*given)
+        return self._write(*arguments)
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def weights(loop: Loop) -> dict[str, torch.Tensor]:
 
 
 def written(tmp_path: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = import_module("safetensors.torch").load_file(
+    tensors: dict[str, torch.Tensor] = import_module("safetensors.torch").load_file(
         tmp_path / "best.safetensors"
     )
-    return found
+    return tensors
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def are_same(one: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == second.keys() and all(torch.equal(one[name], second[name]) for name in one)
 
 
 def test_training_goes_on_while_the_best_weights_are_written(
@@ -61,16 +61,16 @@ def test_training_goes_on_while_the_best_weights_are_written(
     loop.checkpointer.record_evaluation(0.5)
     assert disk.begun.wait(HANG_SECONDS)
     loop.step.train_step(batches, 0, 100)
-    assert not same(weights(loop), evaluated)
+    assert not are_same(weights(loop), evaluated)
     assert not list(tmp_path.glob("best.*"))
     disk.goes_on.set()
     loop.checkpointer.checkpoints.finish()
-    assert same(written(tmp_path), evaluated)
+    assert are_same(written(tmp_path), evaluated)
     later = weights(loop)
     loop.position = loop.position._replace(step=1)
     loop.checkpointer.record_evaluation(0.4)
     loop.checkpointer.checkpoints.finish()
-    assert same(written(tmp_path), later)
+    assert are_same(written(tmp_path), later)
 
 
 def test_no_checkpoint_knows_of_best_weights_that_are_not_written(

@@ -160,10 +160,10 @@ def test_an_exit_after_the_failure_or_in_an_earlier_attempt_is_not_the_cause(
 
 
 def crash_output(*lines: str) -> CrashOutput:
-    found = CrashOutput()
+    crash = CrashOutput()
     for line in lines:
-        found.feed(line)
-    return found
+        crash.feed(line)
+    return crash
 
 
 def test_an_abort_by_nccls_watchdog_has_its_reason_and_is_a_consequence() -> None:
@@ -210,11 +210,11 @@ def test_a_crash_is_reported_with_the_innermost_line_of_the_program(tmp_path: Pa
         "[W] a line of another thread",
     )
     crashed = failure.exit_error(1, -signal.SIGSEGV, 1.0, finished=False)
-    found = crash.add_stack(crashed, tmp_path, tmp_path / ".payload")
-    assert (found.file, found.line, found.code) == ("train.py", 2, "lib.crash(  1)")
-    assert found.stack.startswith("Fatal Python error: Segmentation fault")
-    assert "Extension modules" not in found.stack
-    assert "another thread" not in found.stack
+    error = crash.add_stack(crashed, tmp_path, tmp_path / ".payload")
+    assert (error.file, error.line, error.code) == ("train.py", 2, "lib.crash(  1)")
+    assert error.stack.startswith("Fatal Python error: Segmentation fault")
+    assert "Extension modules" not in error.stack
+    assert "another thread" not in error.stack
     assert crash_output("all is well").add_stack(crashed, tmp_path, tmp_path) == crashed
 
 

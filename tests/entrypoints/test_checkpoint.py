@@ -43,9 +43,9 @@ def tensors(step: int) -> dict[str, torch.Tensor]:
 
 
 def find_newest(checkpoints: CheckpointStore) -> FoundCheckpoint:
-    found = checkpoints.find_newest()
-    assert found is not None
-    return found
+    found_checkpoint = checkpoints.find_newest()
+    assert found_checkpoint is not None
+    return found_checkpoint
 
 
 def visible_names(checkpoints: CheckpointStore) -> list[str]:
@@ -55,10 +55,10 @@ def visible_names(checkpoints: CheckpointStore) -> list[str]:
 def test_a_saved_checkpoint_can_be_loaded(checkpoints: CheckpointStore) -> None:
     assert checkpoints.find_newest() is None
     save(checkpoints, 120)
-    found = find_newest(checkpoints)
+    found_checkpoint = find_newest(checkpoints)
     model = torch.nn.Linear(4, 2)
-    assert checkpoints.read_state(found) == ({"step": 120}, {"own": 120})
-    checkpoints.load(found, model, torch.optim.AdamW(model.parameters()))
+    assert checkpoints.read_state(found_checkpoint) == ({"step": 120}, {"own": 120})
+    checkpoints.load(found_checkpoint, model, torch.optim.AdamW(model.parameters()))
     assert torch.equal(model.weight, torch.full((2, 4), 120.0))
 
 
@@ -90,10 +90,10 @@ def test_the_optimizer_state_is_restored_by_parameter_name(checkpoints: Checkpoi
     checkpoints.save(1, 0, sharded.tensors_of(model, optimizer), {}, {})
     checkpoints.finish()
     step(model, optimizer)
-    again, other = trained()
-    checkpoints.load(find_newest(checkpoints), again, other)
-    step(again, other)
-    for mine, expected in zip(again.parameters(), model.parameters(), strict=True):
+    first, second = trained()
+    checkpoints.load(find_newest(checkpoints), first, second)
+    step(first, second)
+    for mine, expected in zip(first.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, expected)
 
 
@@ -153,9 +153,9 @@ def test_the_writing_thread_uses_the_gpu_of_its_rank(
 def test_copies_are_made_in_the_same_memory_again() -> None:
     copies = HostCopies()
     first = copies.copy({"a": torch.ones(3), "b": torch.zeros(2, 2).t()})
-    again = copies.copy({"a": torch.full((3,), 2.0), "b": torch.ones(3, 2)})
-    assert again["a"] is first["a"], "the memory is kept"
-    assert (again["a"].tolist(), again["b"].tolist()) == ([2.0] * 3, [[1.0, 1.0]] * 3)
+    second = copies.copy({"a": torch.full((3,), 2.0), "b": torch.ones(3, 2)})
+    assert second["a"] is first["a"], "the memory is kept"
+    assert (second["a"].tolist(), second["b"].tolist()) == ([2.0] * 3, [[1.0, 1.0]] * 3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -163,12 +163,12 @@ def test_a_gpu_copies_beside_training_and_before_the_next_update() -> None:
     weights, statistics = (torch.ones(1 << 24, device="cuda") for _ in range(2))
     copies = HostCopies()
     for value in (1.0, 2.0):
-        found = copies.copy({"weights": weights, "statistics": statistics}, steady={"weights"})
+        copied = copies.copy({"weights": weights, "statistics": statistics}, steady={"weights"})
         statistics.add_(1)  # a forward pass
         copies.before_update()
         weights.add_(1)
         copies.wait()
-        assert all(copy.is_pinned() and bool((copy == value).all()) for copy in found.values())
+        assert all(copy.is_pinned() and bool((copy == value).all()) for copy in copied.values())
 
 
 def test_only_the_newest_checkpoints_are_kept(checkpoints: CheckpointStore) -> None:
@@ -221,9 +221,9 @@ def test_a_crash_before_the_rename_leaves_the_previous_checkpoint(
         with pytest.raises(OSError, match="died"):
             save(checkpoints, 20)
     assert "step-00000020.partial" in visible_names(checkpoints)
-    again = CheckpointStore(checkpoints.folder, keep=2, ranks=Ranks())
-    assert find_newest(again).step == 10
-    assert visible_names(again) == ["step-00000010"]
+    second_store = CheckpointStore(checkpoints.folder, keep=2, ranks=Ranks())
+    assert find_newest(second_store).step == 10
+    assert visible_names(second_store) == ["step-00000010"]
 
 
 def test_no_resume_sets_earlier_checkpoints_aside(checkpoints: CheckpointStore) -> None:
@@ -247,10 +247,10 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(
     before = tmp_path / "before"
     save(store_of_run(before, "digits-1"), 20, 40)
     (before / "best.safetensors").write_text("of digits-1")
-    here = tmp_path / "here"
+    folder = tmp_path / "here"
     for moved in (True, False):  # each start restores what is missing
-        restore(before, here, 0, print)
-        checkpoints = store_of_run(here, "digits-2")
+        restore(before, folder, 0, print)
+        checkpoints = store_of_run(folder, "digits-2")
         checkpoints.set_aside()
         assert ("earlier checkpoints are moved to" in capfd.readouterr().out) is moved
         if moved:
@@ -261,11 +261,11 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(
         model = torch.nn.Linear(4, 2)
         checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
         assert torch.equal(model.weight, torch.full((2, 4), 30.0))
-    aside = here / "before-digits-2"
+    aside = folder / "before-digits-2"
     assert {"step-00000020", "step-00000040", "best.safetensors"} == {
         path.name for path in aside.iterdir()
     }
-    assert not (here / "step-00000040").exists()
+    assert not (folder / "step-00000040").exists()
 
 
 def test_a_run_without_an_id_sets_all_checkpoints_aside(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_a_run_without_an_id_sets_all_checkpoints_aside(tmp_path: Path) -> None:
 
 def test_another_number_of_ranks_reads_the_shared_state_only(checkpoints: CheckpointStore) -> None:
     save(checkpoints, 10)
-    found = find_newest(checkpoints)._replace(ranks=4)
-    assert checkpoints.read_state(found)[1] is None
+    newest = find_newest(checkpoints)._replace(ranks=4)
+    assert checkpoints.read_state(newest)[1] is None
 
 
 def draws() -> tuple[float, float, float]:
@@ -292,10 +292,10 @@ def test_random_generators_continue_after_a_resume(checkpoints: CheckpointStore)
     checkpoints.save(1, 0, tensors(1), {}, {"generators": state.generator_states([cpu])})
     checkpoints.finish()
     expected = draws()
-    _, own = checkpoints.read_state(find_newest(checkpoints))
-    assert own is not None
+    _, rank_state = checkpoints.read_state(find_newest(checkpoints))
+    assert rank_state is not None
     assert draws() != expected
-    state.restore_generators(own["generators"], [cpu])
+    state.restore_generators(rank_state["generators"], [cpu])
     assert draws() == expected
 
 
@@ -311,10 +311,10 @@ def test_the_model_is_written_completely_and_the_best_one_is_copied(
     if find_spec("safetensors") is None:
         assert taken.name == "model.pt"
         assert "safetensors is not installed" in capfd.readouterr().out
-        found = torch.load(taken, weights_only=True)
+        loaded = torch.load(taken, weights_only=True)
     else:
         assert taken.name == "model.safetensors"
-        found = import_module("safetensors.torch").load_file(taken)
-    assert set(found) == set(weights)
-    assert all(torch.equal(found[name], weights[name]) for name in weights)
+        loaded = import_module("safetensors.torch").load_file(taken)
+    assert set(loaded) == set(weights)
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
     assert model_file.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None

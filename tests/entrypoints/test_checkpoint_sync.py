@@ -173,8 +173,8 @@ def test_a_folder_that_only_its_node_needs_is_not_fetched(nodes: Nodes) -> None:
     names = [
         {f"step-1/weights-{node}/{name}" for name in ("model.pt", ".own")} for node in range(2)
     ]
-    assert [set(found) for found in nodes.contents()] == [
-        {*own, "step-1/shared.json"} for own in names
+    assert [set(names_on_node) for names_on_node in nodes.contents()] == [
+        {*name, "step-1/shared.json"} for name in names
     ]
 
 
@@ -246,12 +246,14 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
     (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
     assert eventually(lambda: not (nodes.folders[1] / f"step-{steps - 3}").exists())
-    kept = [
+    kept_steps = [
         {f"step-{step}/rank-{node}.pt": "part" for step in (steps - 2, steps - 1)}
         for node in range(2)
     ]
-    assert eventually(lambda: nodes.contents()[1] == {**kept[1], "draft/model.pt": "of node 1"})
-    assert nodes.contents()[0] == {**kept[0], "final/model.pt": "of node 0"}
+    assert eventually(
+        lambda: nodes.contents()[1] == {**kept_steps[1], "draft/model.pt": "of node 1"}
+    )
+    assert nodes.contents()[0] == {**kept_steps[0], "final/model.pt": "of node 0"}
     journal = {
         path
         for path, entry in map(json.loads, nodes.journals[1].read_text().splitlines())
@@ -262,7 +264,12 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
     shutil.rmtree(nodes.folders[0] / "step-20")
     nodes.write(0, f"step-{steps - 2}/anew.pt", "new")
     assert nodes.start() == []
-    both = {**kept[0], **kept[1], "final/model.pt": "of node 0", "draft/model.pt": "of node 1"}
+    both = {
+        **kept_steps[0],
+        **kept_steps[1],
+        "final/model.pt": "of node 0",
+        "draft/model.pt": "of node 1",
+    }
     assert nodes.contents() == [{**both, f"step-{steps - 2}/anew.pt": "new"}] * 2
     nodes.close()
 
@@ -278,11 +285,11 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
         DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2)
     )
     last = tmp_path / "disk" / "last" / "model.pt"
-    for each in (sync, peer):
-        each._snapshots = [Snapshot({"last/model.pt": FileId(1, 1, 1)}, {"last": 2})] * 3
+    for node_sync in (sync, peer):
+        node_sync._snapshots = [Snapshot({"last/model.pt": FileId(1, 1, 1)}, {"last": 2})] * 3
     for step in range(6):
-        for node, each in enumerate((sync, peer)):
-            each.exchange(store, node)
+        for node, node_sync in enumerate((sync, peer)):
+            node_sync.exchange(store, node)
         if step % 2 == 0:
             last.parent.mkdir()
             last.write_text("weights")
@@ -291,8 +298,8 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     last.parent.mkdir()
     last.write_text("weights")
     for _ in range(4):
-        for node, each in enumerate((sync, peer)):
-            each.exchange(store, node)
+        for node, node_sync in enumerate((sync, peer)):
+            node_sync.exchange(store, node)
     assert last.read_text() == "weights"
 
 

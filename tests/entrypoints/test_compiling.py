@@ -34,9 +34,9 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     torch._dynamo.reset()
     counter = GraphCounter(differentiate=name == "digits")
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
-    found = train(begin(small_task(name), [*task_flags(name), "--compile"], one_process()))
+    trained = train(begin(small_task(name), [*task_flags(name), "--compile"], one_process()))
     assert len(counter.graphs) == 1
-    assert relative_difference(found.losses, expected.losses) < TOLERANCE
+    assert relative_difference(trained.losses, expected.losses) < TOLERANCE
 
 
 @pytest.mark.parametrize("how", ["blocks", "selective"])
@@ -46,14 +46,14 @@ def test_recomputed_layers_are_in_that_graph(how: str, monkeypatch: pytest.Monke
     torch._dynamo.reset()
     counter = GraphCounter(differentiate=True)
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
-    found = train(
+    trained = train(
         begin(
             small_task("gpt"), [*task_flags("gpt"), "--compile", "--recompute", how], one_process()
         )
     )
     assert len(counter.graphs) == 1
-    assert relative_difference(found.losses, expected.losses) < TOLERANCE
-    assert relative_difference(found.norms, expected.norms) < TOLERANCE
+    assert relative_difference(trained.losses, expected.losses) < TOLERANCE
+    assert relative_difference(trained.norms, expected.norms) < TOLERANCE
 
 
 def test_nothing_is_compiled_again_after_the_third_step(

@@ -34,33 +34,33 @@ COMPILED_GIGABYTES = 13.4
 
 
 def test_a_step_of_gpt2_needs_no_more_than_one_written_by_hand() -> None:
-    ours = count_ours(16)
+    own_counts = count_ours(16)
     by_hand = count_by_hand(16)
-    assert ours.waits == by_hand.waits == []
-    assert ours.launches <= min(LAUNCHES, by_hand.launches)
-    assert ours.other_bytes <= min(GIGABYTES * 1e9, by_hand.other_bytes)
-    assert ours.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
+    assert own_counts.waits == by_hand.waits == []
+    assert own_counts.launches <= min(LAUNCHES, by_hand.launches)
+    assert own_counts.other_bytes <= min(GIGABYTES * 1e9, by_hand.other_bytes)
+    assert own_counts.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
 
 
 def test_a_compiled_step_moves_less_than_one_written_by_hand() -> None:
     """Two layers, since all are alike. Counting also shows that the second step compiles nothing."""
-    ours = count_ours(16, compiled=True, layers=2)
+    own_counts = count_ours(16, compiled=True, layers=2)
     by_hand = count_by_hand(16, compiled=True, layers=2)
-    theirs = count_torchtitan(16, compiled=True, layers=2)
-    assert ours.waits == by_hand.waits == []
-    assert ours.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
-    assert ours.launches <= min(COMPILED_LAUNCHES, theirs.launches)
-    assert ours.launches <= by_hand.launches + 2 * 2 + 3, (
+    reference_counts = count_torchtitan(16, compiled=True, layers=2)
+    assert own_counts.waits == by_hand.waits == []
+    assert own_counts.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
+    assert own_counts.launches <= min(COMPILED_LAUNCHES, reference_counts.launches)
+    assert own_counts.launches <= by_hand.launches + 2 * 2 + 3, (
         "rotary positions, which GPT-2 does not have, forward and backward"
     )
-    assert ours.other_bytes <= min(
-        COMPILED_GIGABYTES * 1e9, by_hand.other_bytes, theirs.other_bytes
+    assert own_counts.other_bytes <= min(
+        COMPILED_GIGABYTES * 1e9, by_hand.other_bytes, reference_counts.other_bytes
     )
     eager = count_ours(16, layers=2)
-    assert ours.launches < eager.launches
-    assert ours.other_bytes < 0.6 * eager.other_bytes
-    assert ours.by_name["mm"] == eager.by_name["mm"]
-    assert ours.by_name["_fused_adamw_"] == eager.by_name["_fused_adamw_"], (
+    assert own_counts.launches < eager.launches
+    assert own_counts.other_bytes < 0.6 * eager.other_bytes
+    assert own_counts.by_name["mm"] == eager.by_name["mm"]
+    assert own_counts.by_name["_fused_adamw_"] == eager.by_name["_fused_adamw_"], (
         "the optimizer is not compiled"
     )
 
@@ -81,16 +81,16 @@ def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:
 
 
 def test_recomputing_repeats_forward_passes_but_no_products_if_selective() -> None:
-    kept, blocks, selective = (
+    stored, blocks, selective = (
         count_ours(16, "--recompute", how).by_name for how in ("none", "blocks", "selective")
     )
     attention = "_scaled_dot_product_flash_attention_for_cpu"
-    assert (kept[attention], blocks[attention], selective[attention]) == (12, 24, 12)
-    assert kept["mm"] == selective["mm"]
-    assert kept["mm"] < blocks["mm"] <= kept["mm"] + 12 * 4, (
+    assert (stored[attention], blocks[attention], selective[attention]) == (12, 24, 12)
+    assert stored["mm"] == selective["mm"]
+    assert stored["mm"] < blocks["mm"] <= stored["mm"] + 12 * 4, (
         "what the backward pass does not need is left out"
     )
-    assert selective["rms_norm"] == blocks["rms_norm"] > kept["rms_norm"]
+    assert selective["rms_norm"] == blocks["rms_norm"] > stored["rms_norm"]
 
 
 def test_the_counter_sees_a_wait_a_view_and_memory_that_is_moved() -> None:
@@ -138,9 +138,9 @@ def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them(
     ]
     for memory_format in (torch.contiguous_format, torch.channels_last):
         with counting() as counts:
-            found = task.on_device(images.to(memory_format=memory_format))
-        assert found.is_contiguous(memory_format=memory_format)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+            converted = task.on_device(images.to(memory_format=memory_format))
+        assert converted.is_contiguous(memory_format=memory_format)
+        torch.testing.assert_close(converted, expected, rtol=1e-6, atol=1e-6)
         assert counts.by_name["addcmul"] == 1
 
 

@@ -81,21 +81,21 @@ def best_epoch(values: list[float]) -> int:
 def test_training_ends_after_evaluations_without_a_lower_loss_and_exports_the_best_model(
     train: Callable[..., Group], tmp_path: Path
 ) -> None:
-    found = val_losses(train(f"--patience {PATIENCE}"))
-    assert len(found) == best_epoch(found) + PATIENCE < 12
+    values = val_losses(train(f"--patience {PATIENCE}"))
+    assert len(values) == best_epoch(values) + PATIENCE < 12
     numbers = json.loads((tmp_path / "cloudtrain-output/output/metrics.json").read_text())
-    assert (numbers["outcome"], numbers["step"]) == ("succeeded", len(found))
-    assert (numbers["best_step"], numbers["best_val_loss"]) == (best_epoch(found), min(found))
-    assert model_loss(tmp_path) == pytest.approx(min(found), abs=1e-7)
-    assert min(found) < found[-1] / 4, "the last model is another one"
+    assert (numbers["outcome"], numbers["step"]) == ("succeeded", len(values))
+    assert (numbers["best_step"], numbers["best_val_loss"]) == (best_epoch(values), min(values))
+    assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
+    assert min(values) < values[-1] / 4, "the last model is another one"
 
 
 def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
     train: Callable[..., Group], tmp_path: Path
 ) -> None:
-    found = val_losses(train())
-    assert len(found) == 12
-    assert model_loss(tmp_path) == pytest.approx(min(found), abs=1e-7)
+    values = val_losses(train())
+    assert len(values) == 12
+    assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
 
 
 def test_a_resume_continues_the_count_and_keeps_the_best_model(

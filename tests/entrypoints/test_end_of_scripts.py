@@ -55,7 +55,7 @@ def test_the_model_is_gone_before_its_process_group(script: str, flag: str, tmp_
         "MASTER_PORT": "0",
     }
     argv = [sys.executable, "-c", LOOK, str(ROOT / script), flag]
-    done = subprocess.run(
+    process = subprocess.run(
         argv,
         cwd=tmp_path,
         env=os.environ | alone,
@@ -64,8 +64,8 @@ def test_the_model_is_gone_before_its_process_group(script: str, flag: str, tmp_
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "models left: 0" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert "models left: 0" in process.stdout
 
 
 OUTLIVES = """
@@ -98,9 +98,9 @@ print(model_is_gone, "threads of gloo, and later", threads())
 @pytest.mark.linux("threads are counted in /proc")
 def test_a_group_does_not_end_with_the_model_that_outlives_it_but_later(tmp_path: Path) -> None:
     rank = run_rank(tmp_path, OUTLIVES)
-    found = re.search(r"(\d+) threads of gloo, and later (\d+)", rank.text)
-    assert found, rank.output
-    assert int(found[1]) > int(found[2])
+    match = re.search(r"(\d+) threads of gloo, and later (\d+)", rank.text)
+    assert match, rank.output
+    assert int(match[1]) > int(match[2])
 
 
 def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(
@@ -145,7 +145,7 @@ def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_
         "shutdown.Watchdog(7, seconds=0.1, locked_seconds=0.2)\nctypes.PyDLL(None).sleep(600)\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=environ,
         capture_output=True,
@@ -153,6 +153,6 @@ def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert done.returncode == 7
-    assert "Timeout" in done.stderr
-    assert 'File "<string>", line ' in done.stderr
+    assert process.returncode == 7
+    assert "Timeout" in process.stderr
+    assert 'File "<string>", line ' in process.stderr

@@ -25,10 +25,10 @@ def train(name: str, folder: Path, group: StartGroup, ranks: int, flags: str, **
     """Ranks of the example with the arguments of its job.yaml, and with other `flags`."""
     shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True)
     args = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())["args"]
-    given = " ".join(
+    flag_text = " ".join(
         f"--{option}={value}" for option, value in args.items() if f"--{option}" not in flags
     )
-    return group(ranks, f"{given} {flags}", **env)
+    return group(ranks, f"{flag_text} {flags}", **env)
 
 
 def last_metrics(group: Group) -> dict[str, Any]:
@@ -48,18 +48,18 @@ def test_pictures_in_folders_are_classified(tmp_path: Path, group: StartGroup) -
                 pixels = random.integers(level - 50, level + 50, (24, 24, 3), dtype=np.uint8)
                 image.fromarray(pixels).save(folder / f"{number}.png")
     flags = "--epochs=3 --batch-size=8 --workers=0"
-    found = train(
+    trained = train(
         "images", tmp_path, group, 1, flags, CLOUDTRAIN_INPUT_PICTURES=str(tmp_path / "pictures")
     )
-    assert last_metrics(found)["val_accuracy"] >= 0.9
+    assert last_metrics(trained)["val_accuracy"] >= 0.9
 
 
 def test_a_language_model_learns_its_tokens_under_fsdp(tmp_path: Path, group: StartGroup) -> None:
     (tmp_path / "tokens").mkdir()
     (np.arange(40_000) % 17).astype(np.uint16).tofile(tmp_path / "tokens" / "train.bin")
     env = {"CLOUDTRAIN_INPUT_TOKENS": str(tmp_path / "tokens"), "VOCABULARY": "32"}
-    found = train("language-model", tmp_path, group, 2, "--max-steps=15 --batch-size=16", **env)
-    assert last_metrics(found)["val_loss"] < 1.5  # of 2.8, where all 17 are as likely
+    trained = train("language-model", tmp_path, group, 2, "--max-steps=15 --batch-size=16", **env)
+    assert last_metrics(trained)["val_loss"] < 1.5  # of 2.8, where all 17 are as likely
 
 
 def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: StartGroup) -> None:
@@ -86,15 +86,15 @@ def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: Start
         "CLOUDTRAIN_INPUT_MODEL": str(tmp_path / "model"),
         "CLOUDTRAIN_INPUT_TEXTS": str(tmp_path / "texts"),
     }
-    found = train(
+    trained = train(
         "lora", tmp_path, group, 2, "--epochs=6 --lr=0.03", HF_HOME=str(tmp_path / "cache"), **env
     )
     losses = (
-        [event["values"]["val_loss"] for event in found.events("metrics")]
-        if found.wait() == [0, 0]
+        [event["values"]["val_loss"] for event in trained.events("metrics")]
+        if trained.wait() == [0, 0]
         else []
     )
-    assert losses, found.output()
+    assert losses, trained.output()
     assert losses[-1] < losses[0]
 
 
@@ -108,7 +108,7 @@ def losses_of_long_sequences(ranks: int) -> list[float]:
     """Run the example of context parallelism under torchrun and return its losses."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     script = str(EXAMPLES / "long-context" / "context_parallel.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *torchrun, script, "--tokens=64", "--steps=3"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -116,5 +116,5 @@ def losses_of_long_sequences(ranks: int) -> list[float]:
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+    assert process.returncode == 0, process.stderr
+    return [float(loss) for loss in re.findall(r"loss (\S+)", process.stdout)]

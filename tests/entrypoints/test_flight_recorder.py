@@ -74,9 +74,9 @@ def test_ranks_that_were_recorded_in_this_attempt_are_named(tmp_path: Path) -> N
         (folder / f"rank_{rank}").write_bytes(b"x")
     os.utime(folder / "rank_0", (1, 1))  # an earlier job with the same output
     (folder / "rank_4").touch()
-    told = flight_recorder.finish(str(tmp_path), since=2)
-    assert "ranks 3, 10 are in flight-recorder/ of the output" in told
-    assert "`cloudtrain diagnose flight-recorder`" in told
+    summary = flight_recorder.finish(str(tmp_path), since=2)
+    assert "ranks 3, 10 are in flight-recorder/ of the output" in summary
+    assert "`cloudtrain diagnose flight-recorder`" in summary
     assert folder.is_dir()
 
 
@@ -100,8 +100,8 @@ open(os.path.join(folder, "rank_0"), "w").write("last collectives")
     log = finish(start(tmp_path, program))
     assert "[rank 0] []" in log
     warnings = [event["message"] for event in events(log) if event["type"] == "warning"]
-    told = (
+    message = (
         "a collective of NCCL has timed out: the last ones of rank 0 are in flight-recorder/ of the"
         " output"
     )
-    assert [warning.startswith(told) for warning in warnings].count(True) == 1
+    assert [warning.startswith(message) for warning in warnings].count(True) == 1

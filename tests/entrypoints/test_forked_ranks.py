@@ -58,8 +58,8 @@ def forked_and_new(tmp_path_factory: pytest.TempPathFactory) -> Found:
 @pytest.mark.torchrun
 def test_a_forked_rank_finds_everything_as_a_new_process_does(forked_and_new: Found) -> None:
     forked, new = forked_and_new
-    for ours, theirs in zip(forked["ranks"], new["ranks"], strict=True):
-        assert ours == theirs
+    for forked_rank, new_rank in zip(forked["ranks"], new["ranks"], strict=True):
+        assert forked_rank == new_rank
 
 
 @pytest.mark.torchrun
@@ -155,9 +155,9 @@ def test_what_speaks_against_a_fork_is_named_with_its_line(
     line: str, reason: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(f"import os\n{line}\n")
-    found = reason_in_source(read_source(tmp_path / "train.py", tmp_path), tmp_path)
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
+    why_not = reason_in_source(read_source(tmp_path / "train.py", tmp_path), tmp_path)
+    assert why_not.startswith(reason)
+    assert bool(why_not) == bool(reason)
 
 
 def test_modules_beside_the_program_and_notebooks_are_read_too_but_no_installed_packages(
@@ -248,8 +248,8 @@ def test_a_process_that_must_not_be_forked_is_recognised(
         "from cloudtrain_launcher.fork_rules import"
         " reason_in_process\nprint(reason_in_process([Path.cwd()]))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert reason in done.stdout
-    assert bool(done.stdout.strip()) == bool(reason)
+    assert reason in process.stdout
+    assert bool(process.stdout.strip()) == bool(reason)

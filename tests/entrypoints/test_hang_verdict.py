@@ -136,9 +136,9 @@ def test_what_a_rank_does_is_told_by_stack_and_cpu(
         return stack(*inner, (str(tmp_path / "train.py"), line, "main"))
 
     samples = [Sample(float(n), cpu * n / 5, at(7 if still else n + 1)) for n in range(6)]
-    found = activity(3, samples, tmp_path)
-    assert (found.rank, found.kind, found.call) == (3, kind, call)
-    assert found.place == f"train.py:{7 if still else 6}"
+    shown = activity(3, samples, tmp_path)
+    assert (shown.rank, shown.kind, shown.call) == (3, kind, call)
+    assert shown.place == f"train.py:{7 if still else 6}"
 
 
 def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> RankActivity:
@@ -185,8 +185,8 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Ran
     ],
 )
 def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> None:
-    found = verdict(ranks, nodes=1)
-    assert (found and found[0].rank) == expected
+    hang = verdict(ranks, nodes=1)
+    assert (hang and hang[0].rank) == expected
 
 
 @pytest.mark.parametrize(
@@ -196,19 +196,19 @@ def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> N
 def test_a_rank_whose_process_does_not_run_is_told_from_one_that_waits(
     state: str, words: str, tmp_path: Path
 ) -> None:
-    found = activity(1, [Sample(float(n), 0.0, "", state) for n in range(4)], tmp_path)
-    assert found.kind == "frozen"
-    assert words in describe(found, [rank(0, "collective")], 60, processes=2)
+    summary = activity(1, [Sample(float(n), 0.0, "", state) for n in range(4)], tmp_path)
+    assert summary.kind == "frozen"
+    assert words in describe(summary, [rank(0, "collective")], 60, processes=2)
     for_a_moment = [Sample(float(n), 0.0, "", state if n == 2 else "S") for n in range(4)]
     assert activity(1, for_a_moment, tmp_path).kind == "blocked"
 
 
 def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another() -> None:
     ranks = [rank(2, "collective"), rank(3, "collective")]
-    found = verdict(ranks, nodes=2)
-    assert found is not None
-    assert found[0] in found[1]
-    message = describe(*found, 1800, processes=2)
+    hang = verdict(ranks, nodes=2)
+    assert hang is not None
+    assert hang[0] in hang[1]
+    message = describe(*hang, 1800, processes=2)
     assert message.endswith(
         "30 min: all ranks of its node wait in all_reduce at train.py:7 for another node"
     )

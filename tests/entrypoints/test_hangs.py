@@ -204,14 +204,16 @@ def test_no_process_is_left_of_a_rank_that_hung(
     assert all(outputs)
     folder = tmp_path_factory.getbasetemp()
 
-    def left() -> list[str]:
-        found = []
+    def leftovers() -> list[str]:
+        processes = []
         for path in Path("/proc").glob("[0-9]*/cwd"):
             with suppress(OSError):
-                found += [str(path)] if str(path.readlink()).startswith(f"{folder}/hang") else []
-        return found
+                processes += (
+                    [str(path)] if str(path.readlink()).startswith(f"{folder}/hang") else []
+                )
+        return processes
 
-    assert eventually(lambda: not left()), left()
+    assert eventually(lambda: not leftovers()), leftovers()
 
 
 @pytest.mark.torchrun
@@ -230,25 +232,25 @@ def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: tuple[str, str
         "those of the launcher say nothing"
     )
     doing = [event["activity"] for event in events(text) if event["type"] == "activity"]
-    told = [
+    numbers = [
         number
         for number, text in enumerate(doing)
         if text.startswith("waiting for rank 1, which is blocked at")
     ]
-    assert re.fullmatch(r"waiting for rank 1, which is blocked at train\.py:\d+", doing[told[0]])
-    assert doing[told[0] + 1] == ""
+    assert re.fullmatch(r"waiting for rank 1, which is blocked at train\.py:\d+", doing[numbers[0]])
+    assert doing[numbers[0] + 1] == ""
     assert f"after {LIMIT_SECONDS} s the job ends (limits.hang)" in text
 
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
 def test_a_long_computation_in_silence_is_no_hang(outputs: tuple[str, str]) -> None:
-    told = events(outputs[0])
+    events_of_node = events(outputs[0])
     (began,) = (
         e["time"]
-        for e in told
+        for e in events_of_node
         if e["type"] == "restarted" and e["attempt"] == ENDING_WELL.index("silence")
     )
-    assert told[-1]["outcome"] == "succeeded", outputs[0]
-    assert told[-1]["time"] - began > LIMIT_SECONDS
+    assert events_of_node[-1]["outcome"] == "succeeded", outputs[0]
+    assert events_of_node[-1]["time"] - began > LIMIT_SECONDS
     assert len(errors(outputs[0])) == outputs[0].count("(limits.hang)") == len(ENDING_WELL) - 1

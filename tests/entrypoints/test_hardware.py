@@ -101,9 +101,9 @@ def test_peak_flops_are_looked_up_by_gpu_name() -> None:
     "name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"]
 )
 def test_the_allocator_grows_its_blocks_unless_the_user_has_set_something_for_it(name: str) -> None:
-    own = {name: "max_split_size_mb:64"}
-    use_expandable_segments(own)
-    assert own == {name: "max_split_size_mb:64"}
+    variables = {name: "max_split_size_mb:64"}
+    use_expandable_segments(variables)
+    assert variables == {name: "max_split_size_mb:64"}
 
 
 def test_torch_reads_that_variable_after_it_is_imported() -> None:
@@ -115,7 +115,7 @@ def test_torch_reads_that_variable_after_it_is_imported() -> None:
     clean = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
     paths = os.pathsep.join(str(ROOT / part) for part in ("entrypoints", "entrypoints/job"))
     command = [sys.executable, "-c", program]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={**clean, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "expandable_segments:True"
+    assert process.stdout.strip() == "expandable_segments:True"

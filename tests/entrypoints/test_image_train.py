@@ -60,13 +60,15 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
         (data / path).parent.mkdir(parents=True)
         (data / path).write_text(text)
     put_source(tmp_path, train=SCRIPT)
-    done = train(environ, **aws)
-    assert done.returncode == 0, done.stdout
-    assert "[node 0] restored 1 files of an earlier run's checkpoints" in done.stdout
-    seen = [json.loads((tmp_path / f"output/data/seen-{rank}.json").read_text()) for rank in (0, 1)]
-    for rank, found in enumerate(seen):
+    process = train(environ, **aws)
+    assert process.returncode == 0, process.stdout
+    assert "[node 0] restored 1 files of an earlier run's checkpoints" in process.stdout
+    reports = [
+        json.loads((tmp_path / f"output/data/seen-{rank}.json").read_text()) for rank in (0, 1)
+    ]
+    for rank, report in enumerate(reports):
         assert (
-            found.items()
+            report.items()
             >= {
                 "RANK": str(rank),
                 "WORLD_SIZE": "2",
@@ -83,7 +85,7 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
     assert not (tmp_path / "output/failure").exists()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
-    assert SECRET not in done.stdout
+    assert SECRET not in process.stdout
 
 
 @pytest.mark.torchrun
@@ -92,15 +94,15 @@ def test_the_failure_file_names_the_rank_and_its_exception(tmp_path: Path) -> No
     put_source(
         tmp_path, train="def shard(n):\n    raise ValueError(f'the dog ate shard {n}')\nshard(3)\n"
     )
-    done = train(environ)
-    assert done.returncode == 1
+    process = train(environ)
+    assert process.returncode == 1
     failure = (tmp_path / "output/failure").read_text()
     assert failure.startswith("rank 0 (node 0) raised ValueError: the dog ate shard 3\nTraceback")
     assert (
-        done.stdout.splitlines()[-1]
+        process.stdout.splitlines()[-1]
         == "[node 0] failed: rank 0 (node 0) raised ValueError: the dog ate shard 3"
     )
-    assert events(done.stdout)[-1]["outcome"] == "failed"
+    assert events(process.stdout)[-1]["outcome"] == "failed"
 
 
 def test_a_stop_is_handled_while_the_source_is_extracted(
@@ -111,14 +113,14 @@ def test_a_stop_is_handled_while_the_source_is_extracted(
         monkeypatch.setenv(name, value)
     put_source(tmp_path, train="print('never')")
     image = load()
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setattr(image, "unpack", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         with pytest.raises(SystemExit) as ended:
             image.main([])
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert ended.value.code == launch.STOPPED
     assert capsys.readouterr().err == "train: stopped before the job started\n"
 
@@ -205,13 +207,13 @@ def test_a_job_that_cannot_start_writes_why_into_the_failure_file(
     elif content is not None:
         archive.parent.mkdir()
         archive.write_bytes(content)
-    done = train(environ)
-    assert done.returncode == 1
-    assert message in done.stdout
-    assert "Traceback" not in done.stdout
-    assert (tmp_path / "output/failure").read_text() == done.stdout.removeprefix("train: ").rstrip(
-        "\n"
-    )
+    process = train(environ)
+    assert process.returncode == 1
+    assert message in process.stdout
+    assert "Traceback" not in process.stdout
+    assert (tmp_path / "output/failure").read_text() == process.stdout.removeprefix(
+        "train: "
+    ).rstrip("\n")
 
 
 MANUAL = """
@@ -253,8 +255,8 @@ def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path)
     assert process.returncode == launch.STOPPED, [*output, out]
     assert events(out)[-1]["outcome"] == "stopped"
     assert (base / "checkpoints/saved").read_text() == "weights"
-    seen = json.loads((base / "output/data/seen.json").read_text())
-    assert seen == {"argv": ["--lr", "0.1"], "data": "mine", "cwd": str(work)}
+    report = json.loads((base / "output/data/seen.json").read_text())
+    assert report == {"argv": ["--lr", "0.1"], "data": "mine", "cwd": str(work)}
 
 
 def test_a_manual_training_without_its_script_says_how_to_mount_it(tmp_path: Path) -> None:
@@ -266,10 +268,10 @@ def test_a_manual_training_without_its_script_says_how_to_mount_it(tmp_path: Pat
     for arguments, message in messages.items():
         payload = tmp_path if not arguments else ENTRYPOINTS
         environ = clean(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), CLOUDTRAIN_PAYLOAD=str(payload))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, str(TRAIN), *arguments], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, check=False,
         )  # fmt: skip
-        assert message in done.stdout
-        assert done.returncode == (0 if arguments == ("--help",) else 1)
-        assert "Traceback" not in done.stdout
+        assert message in process.stdout
+        assert process.returncode == (0 if arguments == ("--help",) else 1)
+        assert "Traceback" not in process.stdout

@@ -60,9 +60,9 @@ def build(create: Callable[[], nn.Module], *argv: str) -> nn.Module:
 
 
 def assert_same_tensors(model: nn.Module, expected: dict[str, Tensor]) -> None:
-    found = tensors(model)
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
+    loaded = tensors(model)
+    assert loaded.keys() == expected.keys()
+    for name, tensor in loaded.items():
         assert torch.equal(tensor, expected[name]), name
         assert (tensor.stride(), tensor.dtype) == (
             expected[name].stride(),
@@ -150,14 +150,14 @@ def test_a_models_own_mistake_is_its_own_error() -> None:
 
 
 def test_given_weights_are_placed_instead(tmp_path: Path) -> None:
-    given = {name: value + 1 for name, value in Manifold().state_dict().items()}
+    weights = {name: value + 1 for name, value in Manifold().state_dict().items()}
     del (
-        given["embedding.weight"],
-        given["mask"],
+        weights["embedding.weight"],
+        weights["mask"],
     )  # one name of two, and a tensor that keeps the model's own
-    torch.save(given, tmp_path / "given.pt")
+    torch.save(weights, tmp_path / "given.pt")
     model = build(Manifold, "--weights", str(tmp_path / "given.pt"), "--partial-weights")
-    found = model.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in given.items())
-    assert torch.equal(found["embedding.weight"], given["head.weight"])
-    assert torch.equal(found["mask"], Manifold().state_dict()["mask"])
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in weights.items())
+    assert torch.equal(state["embedding.weight"], weights["head.weight"])
+    assert torch.equal(state["mask"], Manifold().state_dict()["mask"])

@@ -59,8 +59,8 @@ def metrics(run: Group) -> list[dict[str, float]]:
     return [event["values"] for event in run.events("metrics")]
 
 
-def are_equal(some: list[Tensor], others: list[Tensor]) -> bool:
-    return len(some) == len(others) and all(map(torch.equal, some, others))
+def are_equal(some: list[Tensor], expected: list[Tensor]) -> bool:
+    return len(some) == len(expected) and all(map(torch.equal, some, expected))
 
 
 def test_batch_norm_statistics_are_equal_on_all_ranks_at_every_evaluation(
@@ -95,14 +95,14 @@ def test_the_export_has_the_statistics_of_the_best_evaluation(runs: dict[str, Gr
 
 def test_the_parameters_are_equal_on_all_ranks_at_the_end(runs: dict[str, Group]) -> None:
     logs = [log.read_text() for log in runs["two ranks"].logs]
-    found = [re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", log, re.MULTILINE) for log in logs]
-    assert len(found[0]) == 1
-    assert found[0] == found[1]
+    digests = [re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", log, re.MULTILINE) for log in logs]
+    assert len(digests[0]) == 1
+    assert digests[0] == digests[1]
 
 
 def test_two_ranks_are_as_accurate_as_one_process(runs: dict[str, Group]) -> None:
-    found, expected = (
+    actual, expected = (
         metrics(runs[name])[-1]["val_accuracy"] for name in ("two ranks", "one process")
     )
     assert expected > 0.94, "lower where the moving statistics follow too slowly"
-    assert found == pytest.approx(expected, abs=TOLERANCE)
+    assert actual == pytest.approx(expected, abs=TOLERANCE)

@@ -50,13 +50,13 @@ def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
     return server
 
 
-def failure(vault: Vault, rest: str = "hf-token", **environ: str) -> str:
+def failure(vault: Vault, path: str = "hf-token", **environ: str) -> str:
     """The message of a failed look-up, which contains no secret."""
     with pytest.raises(RuntimeError) as caught:
-        look_up({"B": vault.reference(rest)}, vault.environ(**environ))
+        look_up({"B": vault.reference(path)}, vault.environ(**environ))
     shown = str(caught.getrepr(style="long"))
     assert not [word for word in (SECRET, TOKEN, MSI_SECRET) if word in shown]
-    assert str(caught.value).startswith(f"secret B ({vault.reference(rest)}): ")
+    assert str(caught.value).startswith(f"secret B ({vault.reference(path)}): ")
     return str(caught.value)
 
 
@@ -109,10 +109,10 @@ def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
     vault.answers["/secrets/db/0a1b"] = [
         (200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})
     ]
-    wanted = {"T": "hf-token", "P": "db/0a1b#password", "N": "db/0a1b#port"}
+    paths = {"T": "hf-token", "P": "db/0a1b#password", "N": "db/0a1b#port"}
     environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
-    found = look_up({name: vault.reference(rest) for name, rest in wanted.items()}, environ)
-    assert found == {"T": SECRET, "P": SECRET, "N": "5432"}
+    values = look_up({name: vault.reference(path) for name, path in paths.items()}, environ)
+    assert values == {"T": SECRET, "P": SECRET, "N": "5432"}
     (requested,) = vault.asked("http")
     assert parse_qs(urlsplit(requested).query) == {
         "api-version": ["2017-09-01"],
@@ -121,7 +121,7 @@ def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
     }
     assert vault.requests[0][2]["secret"] == MSI_SECRET
     assert vault.asked("https") == [
-        f"/secrets/{rest.partition('#')[0]}?api-version=7.4" for rest in wanted.values()
+        f"/secrets/{path.partition('#')[0]}?api-version=7.4" for path in paths.values()
     ]
     for scheme, _, headers in vault.requests:
         assert headers.get("authorization") == (f"Bearer {TOKEN}" if scheme == "https" else None)
@@ -140,10 +140,10 @@ def test_microsofts_library_sends_the_same_token_request(
         monkeypatch.setenv(name, value)
     with identity.ManagedIdentityCredential(client_id="client-1") as credential:
         assert credential.get_token("https://vault.azure.net/.default").token == TOKEN
-    (_, ours, mine), (_, theirs, yours) = (
+    (_, first_vault, mine), (_, second_vault, yours) = (
         request for request in vault.requests if request[0] == "http"
     )
-    assert parse_qs(urlsplit(ours).query) == parse_qs(urlsplit(theirs).query)
+    assert parse_qs(urlsplit(first_vault).query) == parse_qs(urlsplit(second_vault).query)
     assert mine["secret"] == yours["secret"]
 
 
@@ -256,10 +256,10 @@ def test_a_stop_ends_the_wait_for_a_vault_that_does_not_answer(
     monkeypatch.setattr(azure_secrets, "BACKOFF_SECONDS", (600.0,))
     vault.answers["/secrets/hf-token"] = [(503, "")]
     began = time.monotonic()
-    found = look_up(
+    values = look_up(
         {"T": vault.reference("hf-token")}, vault.environ(), lambda: time.monotonic() > began + 0.5
     )
-    assert found == {}
+    assert values == {}
     assert time.monotonic() - began < HANG_SECONDS
 
 

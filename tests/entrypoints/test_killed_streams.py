@@ -33,12 +33,12 @@ def test_a_resume_after_a_kill_continues_at_the_very_sample(
     kill = f"{chance.randint(5, 13)} 0 {chance.randint(0, 1)}"
     killed = group(2, flags, before="tests.entrypoints.rank_hooks:kill_at_a_moment", **{KILL: kill})
     assert any(killed.wait()), "it ended before it was killed"
-    again = group(2, flags)
-    assert again.succeed()["step"] == STEPS
-    (resumed,) = again.events("resumed")
+    restarted = group(2, flags)
+    assert restarted.succeed()["step"] == STEPS
+    (resumed,) = restarted.events("resumed")
     assert 0 < resumed["step"] <= STEPS
     twice = STEPS * BATCH - SAMPLES
-    found = exported(tmp_path / "cloudtrain-output/model")["used"].tolist()
-    assert found == [-2.0] * twice + [-1.0] * (SAMPLES - twice), (
+    used = exported(tmp_path / "cloudtrain-output/model")["used"].tolist()
+    assert used == [-2.0] * twice + [-1.0] * (SAMPLES - twice), (
         f"killed at {kill}, resumed at {resumed['step']}"
     )

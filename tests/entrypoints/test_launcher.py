@@ -225,7 +225,7 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
         "CLOUDTRAIN_STREAM_DIR": str(tmp_path),
     }
     env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")],
         cwd=tmp_path,
         env=env,
@@ -234,7 +234,7 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
     )
     output = os.read(reader, 65536).decode()
     os.close(reader)
-    assert done.returncode == 1
+    assert process.returncode == 1
     assert "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4" in output
     assert "never" not in output
 

@@ -54,8 +54,10 @@ ENVIRON = {
 
 
 def error(rank: int, time: float, **fields: Any) -> Error:
-    found = Error(rank=rank, node=0, time=time, exception="ValueError", message="x", traceback="t")
-    return found.replace(**fields)
+    reported = Error(
+        rank=rank, node=0, time=time, exception="ValueError", message="x", traceback="t"
+    )
+    return reported.replace(**fields)
 
 
 def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
@@ -192,16 +194,16 @@ def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
         "eta": 2,
         "measures": True,
     }
-    for job, told in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):
+    for job, metric in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):
         env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
-        assert env.get("CLOUDTRAIN_MEASURE") == told
-        assert env.get("CLOUDTRAIN_MEASURE_REPORTS") == ("1" if told else None)
+        assert env.get("CLOUDTRAIN_MEASURE") == metric
+        assert env.get("CLOUDTRAIN_MEASURE_REPORTS") == ("1" if metric else None)
 
 
 def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> (
     None
 ):
-    found = failure.root_cause(
+    cause = failure.root_cause(
         [
             error(5, 1.0, attempt=0),
             error(0, 10.0, attempt=1, consequence=True),
@@ -209,8 +211,8 @@ def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_
             error(1, 10.2, attempt=1),
         ]
     )
-    assert found is not None
-    assert found.rank == 3
+    assert cause is not None
+    assert cause.rank == 3
     assert failure.root_cause([]) is None
 
 
@@ -236,12 +238,12 @@ def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
     kills = OutOfMemoryKills(lambda: counts[-1], lambda: times[-1])
     assert not kills.any()
     counts.append(101)
-    found = [kills.any()]
+    kinds = [kills.any()]
     for at in (30.0, 60.0, 90.0, 120.0):
         times.append(at)
         kills.refresh()
-        found.append(kills.any())
-    assert found == [True, True, True, True, False]
+        kinds.append(kills.any())
+    assert kinds == [True, True, True, True, False]
 
 
 def test_an_error_that_no_rank_raised_is_described_as_the_nodes() -> None:
@@ -327,13 +329,13 @@ def test_placeholders_in_arguments_become_paths_of_this_node_and_all_else_is_unc
         "CLOUDTRAIN_OUTPUT_DIR": "/output",
         "CLOUDTRAIN_CHECKPOINT_DIR": "/keep",
     }
-    given = {
+    variables = {
         "data": "${inputs.train-set}/x.csv",
         "all": ["${outputs.model}", "${outputs.output}", "${outputs.checkpoints}", 3, None],
         "azure": "${{inputs.train_set}} ${{ outputs.model }}",
         "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other} ${outputs.other}",
     }
-    assert environment.expand_placeholders(given, environ) == {
+    assert environment.expand_placeholders(variables, environ) == {
         "data": "/data/a b/x.csv",
         "all": ["/model", "/output", "/keep", 3, None],
         "azure": "/data/a b /model",

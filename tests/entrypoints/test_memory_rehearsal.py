@@ -105,8 +105,8 @@ def test_what_fits_is_found_with_the_fewest_accumulation_steps(
 ) -> None:
     answer = answered(gib, monkeypatch, "--strategy", "ddp", *flags)
     plans = answer["alternatives"]
-    found = [f"{plan['strategy']} {plan['accumulate']} {plan['recompute']}" for plan in plans]
-    assert found == expected
+    shown = [f"{plan['strategy']} {plan['accumulate']} {plan['recompute']}" for plan in plans]
+    assert shown == expected
     assert (answer["plan"]["verdict"] == "fits") == (gib == 80)
 
 

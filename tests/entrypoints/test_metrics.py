@@ -26,36 +26,36 @@ def test_the_loss_mean_is_weighted_by_samples_and_can_be_restored() -> None:
 
 
 def test_progress_is_due_after_the_first_step_and_then_every_half_second() -> None:
-    now = [0.0]
-    meter = Meter(clock=lambda: now[0])
+    clock = [0.0]
+    meter = Meter(clock=lambda: clock[0])
     meter.count(10)
     assert meter.due()
-    now[0] = 2.0
+    clock[0] = 2.0
     assert meter.rate() == 5.0
-    now[0] = 2.4
+    clock[0] = 2.4
     assert not meter.due()
-    now[0] = 2.5
+    clock[0] = 2.5
     assert meter.due()
 
 
 def test_progress_is_less_frequent_in_a_long_run_but_at_least_every_ten_seconds() -> None:
-    now = [0.0]
-    meter = Meter(clock=lambda: now[0])
+    clock = [0.0]
+    meter = Meter(clock=lambda: clock[0])
     for began, pause in ((3600.0, 6.0), (86400.0, 10.0)):
-        now[0] = began
+        clock[0] = began
         meter.rate()
-        now[0] = began + pause - 0.1
+        clock[0] = began + pause - 0.1
         assert not meter.due()
-        now[0] = began + pause + 0.1
+        clock[0] = began + pause + 0.1
         assert meter.due()
 
 
 class TimedData:
     """Data of which each batch takes so many seconds of a simulated clock."""
 
-    def __init__(self, data: tasks.Data, now: list[float], seconds: float) -> None:
+    def __init__(self, data: tasks.Data, clock: list[float], seconds: float) -> None:
         self.data = data
-        self.now = now
+        self.now = clock
         self.seconds = seconds
 
     def __len__(self) -> int:
@@ -70,11 +70,11 @@ def test_the_rate_after_an_evaluation_does_not_include_its_time(
     make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A step of 32 samples takes one second, an evaluation of 12 batches 12 minutes."""
-    now = [0.0]
+    clock = [0.0]
     loop = make_loop("--epochs", "2")
-    loop.meter = Meter(clock=lambda: now[0])
-    train = TimedData(loop.task.train, now, 1.0)
-    validation = TimedData(loop.task.validation, now, 60.0)
+    loop.meter = Meter(clock=lambda: clock[0])
+    train = TimedData(loop.task.train, clock, 1.0)
+    validation = TimedData(loop.task.validation, clock, 60.0)
     assert isinstance(loop.batches, Batches)
     loop.batches = replace(loop.batches, data=train)
     loop.step.task = replace(loop.task, validation=validation)
@@ -82,5 +82,5 @@ def test_the_rate_after_an_evaluation_does_not_include_its_time(
     lines = [line for line in capfd.readouterr().out.splitlines() if '"type":"progress"' in line]
     rates = {json.loads(line.partition(" ")[2])["samples_per_s"] for line in lines}
     assert rates == {32.0}
-    assert now[0] == 2 * 44 + 2 * 12 * 60
-    assert loop.meter.mean_rate() == 2 * 44 * 32 / now[0], "the mean rate includes evaluations"
+    assert clock[0] == 2 * 44 + 2 * 12 * 60
+    assert loop.meter.mean_rate() == 2 * 44 * 32 / clock[0], "the mean rate includes evaluations"

@@ -125,9 +125,9 @@ def test_no_later_checkpoint_is_written_and_the_last_good_one_is_kept(
         loop.run()
     loop.checkpointer.checkpoints.finish()
     assert loop.checkpointer.checkpoints.steps() == [bad_step(loop) - 1]
-    again = train_loop(NAN[kind])
-    again.resume()
-    assert finite.all_finite(again.step.model.parameters())
+    second = train_loop(NAN[kind])
+    second.resume()
+    assert finite.all_finite(second.step.model.parameters())
 
 
 def test_a_stop_after_a_bad_step_saves_no_checkpoint(train_loop: Callable[..., Loop]) -> None:
@@ -188,10 +188,10 @@ def test_a_run_that_skips_steps_logs_them_and_succeeds(
 def test_a_resume_continues_the_count_of_skipped_steps(train_loop: Callable[..., Loop]) -> None:
     flags = "--on-nan", "skip"
     train_loop(NAN["input"], *flags, "--max-steps", "10").run()
-    again = train_loop(NAN["input"], *flags)
-    again.resume()
-    again.run()
-    assert again.metrics["skipped_steps"] == 2
+    second = train_loop(NAN["input"], *flags)
+    second.resume()
+    second.run()
+    assert second.metrics["skipped_steps"] == 2
 
 
 def test_ten_bad_steps_in_a_row_stop_training_in_spite_of_skip(
@@ -277,13 +277,13 @@ def test_with_skip_such_an_evaluation_is_never_the_best_and_counts_for_patience(
     ]
     (shared,) = tmp_path.glob("step-00000020/shared.json")
     assert parse_json(shared.read_text())["metrics"]["val_loss"] is None
-    again = train_loop(
+    second = train_loop(
         BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--target-accuracy", "0.9"
     )
-    again.resume()
-    assert again.checkpointer.best == loop.checkpointer.best
-    assert again.run() == "succeeded"
-    assert again.position == loop.position, "a finished run is not trained further"
+    second.resume()
+    assert second.checkpointer.best == loop.checkpointer.best
+    assert second.run() == "succeeded"
+    assert second.position == loop.position, "a finished run is not trained further"
 
 
 def test_minus_infinity_is_not_a_best_loss(train_loop: Callable[..., Loop]) -> None:
@@ -324,8 +324,8 @@ def test_in_fp16_a_step_with_a_bad_loss_is_skipped(train_loop: Callable[..., Loo
     """Even if its gradients are finite, which are all that the scaler checks."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        found = F.mse_loss(outputs.float(), targets.clamp(max=10))
-        return found + math.nan if bool((targets > 50).any()) else found
+        mean_error = F.mse_loss(outputs.float(), targets.clamp(max=10))
+        return mean_error + math.nan if bool((targets > 50).any()) else mean_error
 
     loop = fp16(train_loop, task(Points(bad_target=99), loss=loss), 1024.0, "--on-nan", "skip")
     updates: list[Any] = []

@@ -46,10 +46,10 @@ def cpus_of_ranks(
     folder: Path, gpu_nodes: Sequence[int], processes: int = 4, **environ: str
 ) -> list[frozenset[int]]:
     job = replace(JOB, gpus=len(gpu_nodes), processes=processes)
-    found = numa.rank_cpus(
+    cpus = numa.rank_cpus(
         job, environ, lambda: addresses(len(gpu_nodes)), machine(folder, gpu_nodes)
     )
-    return numa.bound_cpus({numa.RANK_CPUS: found})
+    return numa.bound_cpus({numa.RANK_CPUS: cpus})
 
 
 def test_each_rank_gets_the_cpus_of_its_gpus_node_that_the_job_may_use(tmp_path: Path) -> None:

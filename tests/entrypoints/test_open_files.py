@@ -81,10 +81,10 @@ ENDINGS = {
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    found = {name: (folder / name).read_bytes() for name in EXPECTED}
+    contents = {name: (folder / name).read_bytes() for name in EXPECTED}
     with zipfile.ZipFile(folder / "all.zip") as archive:
-        found |= {name: archive.read(name) for name in archive.namelist()}
-    return found | {
+        contents |= {name: archive.read(name) for name in archive.namelist()}
+    return contents | {
         name: gzip.decompress((folder / name).read_bytes()) for name in ("log.gz", "bare.gz")
     }
 
@@ -151,7 +151,7 @@ def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(
         "shutdown.close([stuck], watchdog.reset)\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=environ,
         capture_output=True,
@@ -159,8 +159,8 @@ def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert done.returncode == 0
-    assert "could not be closed within 0.2 s" in done.stderr
+    assert process.returncode == 0
+    assert "could not be closed within 0.2 s" in process.stderr
 
 
 def test_a_child_that_a_program_forks_is_not_the_rank(tmp_path: Path) -> None:

@@ -136,9 +136,9 @@ def expected(
 
 def check_metrics(ranks: Group, expected: dict[str, float]) -> None:
     """Equal but for rounding: the sums have another order."""
-    found = ranks.events("metrics")[-1]["values"]
+    values = ranks.events("metrics")[-1]["values"]
     for name in ("loss", "val_loss"):
-        assert found[name] == pytest.approx(expected[name], rel=5e-6)
+        assert values[name] == pytest.approx(expected[name], rel=5e-6)
 
 
 def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
@@ -167,12 +167,12 @@ def test_after_running_out_in_training_the_next_start_halves_the_micro_batch(
         "The next start uses micro-batches of 32 samples per rank, and the same batch"
         in error["message"]
     )
-    again = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
-    again.succeed()
-    assert [event["step"] for event in again.events("resumed")] == [2], again.output()
+    start_group = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
+    start_group.succeed()
+    assert [event["step"] for event in start_group.events("resumed")] == [2], start_group.output()
     line = (
         "an earlier start ran out of memory: micro-batches of 32 samples per rank, 2 per step; the"
         " batch stays 128"
     )
-    assert line in again.output()
-    check_metrics(again, expected)
+    assert line in start_group.output()
+    check_metrics(start_group, expected)

@@ -105,7 +105,7 @@ def test_each_sample_is_used_once_in_an_epoch(
 ) -> None:
     of_ranks = [batches(kind(), rank, ranks, accumulate) for rank in range(ranks)]
     for epoch in (0, 1):
-        assert sorted(n for each in of_ranks for n in numbers(each.load(epoch, 0))) == list(
+        assert sorted(n for stream in of_ranks for n in numbers(stream.load(epoch, 0))) == list(
             range(20)
         )
 
@@ -113,7 +113,7 @@ def test_each_sample_is_used_once_in_an_epoch(
 def test_noise_is_the_same_on_any_number_of_ranks() -> None:
     def noise(ranks: int) -> set[float]:
         loaded = [batches(Sized(), rank, ranks).load(1, 0) for rank in range(ranks)]
-        return {float(row[1]) for each in loaded for inputs, _ in each for row in inputs}
+        return {float(row[1]) for loader in loaded for inputs, _ in loader for row in inputs}
 
     assert noise(1) == noise(2)
     assert len(noise(2)) == 20
@@ -136,11 +136,11 @@ def test_a_resume_continues_at_the_very_sample(kind: type[Numbers], reads: int) 
 def test_a_stream_that_shards_itself_is_read_once_by_all_ranks_together() -> None:
     Shards.reads = 0
     of_ranks = [batches(Shards(), rank, 2, max_steps=6) for rank in range(2)]
-    found = [numbers(each.load(0, 0)) for each in of_ranks]
-    assert [len(each) for each in found] == [12, 12]
-    assert sorted({*found[0], *found[1]}) == list(range(SAMPLES))
-    assert found[0] == [n for n in range(SAMPLES) if n % 2 == 0]
-    assert found[1] == [*(n for n in range(SAMPLES) if n % 2), 1], (
+    numbers_of_ranks = [numbers(stream.load(0, 0)) for stream in of_ranks]
+    assert [len(rank_numbers) for rank_numbers in numbers_of_ranks] == [12, 12]
+    assert sorted({*numbers_of_ranks[0], *numbers_of_ranks[1]}) == list(range(SAMPLES))
+    assert numbers_of_ranks[0] == [n for n in range(SAMPLES) if n % 2 == 0]
+    assert numbers_of_ranks[1] == [*(n for n in range(SAMPLES) if n % 2), 1], (
         "a part that has ended begins anew"
     )
 

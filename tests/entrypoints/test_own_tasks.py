@@ -223,11 +223,11 @@ def test_the_loop_trains_it_and_reports_its_metrics(
     assert loop.run() == "succeeded"
     assert {name for name in loop.metrics if name.startswith("val_")} == {"val_loss", *names}
     model = loop.step.model.eval()
-    wanted = CLASSES
+    width = CLASSES
     with torch.no_grad():
-        found = model(INPUTS)
-    outputs = found["logits"] if isinstance(found, dict) else found
-    share = float(error(outputs, wanted).mean())
+        predicted = model(INPUTS)
+    outputs = predicted["logits"] if isinstance(predicted, dict) else predicted
+    share = float(error(outputs, width).mean())
     assert loop.metrics.get(
         "val_error", 1 - loop.metrics.get("val_accuracy", 0.0)
     ) == pytest.approx(share)
@@ -286,5 +286,7 @@ def test_a_run_resumes_at_the_very_sample(make_loop: Callable[..., Loop], tmp_pa
 
 
 def test_samples_made_by_hand_are_kept() -> None:
-    own = Samples(DICTS, collate=lambda samples: (INPUTS[: len(samples)], CLASSES[: len(samples)]))
-    assert complete(Task(model=net, train=own), 0, "task").train is own
+    custom = Samples(
+        DICTS, collate=lambda samples: (INPUTS[: len(samples)], CLASSES[: len(samples)])
+    )
+    assert complete(Task(model=net, train=custom), 0, "task").train is custom

@@ -56,10 +56,10 @@ def task(folder: Path, text: str, **more: Any) -> Task:
     )
 
 
-def run(folder: Path, given: Task, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+def run(folder: Path, task: Task, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """The program itself; returns its result, and what it has printed."""
-    (folder / "task.json").write_text(json.dumps(asdict(given)))
-    done = subprocess.run(
+    (folder / "task.json").write_text(json.dumps(asdict(task)))
+    process = subprocess.run(
         [sys.executable, str(INSTALL), str(folder / "task.json")],
         env={**os.environ, **env},
         capture_output=True,
@@ -67,15 +67,15 @@ def run(folder: Path, given: Task, env: Mapping[str, str]) -> tuple[dict[str, An
         check=True,
         timeout=HANG_SECONDS,
     )
-    return json.loads((folder / "result.json").read_text()), done.stdout + done.stderr
+    return json.loads((folder / "result.json").read_text()), process.stdout + process.stderr
 
 
 def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
     tmp_path: Path, wheels: Path
 ) -> None:
-    given = task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n")
-    result, said = run(tmp_path, given, offline(wheels))
-    assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
+    installation = task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n")
+    result, output = run(tmp_path, installation, offline(wheels))
+    assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, output
     assert result["warnings"][0].startswith(
         f"requirements.txt:3 asks for torch==1.0, but this image has torch {TORCH}"
     )
@@ -85,13 +85,13 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
         "; print(sees.VERSION, filelock.VERSION, sys.prefix, u.find_spec('torch').origin,"
         " sep='\\n')"
     )
-    seen = subprocess.check_output([str(python), "-c", code], text=True).splitlines()
-    assert seen[:3] == ["1.0", "99.0", result["environment"]]
-    assert seen[3].startswith(str(Path(sys.prefix)))
+    lines = subprocess.check_output([str(python), "-c", code], text=True).splitlines()
+    assert lines[:3] == ["1.0", "99.0", result["environment"]]
+    assert lines[3].startswith(str(Path(sys.prefix)))
     assert metadata.version("filelock") != "99.0"
-    again, said = run(tmp_path, given, offline(wheels))
-    assert again["reused"]
-    assert "installing:" not in said
+    second, output = run(tmp_path, installation, offline(wheels))
+    assert second["reused"]
+    assert "installing:" not in output
 
 
 def with_uv(**variables: str) -> dict[str, str]:
@@ -102,40 +102,40 @@ def with_uv(**variables: str) -> dict[str, str]:
 
 def test_uv_installs_what_pip_would(tmp_path: Path, wheels: Path) -> None:
     env = with_uv(**offline(wheels))
-    result, said = run(tmp_path, task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n"), env)
-    assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
+    result, output = run(tmp_path, task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n"), env)
+    assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, output
     assert result["warnings"][0].startswith(
         f"requirements.txt:3 asks for torch==1.0, but this image has torch {TORCH}"
     )
-    assert "installing: Resolved 3 packages" in said, "which uv says, and pip does not"
-    result, said = run(tmp_path, task(tmp_path, "pure\nno-such-package==3\n"), env)
+    assert "installing: Resolved 3 packages" in output, "which uv says, and pip does not"
+    result, output = run(tmp_path, task(tmp_path, "pure\nno-such-package==3\n"), env)
     assert result["error"].startswith(
         "requirements.txt:2: no-such-package==3 cannot be installed for Python"
-    ), said
+    ), output
 
 
 def test_uv_asks_no_index_for_wheels_that_were_sent_with_the_job(
     tmp_path: Path, wheels: Path
 ) -> None:
     nowhere = with_uv(UV_DEFAULT_INDEX="http://127.0.0.1:1/simple", UV_HTTP_RETRIES="0")
-    result, said = run(tmp_path, task(tmp_path, "sees\n", wheels=str(wheels)), nowhere)
-    assert result.get("installed") == {"sees": "1.0", "pure": "1.0"}, said
+    result, output = run(tmp_path, task(tmp_path, "sees\n", wheels=str(wheels)), nowhere)
+    assert result.get("installed") == {"sees": "1.0", "pure": "1.0"}, output
 
 
 def test_an_installation_that_fails_names_the_requirement_and_leaves_nothing_behind(
     tmp_path: Path, wheels: Path
 ) -> None:
-    given = task(
+    installation = task(
         tmp_path,
         "pure\nno-such-package==3\n--extra-index-url https://me:s3cret@nowhere.invalid/simple\n",
     )
-    result, said = run(tmp_path, given, offline(wheels))
+    result, output = run(tmp_path, installation, offline(wheels))
     assert result["error"].startswith(
         "requirements.txt:2: no-such-package==3 cannot be installed for Python"
     )
     assert "ERROR: No matching distribution found for no-such-package==3" in result["error"]
     assert "is the name right" in result["hint"]
-    assert "s3cret" not in result["error"] + said
+    assert "s3cret" not in result["error"] + output
     assert [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()] == []
 
 
@@ -155,21 +155,21 @@ def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
 
 def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path: Path) -> None:
     environment = tmp_path / "kept" / "abc"
-    told = threading.Event()
+    signal = threading.Event()
     made = []
 
     def second() -> None:
-        with layered.making(environment, told.set):
+        with layered.making(environment, signal.set):
             made.append(layered.contents(environment))
 
     with layered.making(environment):
         thread = threading.Thread(target=second)
         thread.start()
-        assert told.wait(HANG_SECONDS)
+        assert signal.wait(HANG_SECONDS)
         layered.create(environment, [])
         layered.complete(environment, {"installed": {}})
     thread.join(HANG_SECONDS)
-    assert [each and each["installed"] for each in made] == [{}]
+    assert [installed and installed["installed"] for installed in made] == [{}]
 
 
 def test_a_full_disk_ends_it_with_a_sentence_and_no_half_environment(
@@ -193,14 +193,14 @@ def test_the_next_attempt_takes_what_the_first_one_has_left_in_storage(
         (layered.site_of(environment) / "pure.py").write_text("VERSION = 'kept'")
 
     monkeypatch.setattr(Installation, "_install", install)
-    given = task(tmp_path, "pure\n", archives=[str(tmp_path / "storage")])
-    environment, _ = Installation(given).run()
+    installation = task(tmp_path, "pure\n", archives=[str(tmp_path / "storage")])
+    environment, _ = Installation(installation).run()
     assert environment is not None
     archives.save(environment, tmp_path / "storage" / archive_name(environment))
     layered.remove(environment)
     monkeypatch.setattr(Installation, "_install", lambda *_: pytest.fail("it installs again"))
-    again, result = Installation(given).run()
-    assert again == environment
+    second, result = Installation(installation).run()
+    assert second == environment
     assert result["reused"] is False
     code = "import pure; print(pure.VERSION)"
     assert (
@@ -223,13 +223,13 @@ def test_the_name_of_an_environment_stands_for_all_that_is_in_it_and_below(
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
     name = image.environment_digest(["einops"], tmp_path)
     assert name == image.environment_digest(["einops"], tmp_path)
-    others = {
+    remaining = {
         image.environment_digest(["einops"], tmp_path / "x"),
         image.environment_digest(["timm"], tmp_path),
     }
     (tmp_path / "site-packages" / "b-1.dist-info").mkdir()
-    others.add(image.environment_digest(["einops"], tmp_path))
-    assert len(others - {name}) == 3
+    remaining.add(image.environment_digest(["einops"], tmp_path))
+    assert len(remaining - {name}) == 3
 
 
 def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(tmp_path
 
 def test_torch_and_what_was_built_for_it_stay_and_are_left_out_of_the_requirements() -> None:
     held = {"torch": "2.8.0+cu128", "nvidia-nccl-cu12": "2.27"}
-    asked = requested_list(
+    requested = requested_list(
         [
             "torch",
             "einops",
@@ -249,9 +249,9 @@ def test_torch_and_what_was_built_for_it_stay_and_are_left_out_of_the_requiremen
             "torch<2",
         ]
     )
-    kept, said = image.without_held(asked, held)
-    assert [each.text for each in kept] == ["einops"]
-    assert [line.split(",")[0] for line in said] == [
+    to_install, notes = image.without_held(requested, held)
+    assert [requirement.text for requirement in to_install] == ["einops"]
+    assert [line.split(",")[0] for line in notes] == [
         "dependencies:5 asks for nvidia_nccl_cu12==2.20",
         "dependencies:6 asks for torch<2",
     ]
@@ -280,8 +280,8 @@ Would install 3 packages
 
 def test_what_uv_would_install_is_taken_exactly_and_with_its_hashes() -> None:
     lines = requested_list(["pure==1.0 --hash=sha256:aa", "filelock"]).to_install
-    found = installers.missing_packages(UV_OUTPUT.splitlines(), lines)
-    assert found == ["filelock==99.0", "my-lib @ file:///src/my-lib", "pure==1.0 --hash=sha256:aa"]
+    names = installers.missing_packages(UV_OUTPUT.splitlines(), lines)
+    assert names == ["filelock==99.0", "my-lib @ file:///src/my-lib", "pure==1.0 --hash=sha256:aa"]
 
 
 def test_uv_is_taken_where_it_would_find_what_pip_finds(tmp_path: Path) -> None:
@@ -301,22 +301,25 @@ def test_uv_is_taken_where_it_would_find_what_pip_finds(tmp_path: Path) -> None:
 
 
 def test_uv_is_told_what_pips_variables_say_unless_its_own_do() -> None:
-    given = {
+    variables = {
         "PIP_INDEX_URL": "https://a",
         "PIP_FIND_LINKS": "/x /y",
         "PIP_NO_INDEX": "1",
         "UV_DEFAULT_INDEX": "https://b",
     }
-    told = installers.uv_environ(given)
-    assert (told["UV_DEFAULT_INDEX"], told["UV_FIND_LINKS"]) == ("https://b", "/x,/y")
+    uv_variables = installers.uv_environ(variables)
+    assert (uv_variables["UV_DEFAULT_INDEX"], uv_variables["UV_FIND_LINKS"]) == (
+        "https://b",
+        "/x,/y",
+    )
 
 
 def test_settings_that_would_install_elsewhere_do_not_reach_pip() -> None:
-    told = installers.pip_environ(
+    pip_variables = installers.pip_environ(
         {"PIP_TARGET": "/x", "PIP_USER": "1", "PIP_INDEX_URL": "https://a"}
     )
-    assert "PIP_TARGET" not in told
-    assert (told["PIP_USER"], told["PIP_INDEX_URL"]) == ("0", "https://a")
+    assert "PIP_TARGET" not in pip_variables
+    assert (pip_variables["PIP_USER"], pip_variables["PIP_INDEX_URL"]) == ("0", "https://a")
 
 
 OUTPUTS = [
@@ -365,10 +368,10 @@ OUTPUTS = [
 def test_what_an_installer_says_is_blamed_on_a_requirement_with_what_to_do(
     output: str, name: str, hint: str
 ) -> None:
-    found = installers.blamed(
+    requirement = installers.blamed(
         output, requested_list(["einops", "timm", "flash-attn==2.8"]).to_install
     )
-    assert (found.name if found else "") == name
+    assert (requirement.name if requirement else "") == name
     assert hint in installers.hint_for_output(output)
 
 

@@ -23,11 +23,13 @@ def test_peers_that_are_there_and_those_that_come_later_hear_the_same(
     heard: queue.Queue[tuple[str, float]] = queue.Queue()
     port = free_port()
     began = time.time()
-    listen(HERE, port, lambda *told: heard.put(told))  # before there is anything to connect to
+    listen(
+        HERE, port, lambda *message: heard.put(message)
+    )  # before there is anything to connect to
     first = Announcer(HERE, port)
     first.announce("pruned")
     assert heard.get(timeout=HANG_SECONDS)[0] == "pruned"
-    listen(HERE, port, lambda *told: heard.put(told))
+    listen(HERE, port, lambda *message: heard.put(message))
     outcome, when = heard.get(timeout=HANG_SECONDS)
     assert (outcome, began <= when <= time.time()) == ("pruned", True)
     first.close()

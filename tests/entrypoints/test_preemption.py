@@ -26,32 +26,32 @@ def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def polling(server: Metadata) -> ScheduledEvents:
-    found = ScheduledEvents(server.url)
-    found.watch()
+    scheduled_events = ScheduledEvents(server.url)
+    scheduled_events.watch()
     assert eventually(lambda: server.asked >= 3)
-    return found
+    return scheduled_events
 
 
 @pytest.mark.parametrize("kind", ["Preempt", "Terminate", "Reboot", "Redeploy"])
 def test_an_event_that_ends_this_machine_is_found(kind: str) -> None:
     with metadata("gpu-cluster_3") as server:
-        found = polling(server)
-        assert found.event == ""
+        scheduled_events = polling(server)
+        assert scheduled_events.event == ""
         server.announce(kind, "gpu-cluster_2", "gpu-cluster_3")
-        assert eventually(lambda: found.event)
-    assert found.event == f"{kind}, not before Mon, 19 Sep 2016 18:29:47 GMT"
+        assert eventually(lambda: scheduled_events.event)
+    assert scheduled_events.event == f"{kind}, not before Mon, 19 Sep 2016 18:29:47 GMT"
 
 
 def test_a_short_freeze_and_events_of_other_machines_are_ignored() -> None:
     with metadata("gpu-cluster_3") as server:
         server.announce("Preempt", "gpu-cluster_2")
         server.announce("Freeze", "gpu-cluster_3")
-        found = polling(server)
+        scheduled_events = polling(server)
         before = server.asked
         assert eventually(lambda: server.asked > before + 2)
-        assert found.event == ""
+        assert scheduled_events.event == ""
         server.announce("Preempt", "gpu-cluster_3")
-        assert eventually(lambda: found.event), "and the thread has ended"
+        assert eventually(lambda: scheduled_events.event), "and the thread has ended"
 
 
 def test_an_event_that_has_begun_is_now() -> None:
@@ -70,9 +70,9 @@ def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> Non
         return get(self, path)
 
     monkeypatch.setattr(ScheduledEvents, "_get", counted)
-    found = ScheduledEvents(f"http://127.0.0.1:{port}")
-    found._watch()
-    assert (len(requested), found.event) == (stop_sources.MAX_FAILURES, "")
+    scheduled_events = ScheduledEvents(f"http://127.0.0.1:{port}")
+    scheduled_events._watch()
+    assert (len(requested), scheduled_events.event) == (stop_sources.MAX_FAILURES, "")
 
 
 def test_the_url_is_azures_unless_a_variable_changes_it() -> None:

@@ -14,7 +14,7 @@ from cloudtrain_launcher.printed_metrics import PrintedMetrics
 from cloudtrain_launcher.rank_tracker import RankTracker
 
 
-def found(expressions: dict[str, str], *lines: str) -> list[dict[str, Any]]:
+def metrics_of(expressions: dict[str, str], *lines: str) -> list[dict[str, Any]]:
     events: list[Event] = []
     metrics = PrintedMetrics(expressions, events.append)
     for line in lines:
@@ -26,14 +26,14 @@ ACCURACY = {"accuracy": "Accuracy: ([0-9.]+)"}
 
 
 def test_a_printed_number_is_a_metric() -> None:
-    assert found(ACCURACY, "Accuracy: 0.93.", "nothing", "Accuracy: ...") == [
+    assert metrics_of(ACCURACY, "Accuracy: 0.93.", "nothing", "Accuracy: ...") == [
         {"type": "metrics", "rank": 0, "values": {"accuracy": 0.93}}
     ]
 
 
 def test_step_and_epoch_say_where_the_others_belong() -> None:
     expressions = {"step": "step ([0-9]+)", "loss": "loss ([-0-9.e]+)", "lr": "lr ([-0-9.e]+)"}
-    assert found(expressions, "step 10", "loss 2.5e-1 lr 1e-3", "step 20 loss 0") == [
+    assert metrics_of(expressions, "step 10", "loss 2.5e-1 lr 1e-3", "step 20 loss 0") == [
         {"type": "metrics", "rank": 0, "step": 10, "values": {"loss": 0.25, "lr": 0.001}},
         {"type": "metrics", "rank": 0, "step": 20, "values": {"loss": 0}},
     ]
@@ -41,7 +41,7 @@ def test_step_and_epoch_say_where_the_others_belong() -> None:
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "", "word"])
 def test_what_is_no_finite_number_is_left_out(text: str) -> None:
-    assert found({"x": "x=(.*)"}, f"x={text}") == []
+    assert metrics_of({"x": "x=(.*)"}, f"x={text}") == []
 
 
 def test_an_expression_that_takes_too_long_is_given_up_and_the_others_go_on(
@@ -49,12 +49,12 @@ def test_an_expression_that_takes_too_long_is_given_up_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(printed_metrics, "MAX_CPU_SECONDS", 0.05)
     before = signal.getsignal(signal.SIGVTALRM)
-    slow, *rest = found(
+    slow, *remaining = metrics_of(
         {"slow": "(a+)+$", **ACCURACY}, "a" * 60 + "b", "Accuracy: 1 " + "a" * 60 + "b"
     )
     assert slow["type"] == "warning"
     assert "metrics.slow: the expression took more than 0.05 s on one line" in slow["message"]
-    assert [event["values"] for event in rest] == [{"accuracy": 1}]
+    assert [event["values"] for event in remaining] == [{"accuracy": 1}]
     assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == (
         before,
         (0.0, 0.0),
@@ -62,7 +62,7 @@ def test_an_expression_that_takes_too_long_is_given_up_and_the_others_go_on(
 
 
 def test_an_expression_that_this_python_does_not_know_is_given_up() -> None:
-    (warning,) = found({"x": "([0-9"}, "x")
+    (warning,) = metrics_of({"x": "([0-9"}, "x")
     assert "metrics.x: the expression is not valid" in warning["message"]
 
 

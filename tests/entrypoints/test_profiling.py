@@ -32,14 +32,14 @@ def test_each_rank_leaves_a_trace_of_the_steps_and_training_is_as_without(
     for rank in (0, 1):
         trace = json.loads(gzip.decompress((files / f"rank-{rank}.json.gz").read_bytes()))
         steps = [
-            each
-            for each in trace["traceEvents"]
-            if each.get("name", "").startswith("Optimizer.step#")
+            event
+            for event in trace["traceEvents"]
+            if event.get("name", "").startswith("Optimizer.step#")
         ]
         assert len(steps) == 2
         assert "aten::conv" in (files / f"rank-{rank}.txt").read_text()
     progress = ranks.events("progress")
-    assert all(0 < each["lr"] <= 1 and each["gradient_norm"] > 0 for each in progress)
+    assert all(0 < values["lr"] <= 1 and values["gradient_norm"] > 0 for values in progress)
 
 
 def test_a_profile_of_steps_that_never_come_is_a_warning(group: StartGroup, tmp_path: Path) -> None:

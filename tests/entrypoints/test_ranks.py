@@ -39,8 +39,8 @@ def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus_compute_with_deterministic_algorithms_if_they_are_asked_to(
     monkeypatch: pytest.MonkeyPatch, deterministic: bool
 ) -> None:
-    asked = list[bool]()
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
+    answers = list[bool]()
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", answers.append)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
@@ -48,7 +48,7 @@ def test_gpus_compute_with_deterministic_algorithms_if_they_are_asked_to(
     ranks = Ranks()
     monkeypatch.setattr(ranks, "device", torch.device("cuda"))
     ranks_module.configure_threads(ranks, deterministic=deterministic)
-    assert asked == [True] * deterministic
+    assert answers == [True] * deterministic
     assert torch.backends.cudnn.benchmark is not deterministic
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
 
@@ -68,12 +68,12 @@ def exchange_steps(
     """The steps at which flags are exchanged, from `first`; the first step is `began` seconds after
     the start.
     """
-    now = 0.0
-    flags, requested = CollectiveFlags(OnlyRank(), clock=lambda: now), []  # type: ignore[arg-type]
-    now = began
+    clock = 0.0
+    flags, requested = CollectiveFlags(OnlyRank(), clock=lambda: clock), []  # type: ignore[arg-type]
+    clock = began
     for step in range(first, first + steps):
         wait = flags.start(step, lambda: (False,))
-        now += step_seconds
+        clock += step_seconds
         if wait is not None:
             wait()
             requested.append(step)
@@ -163,14 +163,16 @@ def test_on_cpus_the_time_stays_that_of_the_start_unless_one_is_asked_for(alone:
 def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(
     alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = list[str]()
+    finished = list[str]()
     alone.allow_slow_start()
     monkeypatch.setattr(alone, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: done.append("device"))
-    monkeypatch.setattr(alone, "barrier", lambda: done.append("ranks"))
-    monkeypatch.setattr(nccl, "set_timeouts", lambda _, seconds: done.append(f"{seconds:.0f} s"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: finished.append("device"))
+    monkeypatch.setattr(alone, "barrier", lambda: finished.append("ranks"))
+    monkeypatch.setattr(
+        nccl, "set_timeouts", lambda _, seconds: finished.append(f"{seconds:.0f} s")
+    )
     alone.begin_training(timeout=None)
-    assert done == ["device", "ranks", "600 s"]
+    assert finished == ["device", "ranks", "600 s"]
 
 
 def test_messages_of_nccl_go_first_unless_the_user_says_otherwise() -> None:

@@ -90,10 +90,10 @@ def test_a_file_that_cannot_be_read_is_skipped(
     logged: list[str] = []
     opened = os.open
 
-    def refuse(path: Path, *rest: int) -> int:
+    def refuse(path: Path, *remaining: int) -> int:
         if path.name == "last":
             raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *rest)
+        return opened(path, *remaining)
 
     monkeypatch.setattr(os, "open", refuse)
     restore(earlier, tmp_path / "new", 0, logged.append)

@@ -38,7 +38,7 @@ def job(**changes: Any) -> contract.Job:
 
 
 @pytest.mark.parametrize(
-    ("here", "hosts", "rank", "master"),
+    ("host", "hosts", "rank", "master"),
     [
         ("algo-1", ("algo-1",), 0, "algo-1"),
         ("algo-2", ("algo-1", "algo-2"), 1, "algo-1"),
@@ -50,25 +50,33 @@ def job(**changes: Any) -> contract.Job:
     ],
 )
 def test_node_ranks_follow_the_sorted_names(
-    tmp_path: Path, here: str, hosts: tuple[str, ...], rank: int, master: str
+    tmp_path: Path, host: str, hosts: tuple[str, ...], rank: int, master: str
 ) -> None:
-    container(tmp_path, here=here, hosts=hosts)
-    found = context(tmp_path)
-    assert (found.node_rank, found.nodes, found.master_addr) == (rank, len(hosts), master)
-    assert (found.address, found.interface, found.master_port) == (here, "lo", 7777)
+    container(tmp_path, here=host, hosts=hosts)
+    node_context = context(tmp_path)
+    assert (node_context.node_rank, node_context.nodes, node_context.master_addr) == (
+        rank,
+        len(hosts),
+        master,
+    )
+    assert (node_context.address, node_context.interface, node_context.master_port) == (
+        host,
+        "lo",
+        7777,
+    )
 
 
 def test_all_paths_are_below_the_base_folder(tmp_path: Path) -> None:
     container(tmp_path)
-    found = context(tmp_path)
-    assert found.output_dir == f"{tmp_path}/output/data"
-    assert found.model_dir == f"{tmp_path}/model"
-    assert found.checkpoint_dir == f"{tmp_path}/checkpoints"
-    assert found.failure_file == platforms.find_failure_file(
+    node_context = context(tmp_path)
+    assert node_context.output_dir == f"{tmp_path}/output/data"
+    assert node_context.model_dir == f"{tmp_path}/model"
+    assert node_context.checkpoint_dir == f"{tmp_path}/checkpoints"
+    assert node_context.failure_file == platforms.find_failure_file(
         {"CLOUDTRAIN_PLATFORM": "sagemaker", "SAGEMAKER_BASE_DIR": str(tmp_path)}
     )
-    assert found.job_file == f"{tmp_path}/input/data/cloudtrain-job/job.json"
-    assert found.resume_dir == f"{tmp_path}/input/data/cloudtrain-resume"
+    assert node_context.job_file == f"{tmp_path}/input/data/cloudtrain-job/job.json"
+    assert node_context.resume_dir == f"{tmp_path}/input/data/cloudtrain-resume"
     assert (
         platforms.find_failure_file({"CLOUDTRAIN_PLATFORM": "sagemaker"})
         == "/opt/ml/output/failure"
@@ -78,15 +86,19 @@ def test_all_paths_are_below_the_base_folder(tmp_path: Path) -> None:
 
 def test_a_rehearsal_sets_addresses_and_ports_by_variables(tmp_path: Path) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
-    found = context(
+    node_context = context(
         tmp_path,
         CLOUDTRAIN_MASTER_ADDR="127.0.0.1",
         CLOUDTRAIN_MASTER_PORT="4711",
         CLOUDTRAIN_NODE_ADDR="127.0.0.2",
         CLOUDTRAIN_JOB_FILE="/elsewhere/job.json",
     )
-    assert (found.master_addr, found.master_port, found.address) == ("127.0.0.1", 4711, "127.0.0.2")
-    assert (found.node_rank, found.job_file) == (1, "/elsewhere/job.json")
+    assert (node_context.master_addr, node_context.master_port, node_context.address) == (
+        "127.0.0.1",
+        4711,
+        "127.0.0.2",
+    )
+    assert (node_context.node_rank, node_context.job_file) == (1, "/elsewhere/job.json")
 
 
 @pytest.mark.parametrize(
@@ -131,17 +143,21 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
         "test-set": {"channel": "ch-3", "file": "absent.csv"},
         "late": {"channel": "not-yet-there"},
     }
-    found = environment.job_environment(job(inputs=inputs), context(tmp_path), tmp_path, environ)
-    assert {key: value for key, value in found.items() if key.startswith("CLOUDTRAIN_INPUT_")} == {
+    variables = environment.job_environment(
+        job(inputs=inputs), context(tmp_path), tmp_path, environ
+    )
+    assert {
+        key: value for key, value in variables.items() if key.startswith("CLOUDTRAIN_INPUT_")
+    } == {
         "CLOUDTRAIN_INPUT_TRAIN": f"{data}/train/k.csv",
         "CLOUDTRAIN_INPUT_TEST_SET": f"{data}/ch-3",
         "CLOUDTRAIN_INPUT_LATE": f"{data}/not-yet-there",
         "CLOUDTRAIN_INPUT_HELD_OUT_V2": f"{data}/held-out.v2",
     }
-    assert found["CLOUDTRAIN_PLATFORM"] == "sagemaker"
+    assert variables["CLOUDTRAIN_PLATFORM"] == "sagemaker"
     local_path = body_of(plan_of("aws", FULL))["TensorBoardOutputConfig"]["LocalPath"]
-    assert found["CLOUDTRAIN_TENSORBOARD_DIR"] == local_path.replace("/opt/ml", str(tmp_path))
-    assert found["CLOUDTRAIN_JOB_FILE"] == f"{data}/cloudtrain-job/job.json"
+    assert variables["CLOUDTRAIN_TENSORBOARD_DIR"] == local_path.replace("/opt/ml", str(tmp_path))
+    assert variables["CLOUDTRAIN_JOB_FILE"] == f"{data}/cloudtrain-job/job.json"
 
 
 EFA_TYPES = [row.instance_type for row in instances("aws") if row.network in ("efa", "")]
@@ -156,20 +172,20 @@ def test_rdma_is_enabled_only_on_machines_that_have_it(tmp_path: Path, machine: 
     container(tmp_path)
     path = tmp_path / "input/config/resourceconfig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "current_instance_type": machine}))
-    found = environment.job_environment(JOB, context(tmp_path, efa=True), tmp_path, {})
-    assert found["FI_PROVIDER"] == "efa"
+    variables = environment.job_environment(JOB, context(tmp_path, efa=True), tmp_path, {})
+    assert variables["FI_PROVIDER"] == "efa"
     has_rdma = machine.partition(".")[2].partition(".")[0] in RDMA_FAMILIES
-    assert found.get("FI_EFA_USE_DEVICE_RDMA") == ("1" if has_rdma else None)
+    assert variables.get("FI_EFA_USE_DEVICE_RDMA") == ("1" if has_rdma else None)
 
 
 @pytest.mark.parametrize("efa", [False, True])
 def test_nccl_gets_the_nodes_name_and_efa_only_with_an_adapter(tmp_path: Path, efa: bool) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
-    found = environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, {})
-    assert found["NCCL_HOSTID"] == "algo-2"
-    assert found["NCCL_SOCKET_IFNAME"] == "lo"
-    assert ("FI_PROVIDER" in found) == efa
-    assert "NCCL_PROTO" not in found
+    variables = environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, {})
+    assert variables["NCCL_HOSTID"] == "algo-2"
+    assert variables["NCCL_SOCKET_IFNAME"] == "lo"
+    assert ("FI_PROVIDER" in variables) == efa
+    assert "NCCL_PROTO" not in variables
     chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
     assert (
         environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, chosen).items()
@@ -193,15 +209,17 @@ def test_efas_libraries_are_on_the_path_only_with_an_adapter_and_after_the_users
     assert folders == (f"{tmp_path}/amazon/ofi-nccl/lib/x86_64", f"{tmp_path}/amazon/efa/lib")
     assert host.efa_library_dirs(str(tmp_path / "elsewhere")) == ()
 
-    def seen(efa: bool, folders: tuple[str, ...], **environ: str) -> str | None:
-        found = environment.job_environment(JOB, context(tmp_path, efa, folders), tmp_path, environ)
-        return found.get("LD_LIBRARY_PATH")
+    def provider_of(efa: bool, folders: tuple[str, ...], **environ: str) -> str | None:
+        variables = environment.job_environment(
+            JOB, context(tmp_path, efa, folders), tmp_path, environ
+        )
+        return variables.get("LD_LIBRARY_PATH")
 
-    assert seen(True, folders) == ":".join(folders)
-    assert seen(True, folders, LD_LIBRARY_PATH="/mine") == ":".join(("/mine", *folders))
-    assert seen(True, (), LD_LIBRARY_PATH="/mine") == "/mine"
-    assert seen(True, ()) is None
-    assert seen(False, folders) is None
+    assert provider_of(True, folders) == ":".join(folders)
+    assert provider_of(True, folders, LD_LIBRARY_PATH="/mine") == ":".join(("/mine", *folders))
+    assert provider_of(True, (), LD_LIBRARY_PATH="/mine") == "/mine"
+    assert provider_of(True, ()) is None
+    assert provider_of(False, folders) is None
 
 
 @pytest.mark.parametrize(
@@ -230,8 +248,8 @@ def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, messa
 
 def test_an_older_job_document_has_neither_inputs_nor_secrets(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(document()))
-    found = contract.read_job(tmp_path / "job.json")
-    assert (found.inputs, found.secrets) == ({}, {})
+    job = contract.read_job(tmp_path / "job.json")
+    assert (job.inputs, job.secrets) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -263,17 +281,17 @@ def test_a_launcher_that_cannot_start_ends_like_any_failure(
     else:
         rank = {"CLOUDTRAIN_NODE_RANK": "0" if problem == "nothing said" else "first"}
         environ = {"CLOUDTRAIN_PLATFORM": "plain", **rank}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True,
         timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == ""
-    reported = events(done.stdout)
+    assert process.returncode == 1
+    assert process.stderr == ""
+    reported = events(process.stdout)
     assert [event["type"] for event in reported] == ["error", "node_ended"]
     assert message in reported[-1]["error"]["message"]
     assert (
-        done.stdout.splitlines()[-1]
+        process.stdout.splitlines()[-1]
         == f"[node 0] failed: node 0: {reported[-1]['error']['message']}"
     )
     failure_file = tmp_path / "output/failure"

@@ -16,7 +16,7 @@ def announced(
     steps: int, epoch: int, validation: Any = range(50), **options: Any
 ) -> dict[str, Any]:
     """The fields of the event, for a loop with batches of 4 samples and so many steps in an epoch."""
-    given = {
+    arguments = {
         "eval_every": 1,
         "eval_every_steps": None,
         "checkpoint_every_steps": None,
@@ -26,7 +26,7 @@ def announced(
         steps=steps,
         task=SimpleNamespace(validation=validation),
         batches=SimpleNamespace(samples_per_epoch=4 * epoch, batch_size=4),
-        options=SimpleNamespace(**{**given, **options}),
+        options=SimpleNamespace(**{**arguments, **options}),
     )
     return schedule(loop).fields()
 
@@ -57,20 +57,20 @@ def test_evaluations_are_those_of_epochs_of_steps_and_of_the_end(
 
 
 def test_without_validation_data_there_are_none() -> None:
-    found = announced(30, 10, validation=None)
-    assert found["evaluations"] == 0
-    assert "evaluation_samples" not in found
+    schedule = announced(30, 10, validation=None)
+    assert schedule["evaluations"] == 0
+    assert "evaluation_samples" not in schedule
 
 
 def test_samples_and_checkpoints_are_announced() -> None:
-    found = announced(30, 10, checkpoint_every_steps=7)
+    schedule = announced(30, 10, checkpoint_every_steps=7)
     expected = {
         "evaluation_samples": 50,
         "step_samples": 4,
         "checkpoint_steps": 7,
         "checkpoint_seconds": 600.0,
     }
-    assert {name: found[name] for name in expected} == expected
+    assert {name: schedule[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -83,6 +83,6 @@ def test_a_script_announces_the_same_from_its_first_rank(
         cloudtrain_job, "emit", lambda kind, **fields: sent.append({"type": kind, **fields})
     )
     cloudtrain_job.log_schedule(5, evaluation_samples=100)
-    assert [events.from_json({"time": 1.0, **each}) for each in sent] == [
+    assert [events.from_json({"time": 1.0, **event}) for event in sent] == [
         events.Schedule(time=1.0, evaluations=5, evaluation_samples=100) for _ in range(1 - rank)
     ]

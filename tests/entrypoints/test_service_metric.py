@@ -37,10 +37,12 @@ class Tracking:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                known = self.headers["Authorization"] in {
+                is_authorized = self.headers["Authorization"] in {
                     f"Bearer {token}" for token in tracking.tokens
                 }
-                status = tracking.answers.pop(0) if tracking.answers else 200 if known else 401
+                status = (
+                    tracking.answers.pop(0) if tracking.answers else 200 if is_authorized else 401
+                )
                 if status == 200:
                     tracking.told.append((body["key"], body["value"], body.get("step", 0)))
                 self.answer(status, {})
@@ -95,12 +97,12 @@ def tell(tracking: Tracking, *events: Metrics) -> list[str]:
 
 
 def test_each_report_is_told_once_by_its_number(tracking: Tracking) -> None:
-    again = report(10, score=0.1)
+    second = report(10, score=0.1)
     assert (
         tell(
             tracking,
             report(10, score=0.1, loss=3.0),
-            again,
+            second,
             report(20, loss=2.0),
             report(30, score=0.3),
         )

@@ -49,11 +49,11 @@ def value_in(environment: str) -> str:
 def kept_file(folder: Path, environment: str, name: str) -> Path:
     """A module as the programs of an environment find it, below the folder of kept environments."""
     code = f"import {name}; print({name}.__file__)"
-    found = subprocess.check_output(
+    output = subprocess.check_output(
         [str(layered.python_of(Path(environment))), "-c", code], text=True
     ).strip()
-    assert Path(found).is_relative_to(folder / "kept")
-    return Path(found)
+    assert Path(output).is_relative_to(folder / "kept")
+    return Path(output)
 
 
 def shared_task(folder: Path, name: str) -> Task:
@@ -169,8 +169,8 @@ def test_a_password_of_an_index_is_not_kept(tmp_path: Path) -> None:
         **offline(make_index(tmp_path / "index", "a")),
         "PIP_EXTRA_INDEX_URL": "https://me:s3cret@host/simple",
     }
-    result, said = run(tmp_path, task(tmp_path, "shared\n"), env)
-    assert "s3cret" not in json.dumps(result) + said
+    result, output = run(tmp_path, task(tmp_path, "shared\n"), env)
+    assert "s3cret" not in json.dumps(result) + output
     texts = [path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()]
     assert not [text for text in texts if b"s3cret" in text]
 
@@ -218,10 +218,10 @@ def test_any_change_of_kept_files_is_found(tmp_path: Path, change: str) -> None:
     elif change == "removed":
         module.unlink()
     else:
-        about = module.stat()
+        status = module.stat()
         module.chmod(0o600)
         module.write_text("VALUE = 2\n")
-        os.utime(module, ns=(about.st_atime_ns, about.st_mtime_ns))
+        os.utime(module, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert not layered.is_unchanged(environment)
 
 
@@ -300,18 +300,18 @@ def test_a_damaged_archive_is_written_again(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Installation, "_install", lambda *_: None)
-    given = task(tmp_path, "pure\n", archives=[str(tmp_path / "storage")])
-    kept = tmp_path / "storage" / archive_name(Installation(given)._environment())
-    kept.parent.mkdir()
-    kept.write_bytes(damaged(archive.read_bytes(), 1))
-    environment, result = Installation(given).run()
+    installation = task(tmp_path, "pure\n", archives=[str(tmp_path / "storage")])
+    stored = tmp_path / "storage" / archive_name(Installation(installation)._environment())
+    stored.parent.mkdir()
+    stored.write_bytes(damaged(archive.read_bytes(), 1))
+    environment, result = Installation(installation).run()
     assert environment is not None
     assert result["reused"] is False
-    archives.save(environment, kept)
-    assert archives.is_whole(kept)
+    archives.save(environment, stored)
+    assert archives.is_whole(stored)
     layered.remove(environment)
     monkeypatch.setattr(Installation, "_install", lambda *_: pytest.fail("it installs again"))
-    assert layered.is_unchanged(Installation(given).run()[0] or tmp_path)
+    assert layered.is_unchanged(Installation(installation).run()[0] or tmp_path)
 
 
 def test_packages_that_a_job_changes_meanwhile_are_not_archived(tmp_path: Path) -> None:

@@ -117,11 +117,11 @@ def test_what_cannot_be_used_is_refused_with_a_reason(tmp_path: Path) -> None:
 def test_a_run_starts_from_them_and_resumes_from_its_own(
     make_loop: Callable[..., Loop], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = weights(digits.model())
-    save_file(given, tmp_path / "given.safetensors")
+    initial = weights(digits.model())
+    save_file(initial, tmp_path / "given.safetensors")
     flags = ("--weights", str(tmp_path / "given.safetensors"))
     loop = make_loop(*flags, "--max-steps", "1")
-    assert torch.equal(loop.step.model.state_dict()["0.weight"], given["0.weight"])
+    assert torch.equal(loop.step.model.state_dict()["0.weight"], initial["0.weight"])
     assert "training starts from " in capfd.readouterr().out
     loop.run()
     resumed = make_loop(*flags, "--max-steps", "2")
@@ -129,7 +129,7 @@ def test_a_run_starts_from_them_and_resumes_from_its_own(
     assert torch.equal(
         resumed.step.model.state_dict()["0.weight"], loop.step.model.state_dict()["0.weight"]
     )
-    assert not torch.equal(resumed.step.model.state_dict()["0.weight"], given["0.weight"])
+    assert not torch.equal(resumed.step.model.state_dict()["0.weight"], initial["0.weight"])
 
 
 def test_partial_weights_alone_are_refused() -> None:

@@ -78,11 +78,11 @@ def test_the_phases_add_up_to_the_time_that_has_passed() -> None:
 def test_the_first_steps_of_a_process_are_marked() -> None:
     clock = Clock()
     made = StepClock(Waiting(), clock=clock)
-    found = []
+    intervals = []
     for count in (1, 3, 3):
         steps(clock, made, count)
-        found.append(made.take(1, 1).warm_up)
-    assert found == [True, True, False]
+        intervals.append(made.take(1, 1).warm_up)
+    assert intervals == [True, True, False]
 
 
 def test_reports_are_due_at_the_first_step_and_later_ever_more_rarely() -> None:
@@ -116,9 +116,9 @@ def test_the_time_without_a_core_is_reported_since_the_last_report() -> None:
 def test_a_thread_that_shares_a_core_had_none_for_a_part_of_the_time() -> None:
     core = min(os.sched_getaffinity(0))
     spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         cores = os.sched_getaffinity(0)
         before = schedule_seconds()
         os.sched_setaffinity(0, {core})
@@ -129,7 +129,7 @@ def test_a_thread_that_shares_a_core_had_none_for_a_part_of_the_time() -> None:
             after = schedule_seconds()
         finally:
             os.sched_setaffinity(0, cores)
-            other.kill()
+            process.kill()
     assert before is not None
     assert after is not None
     assert after[1] - before[1] > 0.1
@@ -185,13 +185,13 @@ def test_on_a_gpu_some_steps_are_measured_on_its_own_time_line_without_waiting_f
     steps(clock, made, STRIDE)
     with made.during("saving"):
         clock.now += 3
-    found = made.take(21, 1)
-    assert found.wall == 7 * 4.5 + 3
-    total = sum(getattr(found, name) for name in PHASES)
-    assert total == pytest.approx(found.wall)
-    assert found.saving == 3
-    assert found.compute == pytest.approx(31.5 * 3 / 4.25 - 3.5)
-    assert found.communication == 3.5
+    interval = made.take(21, 1)
+    assert interval.wall == 7 * 4.5 + 3
+    total = sum(getattr(interval, name) for name in PHASES)
+    assert total == pytest.approx(interval.wall)
+    assert interval.saving == 3
+    assert interval.compute == pytest.approx(31.5 * 3 / 4.25 - 3.5)
+    assert interval.communication == 3.5
 
 
 def test_a_thread_that_sleeps_is_blocked_and_one_that_computes_is_not() -> None:

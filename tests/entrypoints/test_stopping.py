@@ -87,9 +87,9 @@ def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -
     file = tmp_path / "stop"
     stop, logged = request(file, after=1)
     peer, peer_logged = request(file)
-    for each in (stop, peer):
-        each.listen()
-        assert not each.is_requested()
+    for channel in (stop, peer):
+        channel.listen()
+        assert not channel.is_requested()
     assert wait(stop.is_requested)
     assert (stop.reason, logged) == ("time", ["the time limit is near: stopping with a checkpoint"])
     assert wait(peer.is_requested)

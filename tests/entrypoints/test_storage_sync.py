@@ -135,11 +135,11 @@ def test_a_deleted_file_stays_in_storage_until_its_replacement_is_stored(
     sync.finish()
     (local / "step-2").write_text("new")
     (local / "step-1").unlink()
-    seen = []
+    copied = []
     for _ in range(3):
         sync._sync(everything=False)
-        seen.append(content(storage))
-    assert seen == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]
+        copied.append(content(storage))
+    assert copied == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]
 
 
 def test_a_restored_file_is_not_copied_back(local: Path, storage: Path) -> None:
@@ -208,9 +208,9 @@ def test_files_that_came_from_peers_or_were_deleted_by_them_are_left_to_them(
     (local / "old").write_text("kept by this node")
     assert sync.finish() == ""
     (local / "brought").write_text("by a peer")
-    about = (local / "brought").stat()
+    status = (local / "brought").stat()
     journal.write_text(
-        f'["{local / "brought"}", [{about.st_size}, {about.st_mtime_ns}, ""]]\n["{local / "old"}",'
+        f'["{local / "brought"}", [{status.st_size}, {status.st_mtime_ns}, ""]]\n["{local / "old"}",'
         ' null]\n["torn'
     )
     (local / "old").unlink()

@@ -53,9 +53,9 @@ def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> I
     masker = SecretMasker()
     monkeypatch.setattr(streams, "masker", masker)
     monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
-    found = Node(tmp_path, capfdbinary, masker)
-    yield found
-    for fd in found.streams._pipes:
+    streams_node = Node(tmp_path, capfdbinary, masker)
+    yield streams_node
+    for fd in streams_node.streams._pipes:
         os.close(fd)
 
 
@@ -102,9 +102,9 @@ def test_a_line_that_only_looks_like_an_event_is_text(line: str, marker: str, no
     ids=lambda event: event[9:22],
 )
 def test_events_about_a_rank_are_accepted_from_its_own_process_only(event: str, node: Node) -> None:
-    other = signed_marker("ff00")
+    foreign = signed_marker("ff00")
     assert f"] {MARKER}{event}\n" in node.write(f"{MARKER}{event}\n".encode())
-    assert f"] {other}{event}\n" in node.write(f"{other}{event}\n".encode())
+    assert f"] {foreign}{event}\n" in node.write(f"{foreign}{event}\n".encode())
     assert node.seen == []
     assert node.write(f"{SIGNED}{event}\n".encode()) == f"{MARKER}{event}\n"
     assert node.seen == [json.loads(event)]
@@ -234,12 +234,12 @@ def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Nod
     )
     assert node.write(f"my {SECRET}!\n".encode()) == "[local rank 0] my ***!\n"
     half = f"a {SECRET}\n"[:9].encode()
-    rest = f"a {SECRET}\n"[9:].encode()
+    remaining = f"a {SECRET}\n"[9:].encode()
     assert node.write(half) == ""
     assert unfinished(node) == "[local rank 0] a \n", (
         "what may be the beginning of a secret waits for its rest"
     )
-    assert node.write(rest) == "[local rank 0] a ***\n"
+    assert node.write(remaining) == "[local rank 0] a ***\n"
     assert (
         node.write(b"short line two of a key, longer-secret\n") == "[local rank 0] short ***, ***\n"
     )

@@ -133,8 +133,8 @@ def test_images_without_pillow_or_without_an_input_are_refused(
 def test_a_random_crop_lies_inside_its_image() -> None:
     for size in ((90, 70), (1, 1), (1000, 3)):
         for number in range(50):
-            left, top, right, bottom = resnet50.crop(*size, random.Random(number))
-            assert 0 <= left < right <= size[0] + 1e-9
+            x_min, top, right, bottom = resnet50.crop(*size, random.Random(number))
+            assert 0 <= x_min < right <= size[0] + 1e-9
             assert 0 <= top < bottom <= size[1] + 1e-9
 
 
@@ -175,12 +175,12 @@ def server(mnist_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> It
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
         thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        known = {
+        digests = {
             name: (len(data), hashlib.sha256(data).hexdigest())
             for name, data in mnist_files.items()
         }
         monkeypatch.setattr(mnist, "ADDRESS", f"http://127.0.0.1:{serving.server_port}/")
-        monkeypatch.setattr(mnist, "FILES", known)
+        monkeypatch.setattr(mnist, "FILES", digests)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         yield requested
         serving.shutdown()
@@ -201,8 +201,8 @@ def test_mnist_is_downloaded_once_into_the_cache(server: list[str], own_home: Pa
     assert server == ["/" + name for name in mnist.FILES]
     tasks.build("mnist", 1)
     assert len(server) == 4
-    kept = own_home / ".cache" / "cloudtrain" / "mnist" / "train-labels-idx1-ubyte.gz"
-    kept.write_bytes(b"changed meanwhile")
+    cached = own_home / ".cache" / "cloudtrain" / "mnist" / "train-labels-idx1-ubyte.gz"
+    cached.write_bytes(b"changed meanwhile")
     tasks.build("mnist", 0)
     assert server[4:] == ["/train-labels-idx1-ubyte.gz"]
 

@@ -82,14 +82,14 @@ def test_every_task_has_options_that_its_build_accepts() -> None:
 def test_options_are_parsed_without_torch() -> None:
     begin = f"import sys; sys.path.insert(0, {str(ENTRYPOINTS)!r}); "
     code = f"{begin}import cloudtrain_trainer.tasks.options; print('torch' in sys.modules)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
         check=True,
     )
-    assert done.stdout == "False\n"
+    assert process.stdout == "False\n"
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_the_flops_of_gpt_match_torchs_count(size: str) -> None:
 def test_the_flops_of_resnet50_match_torchs_count(size: int) -> None:
     with torch.device("meta"), FlopCounterMode(display=False) as counted:
         resnet((3, 4, 6, 3), 64, 1000)(torch.empty(1, 3, size, size)).sum().backward()
-    found = tasks.build("resnet50", 0, image_size=size).flops
-    assert found == pytest.approx(counted.get_total_flops(), rel=0.01)
+    flops = tasks.build("resnet50", 0, image_size=size).flops
+    assert flops == pytest.approx(counted.get_total_flops(), rel=0.01)
 
 
 def test_gpt_attends_to_earlier_tokens_only() -> None:
@@ -334,10 +334,10 @@ def test_keras_statistics_are_parameters_without_gradients() -> None:
 
 def test_keras_weights_depend_on_the_seed_and_their_names_do_not() -> None:
     task = small("keras-mnist")
-    one, same, other = (fresh(task, seed).state_dict() for seed in (3, 3, 4))
-    assert list(one) == list(same) == list(other)
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+    one, second, third = (fresh(task, seed).state_dict() for seed in (3, 3, 4))
+    assert list(one) == list(second) == list(third)
+    assert all(torch.equal(one[name], second[name]) for name in one)
+    assert any(not torch.equal(one[name], third[name]) for name in one)
 
 
 def test_a_keras_state_dict_restores_the_same_outputs() -> None:

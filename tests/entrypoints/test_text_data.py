@@ -168,11 +168,11 @@ KINDS = ("txt", "jsonl", "parquet")
 @pytest.mark.parametrize("kind", KINDS)
 def test_documents_are_joined_and_cut_into_sequences(tmp_path: Path, kind: str) -> None:
     stream = TextStream(text_folder(tmp_path, kind), BYTES, 16)
-    found = taken(stream)
-    assert len({tuple(each) for each in found}) == len(found) >= 8
-    text = bytes(token for each in found for token in each)
+    sequences = taken(stream)
+    assert len({tuple(sequence) for sequence in sequences}) == len(sequences) >= 8
+    text = bytes(token for sequence in sequences for token in sequence)
     assert text.startswith(b"aaaaaaa" + (b"" if kind == "txt" else b"\x00") + b"bbbbbbb")
-    assert taken(stream) == found, "it begins anew"
+    assert taken(stream) == sequences, "it begins anew"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,8 +200,8 @@ def test_ranks_read_each_file_once_together(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     letters = [
-        {token for inputs, _ in each.load(0, 0) for token in inputs.flatten().tolist()}
-        for each in of_ranks
+        {token for inputs, _ in rank_sequences.load(0, 0) for token in inputs.flatten().tolist()}
+        for rank_sequences in of_ranks
     ]
     assert letters[0] & letters[1] == {0}, "only the end of documents is common"
 
@@ -243,8 +243,8 @@ def test_a_tokenizer_of_hugging_face_is_read_from_its_file(tmp_path: Path) -> No
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "tokenizer.json"))
-    found = tokenizer(str(tmp_path / "tokenizer.json"))
-    assert (found.encode("a b x"), found.end, found.vocabulary) == ([1, 2, 3], 0, 4)
+    loaded = tokenizer(str(tmp_path / "tokenizer.json"))
+    assert (loaded.encode("a b x"), loaded.end, loaded.vocabulary) == ([1, 2, 3], 0, 4)
     with pytest.raises(Refused, match="has no token '</s>'"):
         tokenizer(str(tmp_path / "tokenizer.json"), end="</s>")
 

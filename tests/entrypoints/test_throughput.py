@@ -27,8 +27,10 @@ def test_ranks_measure_their_throughput_and_leave_neither_model_nor_checkpoint(
     rate = event["values"]["samples_per_s"]
     steps = event["step"] - 3
     assert steps >= 5, "an epoch has two: it has trained for several"
-    (told,) = re.findall(rf"^measured {steps} steps in ([\d.]+) s:", ranks.output(), re.MULTILINE)
-    assert rate * float(told) == pytest.approx(600 * steps, rel=0.02)
+    (seconds,) = re.findall(
+        rf"^measured {steps} steps in ([\d.]+) s:", ranks.output(), re.MULTILINE
+    )
+    assert rate * float(seconds) == pytest.approx(600 * steps, rel=0.02)
     metrics = json.loads((ranks.folder / "cloudtrain-output/output/metrics.json").read_text())
     assert metrics["samples_per_s"] == rate
     assert "parameters_sha256" not in metrics

@@ -24,7 +24,7 @@ def test_mlflow_gets_the_run_and_a_failing_server_does_not_end_training(
     calls: list[tuple[str, Any]] = []
     mlflow: Any = ModuleType("mlflow")
     mlflow.__spec__ = SimpleNamespace()
-    mlflow.start_run = lambda **about: calls.append(("start", about["run_name"]))
+    mlflow.start_run = lambda **options: calls.append(("start", options["run_name"]))
     mlflow.log_params = lambda values: calls.append(("params", values))
     mlflow.log_metrics = lambda values, step: calls.append(("metrics", (step, values)))
     mlflow.end_run = lambda status: calls.append(("end", status))
@@ -64,8 +64,8 @@ def test_weights_and_biases_gets_the_run_where_a_project_is_named(
     wandb: Any = ModuleType("wandb")
     wandb.__spec__ = SimpleNamespace()
 
-    def init(**about: Any) -> SimpleNamespace:
-        calls.append(("init", about))
+    def init(**options: Any) -> SimpleNamespace:
+        calls.append(("init", options))
         return run
 
     wandb.init = init
@@ -77,8 +77,8 @@ def test_weights_and_biases_gets_the_run_where_a_project_is_named(
     trackers = Trackers(tmp_path / "output", {"lr": 0.1})
     trackers.log(3, {"loss": 0.5})
     trackers.close("stopped")
-    about = {"id": "digits-1", "name": "digits-1", "resume": "allow", "config": {"lr": 0.1}}
-    begun = ("init", {**about, "dir": str(tmp_path / "output")})
+    options = {"id": "digits-1", "name": "digits-1", "resume": "allow", "config": {"lr": 0.1}}
+    begun = ("init", {**options, "dir": str(tmp_path / "output")})
     assert calls == [begun, ("*", "step"), ("log", {"step": 3, "loss": 0.5}), ("finish", 0)]
 
 
@@ -105,7 +105,7 @@ def read_back(folder: Path) -> Curves:
 def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
     """From the events of several starts of one run, by kind."""
     curves: Curves = defaultdict(list)
-    about = {"type", "time", "node", "rank", "seq", "epoch", "epochs", "step", "steps", "unit"}
+    reserved = {"type", "time", "node", "rank", "seq", "epoch", "epochs", "step", "steps", "unit"}
     for events in runs:
         for event in events["metrics"]:
             for name, value in event["values"].items():
@@ -113,7 +113,7 @@ def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
                     (event["step"], pytest.approx(value, rel=1e-6))
                 )  # its files hold float32
         for event in events["progress"]:
-            for name in event.keys() - about:
+            for name in event.keys() - reserved:
                 curves[f"train/{name}"].append(
                     (event["step"], pytest.approx(event[name], rel=1e-6))
                 )
@@ -130,6 +130,6 @@ def test_tensorboard_shows_the_numbers_of_the_events_and_continues_after_a_resum
         ranks.succeed()
         assert "TensorBoard is turned off" not in ranks.output()
         runs.append({kind: ranks.events(kind) for kind in ("metrics", "progress")})
-    found = read_back(tmp_path / "cloudtrain-output/output/tensorboard")
-    assert [step for step, _ in found["val_loss"]] == [5, 10, 15]
-    assert found == from_events(runs)
+    curves = read_back(tmp_path / "cloudtrain-output/output/tensorboard")
+    assert [step for step, _ in curves["val_loss"]] == [5, 10, 15]
+    assert curves == from_events(runs)

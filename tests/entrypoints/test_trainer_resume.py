@@ -70,9 +70,9 @@ def reseed_generators(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     for rank in (0, 1):
         path = folder / f"rank-{rank}.pt"
-        own = torch.load(path, weights_only=True)
-        own["generators"]["torch"] = torch.Generator().manual_seed(99 + rank).get_state()
-        torch.save(own, path)
+        saved = torch.load(path, weights_only=True)
+        saved["generators"]["torch"] = torch.Generator().manual_seed(99 + rank).get_state()
+        torch.save(saved, path)
         manifest["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
@@ -149,18 +149,20 @@ def test_a_killed_run_resumes_bit_identically(
         **text,
     )
     assert any(killed.wait()), "it ended before it was killed"
-    again = group(ranks, flags, folder="killed", **text)
-    assert again.succeed()["parameters_sha256"] == whole["parameters_sha256"], again.output()
-    (resumed,) = again.events("resumed")
+    restarted = group(ranks, flags, folder="killed", **text)
+    assert restarted.succeed()["parameters_sha256"] == whole["parameters_sha256"], (
+        restarted.output()
+    )
+    (resumed,) = restarted.events("resumed")
     assert 0 < resumed["step"] <= 10
-    (expected, *_), (found, *_) = (
+    (expected, *_), (actual, *_) = (
         sorted((tmp_path / name).glob("*/model/model.*")) for name in ("whole", "killed")
     )
-    assert found.read_bytes() == expected.read_bytes(), "the best weights"
+    assert actual.read_bytes() == expected.read_bytes(), "the best weights"
 
 
 @pytest.mark.parametrize(
-    ("saved_by", "others"),
+    ("saved_by", "remaining"),
     [
         (
             (3, "--strategy fsdp"),
@@ -184,7 +186,7 @@ def test_other_strategies_and_ranks_resume_with_the_same_loss(
     group: StartGroup,
     short_text: Path,
     saved_by: tuple[int, str],
-    others: list[tuple[int, str]],
+    remaining: list[tuple[int, str]],
 ) -> None:
     """The evaluation after the next step must be that of the run which was not interrupted."""
     flags = (
@@ -195,15 +197,15 @@ def test_other_strategies_and_ranks_resume_with_the_same_loss(
     whole = group(ranks, f"{flags} {strategy}", folder="whole", **text)
     whole.succeed()
     (expected,) = whole.events("metrics")
-    for number, (ranks, strategy) in enumerate(others):
+    for number, (ranks, strategy) in enumerate(remaining):
         copy_checkpoint(whole, 2, tmp_path / f"resumed-{number}")
         resumed = group(ranks, f"{flags} {strategy}", folder=f"resumed-{number}", **text)
         resumed.succeed()
         assert [event["step"] for event in resumed.events("resumed")] == [2], resumed.output()
         (metrics,) = resumed.events("metrics")
         assert metrics["step"] == expected["step"] == 3
-        found = metrics["values"]["val_loss"]
-        assert found == pytest.approx(expected["values"]["val_loss"], rel=2e-6), strategy
+        loss = metrics["values"]["val_loss"]
+        assert loss == pytest.approx(expected["values"]["val_loss"], rel=2e-6), strategy
 
 
 def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(

@@ -98,19 +98,19 @@ def test_a_loss_that_is_not_finite_ends_training_with_exit_code_33(
     assert ranks.wait() == [33], ranks.output()
     (error,) = ranks.events("error")
     assert error["exception"] == "NotFinite"
-    found = re.match(
+    match = re.match(
         r"step (\d+): the loss is nan. Training stops: the checkpoint of step (\d+) is kept",
         error["message"],
     )
-    assert found, error["message"]
-    assert int(found[2]) == int(found[1]) - 1
+    assert match, error["message"]
+    assert int(match[2]) == int(match[1]) - 1
     assert "try a lower --lr" in error["message"]
     assert not (tmp_path / OUTPUT / "model").exists()
     assert not (tmp_path / "result.json").exists()
     numbers = json.loads(
         (tmp_path / OUTPUT / "output/metrics.json").read_text(), parse_constant=pytest.fail
     )
-    assert (numbers["outcome"], numbers["why"]) == ("failed", f"step {found[1]}: the loss is nan")
+    assert (numbers["outcome"], numbers["why"]) == ("failed", f"step {match[1]}: the loss is nan")
 
 
 def test_collectives_and_checkpoints_of_three_ranks(group: StartGroup) -> None:
@@ -170,9 +170,9 @@ def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(
         }
         (metrics,) = evaluated.events("metrics")
         assert metrics["step"] == step
-        found = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text())
-        assert found["val_loss"] == metrics["values"]["val_loss"]
-        assert found["val_loss"] == pytest.approx(expected["values"]["val_loss"], rel=1e-5)
+        last_metrics = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text())
+        assert last_metrics["val_loss"] == metrics["values"]["val_loss"]
+        assert last_metrics["val_loss"] == pytest.approx(expected["values"]["val_loss"], rel=1e-5)
         assert json.loads((tmp_path / "result.json").read_text()) == {
             "outcome": "succeeded",
             "step": step,

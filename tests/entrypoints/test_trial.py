@@ -139,9 +139,9 @@ def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_
     before = Watched(tmp_path, tmp_path, until=3)
     for epoch in (1, 2):
         before.report(1.0, epoch=epoch)
-    again = Watched(tmp_path, tmp_path, until=3)
-    assert again.report(1.0, epoch=2) == [], "it is reported again"
-    assert again.report(1.0, epoch=3) == [(3, "paused")]
+    second = Watched(tmp_path, tmp_path, until=3)
+    assert second.report(1.0, epoch=2) == [], "it is reported again"
+    assert second.report(1.0, epoch=3) == [(3, "paused")]
     promoted = Watched(tmp_path, tmp_path, run_id="a-2", until=2, reports=1, position=1)
     assert promoted.report(1.0, epoch=2) == [(2, "paused")], (
         "what it goes on from, the client has said"
@@ -266,8 +266,8 @@ def test_a_program_of_any_kind_is_pruned_and_has_succeeded(tmp_path: Path, argv:
     )
     text = finish(process)
     assert process.returncode == 0, text
-    told = [event for event in events(text) if event["type"] in ("metrics", "rung_reached")]
-    assert [event.get("outcome", event.get("epoch")) for event in told] == [
+    reported = [event for event in events(text) if event["type"] in ("metrics", "rung_reached")]
+    assert [event.get("outcome", event.get("epoch")) for event in reported] == [
         1,
         "goes_on",
         2,

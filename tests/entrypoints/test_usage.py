@@ -67,11 +67,11 @@ def test_the_gpus_of_the_job_are_read(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, percent: dict[str, int] | None
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
-    found = Gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}).read()
-    assert found.get("gpu_percent") == percent
-    assert "gpu_power_w" not in found
+    gpus = Gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}).read()
+    assert gpus.get("gpu_percent") == percent
+    assert "gpu_power_w" not in gpus
     if percent:
-        assert found["gpu_memory_total_gb"]["0"] == 16.0
+        assert gpus["gpu_memory_total_gb"]["0"] == 16.0
 
 
 def test_without_a_driver_or_its_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,14 +99,13 @@ def parent_and_child() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.linux("the use of processes is read from /proc")
 def test_a_process_counts_with_its_children(parent_and_child: subprocess.Popen[str]) -> None:
-    gone = 2**22 + 1
-    found = use_by_root([parent_and_child.pid, gone])
-    assert list(found) == [parent_and_child.pid]
-    assert found[parent_and_child.pid].cpu_seconds >= 0.3
-    assert found[parent_and_child.pid].memory_bytes > 1e6
+    missing = 2**22 + 1
+    use = use_by_root([parent_and_child.pid, missing])
+    assert list(use) == [parent_and_child.pid]
+    assert use[parent_and_child.pid].cpu_seconds >= 0.3
+    assert use[parent_and_child.pid].memory_bytes > 1e6
     assert (
-        use_by_root([os.getpid()])[os.getpid()].cpu_seconds
-        >= found[parent_and_child.pid].cpu_seconds
+        use_by_root([os.getpid()])[os.getpid()].cpu_seconds >= use[parent_and_child.pid].cpu_seconds
     )
 
 
@@ -125,10 +124,10 @@ def sampler(
     )
     monkeypatch.setattr(usage, "machine_memory", lambda: (2_000_000_000, 8_000_000_000))
     monkeypatch.setattr(usage, "available_cores", lambda: 4)
-    found = UsageSampler(report, gpus=False)
+    usage_sampler = UsageSampler(report, gpus=False)
     for rank in (0, 1):
-        found.on_event(RankStarted(time=1.0, rank=rank, pid=100 + rank))
-    return found
+        usage_sampler.on_event(RankStarted(time=1.0, rank=rank, pid=100 + rank))
+    return usage_sampler
 
 
 def test_the_cpu_time_is_that_since_the_measurement_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,22 +138,22 @@ def test_the_cpu_time_is_that_since_the_measurement_before(monkeypatch: pytest.M
     assert measure(50.0).fields() == {**base, "rank_memory_gb": memory}
     uses[100] = ProcessUse(14.0, 1_000_000_000)
     uses[101] = ProcessUse(21.0, 2_000_000_000)
-    known = {"rank_cpu_percent": {"0": 100.0, "1": 25.0}, "cpu_percent": 125.0}
-    assert measure(54.0).fields() == {**base, "rank_memory_gb": memory, **known}
+    values = {"rank_cpu_percent": {"0": 100.0, "1": 25.0}, "cpu_percent": 125.0}
+    assert measure(54.0).fields() == {**base, "rank_memory_gb": memory, **values}
 
 
 def test_a_rank_that_was_restarted_is_measured_anew_and_one_that_is_gone_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uses = {100: ProcessUse(10.0, 10**9), 101: ProcessUse(20.0, 10**9)}
-    found = sampler(monkeypatch, uses, lambda _: None)
-    found.measure(50.0)
+    usage_sampler = sampler(monkeypatch, uses, lambda _: None)
+    usage_sampler.measure(50.0)
     uses.clear()
     uses[200] = ProcessUse(1.0, 10**9)
-    found.on_event(RankStarted(time=2.0, rank=0, pid=200))
-    assert "rank_cpu_percent" not in found.measure(54.0).fields()
+    usage_sampler.on_event(RankStarted(time=2.0, rank=0, pid=200))
+    assert "rank_cpu_percent" not in usage_sampler.measure(54.0).fields()
     uses[200] = ProcessUse(2.0, 10**9)
-    assert found.measure(58.0).fields()["rank_cpu_percent"] == {"0": 25.0}
+    assert usage_sampler.measure(58.0).fields()["rank_cpu_percent"] == {"0": 25.0}
 
 
 def test_measurements_are_reported_until_the_sampler_is_stopped(
@@ -162,11 +161,11 @@ def test_measurements_are_reported_until_the_sampler_is_stopped(
 ) -> None:
     reported = threading.Event()
     monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
-    found = sampler(monkeypatch, {100: ProcessUse(1.0, 10**9)}, lambda _: reported.set())
-    found.start()
+    usage_sampler = sampler(monkeypatch, {100: ProcessUse(1.0, 10**9)}, lambda _: reported.set())
+    usage_sampler.start()
     assert reported.wait(HANG_SECONDS)
-    found.stop()
-    assert not found._thread.is_alive()
+    usage_sampler.stop()
+    assert not usage_sampler._thread.is_alive()
 
 
 def test_a_node_with_so_many_ranks_that_no_line_holds_them_goes_on(
@@ -183,7 +182,7 @@ def test_a_node_with_so_many_ranks_that_no_line_holds_them_goes_on(
 
     calls: list[Event] = []
     monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
-    found = sampler(monkeypatch, {}, too_long)
-    found.start()
+    usage_sampler = sampler(monkeypatch, {}, too_long)
+    usage_sampler.start()
     assert tried.wait(HANG_SECONDS)
-    found.stop()
+    usage_sampler.stop()

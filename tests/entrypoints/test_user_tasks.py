@@ -252,23 +252,23 @@ def test_a_list_of_pairs_is_a_data_set() -> None:
 
 
 def test_augmentation_depends_on_seed_epoch_and_index_only() -> None:
-    def seen(seed: int, epoch: int, ranks: int, workers: int) -> dict[int, list[float]]:
-        found: dict[int, list[float]] = {}
+    def samples_of(seed: int, epoch: int, ranks: int, workers: int) -> dict[int, list[float]]:
+        samples: dict[int, list[float]] = {}
         for rank in range(ranks):
             batches = Batches(
                 adapt(NoisyData(), seed, "train"), 0, 4, 1, rank, ranks, workers, pin_memory=False
             )
             torch.manual_seed(rank), np.random.seed(rank), random.seed(rank)
             for inputs, _ in batches.load(epoch, skip=0):
-                found |= {int(row[0]): row[1:].tolist() for row in inputs}
-        return dict(sorted(found.items()))
+                samples |= {int(row[0]): row[1:].tolist() for row in inputs}
+        return dict(sorted(samples.items()))
 
-    one = seen(0, 0, ranks=1, workers=0)
+    one = samples_of(0, 0, ranks=1, workers=0)
     assert len(one) == 12
     assert len({number for noise in one.values() for number in noise}) == 36
-    assert seen(0, 0, ranks=2, workers=1) == one
-    for other in (seen(0, 1, 1, 0), seen(1, 0, 1, 0)):
-        assert all(other[index] != one[index] for index in one)
+    assert samples_of(0, 0, ranks=2, workers=1) == one
+    for order in (samples_of(0, 1, 1, 0), samples_of(1, 0, 1, 0)):
+        assert all(order[index] != one[index] for index in one)
 
 
 def test_creating_samples_does_not_change_the_random_generators_of_training() -> None:
@@ -302,8 +302,8 @@ def test_unsupported_data_sets_are_refused_with_a_reason(data: Any, message: str
 
 
 def test_data_written_for_the_trainer_is_returned_unchanged() -> None:
-    own = TrainerData()
-    assert adapt(own, 0, "train") is own
+    custom = TrainerData()
+    assert adapt(custom, 0, "train") is custom
     wrapped = Samples(
         ConstantData({"a": 1}),
         collate=lambda samples: (torch.ones(len(samples)), torch.ones(len(samples))),
@@ -412,12 +412,12 @@ def test_the_program_of_the_guide_learns(tmp_path: Path, group: StartGroup) -> N
     program = (example / "net.py").read_text()
     assert f"```python\n{program}```" in guide
     assert len([line for line in program.splitlines() if line]) <= 20
-    own = next(
+    own_batch = next(
         block
         for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
         if "def task(" in block
     )
-    (tmp_path / "own.py").write_text(own)
+    (tmp_path / "own.py").write_text(own_batch)
     (tmp_path / "net.py").write_text(program)
     args = yaml.safe_load((example / "job.yaml").read_text())["args"]
     for flags in ({**args, "epochs": 10}, {"task": "own:task", "epochs": 10}):

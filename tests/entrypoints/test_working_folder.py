@@ -42,7 +42,7 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
 
 
 @pytest.mark.parametrize(
-    ("pattern", "covered", "others"),
+    ("pattern", "covered", "uncovered"),
     [
         ("snapshot.pt", ["snapshot.pt"], ["out/snapshot.pt", "snapshot.pth"]),
         ("./snapshot.pt", ["snapshot.pt"], ["out/snapshot.pt"]),
@@ -56,9 +56,9 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
     ],
 )
 def test_a_pattern_means_paths_from_the_working_folder_on(
-    pattern: str, covered: list[str], others: list[str]
+    pattern: str, covered: list[str], uncovered: list[str]
 ) -> None:
-    assert [path for path in covered + others if KeepPattern(pattern).covers(path)] == covered
+    assert [path for path in covered + uncovered if KeepPattern(pattern).covers(path)] == covered
 
 
 def test_what_a_pattern_means_appears_in_the_output_without_being_copied(
@@ -70,18 +70,18 @@ def test_what_a_pattern_means_appears_in_the_output_without_being_copied(
         folder,
         {"out-a/ckpt.pt": "weights", "out-a/deep/log": "x", "snapshot.pt": "s", "other.pt": "o"},
     )
-    kept = work.keep(output)
-    assert (kept.files, kept.bytes, kept.errors, kept.left_out, kept.unmatched) == (
+    report = work.keep(output)
+    assert (report.files, report.bytes, report.errors, report.left_out, report.unmatched) == (
         3,
         9,
         [],
         [],
         [],
     )
-    found = sorted(
+    paths = sorted(
         path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()
     )
-    assert found == ["out-a/ckpt.pt", "out-a/deep/log", "snapshot.pt"]
+    assert paths == ["out-a/ckpt.pt", "out-a/deep/log", "snapshot.pt"]
     assert (output / "out-a/ckpt.pt").samefile(folder / "out-a/ckpt.pt")
 
 
@@ -106,8 +106,8 @@ def test_a_file_that_cannot_be_kept_is_named_and_the_others_are_kept(
     write(tmp_path, {"output/out": "a file in place of the folder"})
     work = start(folder, "out/", "snapshot.pt")
     write(folder, {"out/ckpt.pt": "weights", "snapshot.pt": "s"})
-    kept = work.keep(tmp_path / "output")
-    assert [text.split(":")[0] for text in kept.errors] == ["out/ckpt.pt"]
+    report = work.keep(tmp_path / "output")
+    assert [text.split(":")[0] for text in report.errors] == ["out/ckpt.pt"]
     assert (tmp_path / "output/snapshot.pt").read_text() == "s"
 
 
@@ -115,8 +115,8 @@ def test_what_the_program_wrote_into_the_output_itself_stays(folder: Path, tmp_p
     write(tmp_path, {"output/snapshot.pt": "its own"})
     work = start(folder, "snapshot.pt")
     write(folder, {"snapshot.pt": "left"})
-    kept = work.keep(tmp_path / "output")
-    assert len(kept.left_out) == 1
+    report = work.keep(tmp_path / "output")
+    assert len(report.left_out) == 1
     assert (tmp_path / "output/snapshot.pt").read_text() == "its own"
 
 
@@ -139,7 +139,7 @@ def test_links_stay_links_and_none_is_followed_out_of_the_folder(
         (folder / "out" / name).symlink_to(target)
     (folder / "linked-out").symlink_to(tmp_path / "secret")
     os.mkfifo(folder / "out/pipe")
-    kept = work.keep(output)
+    report = work.keep(output)
     assert {path.name for path in (output / "out").iterdir()} == {
         "epoch2.pt",
         "last.pt",
@@ -148,7 +148,7 @@ def test_links_stay_links_and_none_is_followed_out_of_the_folder(
     assert {(output / "out" / name).readlink() for name in ("last.pt", "absolute.pt")} == {
         Path("epoch2.pt")
     }
-    assert [text.split(":")[0] for text in kept.left_out] == [
+    assert [text.split(":")[0] for text in report.left_out] == [
         "out/broken",
         "out/folder",
         "out/key",
@@ -164,7 +164,7 @@ def test_a_pattern_without_a_match_is_named(folder: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("written", "told", "keep"),
+    ("written", "message", "keep"),
     [
         (
             {"out-shakespeare/ckpt.pt": "x" * 12_000_000},
@@ -187,13 +187,13 @@ def test_a_pattern_without_a_match_is_named(folder: Path, tmp_path: Path) -> Non
     ],
 )
 def test_new_files_that_are_not_kept_are_told_with_what_would_keep_them(
-    folder: Path, written: dict[str, str], told: str, keep: str
+    folder: Path, written: dict[str, str], message: str, keep: str
 ) -> None:
     work = start(folder)
     write(folder, written)
     pronoun = "it" if len(written) == 1 else "them"
     expected = (
-        f"train.py left {told} in its working folder, which is not kept: keep: {keep} in job.yaml"
+        f"train.py left {message} in its working folder, which is not kept: keep: {keep} in job.yaml"
         f" keeps {pronoun}"
     )
     assert work.warning(PROGRAM) == expected
