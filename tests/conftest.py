@@ -70,15 +70,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     this machine.
     """
     mark_by_fixtures(items)
-    here = Path(__file__).parent
+    tests_folder = Path(__file__).parent
 
     @cache
     def position(path: Path) -> int:
-        folder = path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
+        folder = (
+            path.relative_to(tests_folder).parts[0] if path.is_relative_to(tests_folder) else ""
+        )
         return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
 
     for item in items:
-        if tempfile.gettempdir() in item.nodeid or str(here.parent) in item.nodeid:
+        if tempfile.gettempdir() in item.nodeid or str(tests_folder.parent) in item.nodeid:
             raise pytest.UsageError(f"write ids for the parameters of this test: {item.nodeid}")
     items.sort(key=lambda item: position(item.path))
 
@@ -135,8 +137,8 @@ def docker_with_image() -> Iterator[tuple[DockerClient, str]]:
     """
     from tests.support.engine import engine_and_image
 
-    with engine_and_image() as found:
-        yield found
+    with engine_and_image() as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def main() -> int:
     for name, compiled in [(name, compiled) for compiled in (False, True) for name in counters]:
         counts = counters[name](options.batch, compiled=compiled)
         name += ", compiled" * compiled
-        other, products = (
+        first, products = (
             round(moved / 1e9, 1) for moved in (counts.other_bytes, counts.product_bytes)
         )
         figures[name] = {
@@ -55,7 +55,7 @@ def main() -> int:
         }
         times = ", ".join(roofline(counts.other_bytes, options.batch))
         print(
-            f"| {name} | {counts.launches} | {other} | {products} | {len(counts.waits)} | {times} |"
+            f"| {name} | {counts.launches} | {first} | {products} | {len(counts.waits)} | {times} |"
         )
         for operation, launches in counts.by_name.most_common() if options.operations else ():
             print(
@@ -104,12 +104,12 @@ def roofline(other_bytes: int, batch: int) -> list[str]:
     from cloudtrain_trainer.hardware import peak_flops
     from cloudtrain_trainer.tasks.gpt import SIZES
 
-    found = []
+    rows = []
     for gpu, bandwidth in BYTES_PER_SECOND.items():
         products = batch * SIZES["gpt2-124m"].flops / peak_flops(gpu, "bf16")
         seconds = products + other_bytes / bandwidth
-        found.append(f"{gpu} {seconds * 1000:.0f} ms, {products / seconds:.0%}")
-    return found
+        rows.append(f"{gpu} {seconds * 1000:.0f} ms, {products / seconds:.0%}")
+    return rows
 
 
 if __name__ == "__main__":

@@ -91,28 +91,28 @@ def measure(options: argparse.Namespace) -> None:
         f" {options.rounds} rounds"
     )
     for load, flags in (TINY if options.rehearse else LOADS).items():
-        each = options.batch or (4 if options.rehearse else PER_GPU[load])
+        batch = options.batch or (4 if options.rehearse else PER_GPU[load])
         strategy = "ddp" if ranks.size > 1 else "single"
-        parsed = parse([*flags, "--batch-size", str(each * ranks.size), "--strategy", strategy, "--amp", "bf16",
+        parsed = parse([*flags, "--batch-size", str(batch * ranks.size), "--strategy", strategy, "--amp", "bf16",
                         "--epochs", "100000", "--probe-memory", "no"])  # fmt: skip
-        figures[load] = compared(ranks, parsed, each, options)
+        figures[load] = compared(ranks, parsed, batch, options)
     if ranks.rank == 0 and options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     ranks.exit()
 
 
-def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) -> dict[str, Any]:
+def compared(ranks: Any, parsed: Any, batch: int, options: argparse.Namespace) -> dict[str, Any]:
     """One load under each loop, in turns."""
     from cloudtrain_trainer import hardware
     from cloudtrain_trainer.own.task import from_options
 
     task = from_options(parsed)
     ways = {
-        "hand": by_hand(ranks, task, each, options.steps),
-        "ours": ours(ranks, task, parsed, options.steps),
+        "hand": by_hand(ranks, task, batch, options.steps),
+        "ours": with_trainer(ranks, task, parsed, options.steps),
     }
     with suppress(ImportError):
-        ways["accelerate"] = with_accelerate(ranks, task, each, options.steps)
+        ways["accelerate"] = with_accelerate(ranks, task, batch, options.steps)
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(options.rounds + 1):
         names = list(ways)
@@ -120,29 +120,29 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
             seconds = ways[name]()
             if number:  # the first round warms up
                 taken[name].append(seconds)
-    units = each * ranks.size * options.steps * (task.tokens or 1)
+    units = batch * ranks.size * options.steps * (task.tokens or 1)
     peak = hardware.peak_flops(hardware.device_name(ranks.device), "bf16") * ranks.size
     unit = "tokens" if task.tokens else task.unit
     ranks.log(
-        f"\n{parsed.task}, {each} per GPU\n| loop | {unit}/s | rate / hand's | MFU"
+        f"\n{parsed.task}, {batch} per GPU\n| loop | {unit}/s | rate / hand's | MFU"
         " |\n|---|---|---|---|"
     )
-    found: dict[str, Any] = {}
+    windows: dict[str, Any] = {}
     for name, seconds_of in taken.items():
         rate = statistics.median(units / seconds for seconds in seconds_of)
         low, middle, high = quartiles(
             [h / t for h, t in zip(taken["hand"], seconds_of, strict=True)]
         )
         mfu = rate / (task.tokens or 1) * task.flops / peak if peak else 0.0
-        found[name] = {f"{unit}_per_s": rate, "ratio": [low, middle, high], "mfu": mfu}
+        windows[name] = {f"{unit}_per_s": rate, "ratio": [low, middle, high], "mfu": mfu}
         ranks.log(
             f"| {name} | {rate:,.0f} | {middle:.3f} [{low:.3f}-{high:.3f}] |"
             f" {f'{mfu:.1%}' if mfu else '-'} |"
         )
-    return found
+    return windows
 
 
-def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
+def with_trainer(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
     from cloudtrain_trainer import strategies
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.sigterm import Stop
@@ -176,7 +176,7 @@ def advance(loop: Any) -> None:
             loop.position = type(loop.position)(loop.position.step, loop.position.epoch + 1, 0)
 
 
-def by_hand(ranks: Any, task: Any, each: int, steps: int) -> Window:
+def by_hand(ranks: Any, task: Any, batch: int, steps: int) -> Window:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -186,10 +186,10 @@ def by_hand(ranks: Any, task: Any, each: int, steps: int) -> Window:
         net = DistributedDataParallel(
             net, device_ids=[ranks.local_rank], gradient_as_bucket_view=True
         )
-    return stepping(ranks, task, net, optimizer, each, steps, lambda loss: loss.backward())
+    return stepping(ranks, task, net, optimizer, batch, steps, lambda loss: loss.backward())
 
 
-def with_accelerate(ranks: Any, task: Any, each: int, steps: int) -> Window:
+def with_accelerate(ranks: Any, task: Any, batch: int, steps: int) -> Window:
     import torch
     from accelerate import Accelerator
 
@@ -197,7 +197,7 @@ def with_accelerate(ranks: Any, task: Any, each: int, steps: int) -> Window:
     net = on_device(ranks, task)
     optimizer = torch.optim.AdamW(net.parameters(), task.lr, fused=ranks.device.type == "cuda")
     net, optimizer = accelerator.prepare(net, optimizer)
-    return stepping(ranks, task, net, optimizer, each, steps, accelerator.backward)
+    return stepping(ranks, task, net, optimizer, batch, steps, accelerator.backward)
 
 
 def on_device(ranks: Any, task: Any) -> Any:
@@ -213,7 +213,7 @@ def stepping(
     task: Any,
     net: Any,
     optimizer: Any,
-    each: int,
+    batch: int,
     steps: int,
     backward: Callable[[Any], None],
 ) -> Window:
@@ -224,7 +224,7 @@ def stepping(
 
     from cloudtrain_trainer.tasks import Draw
 
-    inputs, targets = (t.to(ranks.device) for t in task.train[Draw(0, list(range(each)))])
+    inputs, targets = (t.to(ranks.device) for t in task.train[Draw(0, list(range(batch)))])
     if task.channels_last and ranks.device.type == "cuda":
         inputs = inputs.to(memory_format=torch.channels_last)
     inputs = inputs if task.on_device is None else task.on_device(inputs)

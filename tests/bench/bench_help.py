@@ -42,7 +42,7 @@ if __name__ == '__main__':
 
 def main() -> None:
     """Print the row."""
-    given = options(rounds=40)
+    parsed = options(rounds=40)
     with workplace() as (place, env):
         text = PROGRAM.format(epilog=cli.epilog)
         text += "".join(
@@ -54,9 +54,9 @@ def main() -> None:
             Comparison("`cloudtrain --help`", "a click program's help", {"wall": 1.6, "cpu": 1.6}),
             lambda: cost([sys.executable, BIN / "cloudtrain", "--help"], env, place),
             lambda: cost([sys.executable, place / "program", "--help"], env, place),
-            given.rounds,
+            parsed.rounds,
         )
-    report([comparison], given.json)
+    report([comparison], parsed.json)
 
 
 if __name__ == "__main__":

@@ -89,37 +89,42 @@ def fill(data_dir: Path) -> None:
         (folder.path / "summary.json").write_text(line + "\n")
 
 
-def measure(place: Path, env: dict[str, str], given: argparse.Namespace) -> list[Comparison]:
+def measure(place: Path, env: dict[str, str], parsed: argparse.Namespace) -> list[Comparison]:
     """The rows: without an index, then with one."""
     data_dir = place / "data"
     fill(data_dir)
     (place / "read.py").write_text(READ)
-    ours: list[str | Path] = [sys.executable, BIN / "cloudtrain", "list", "--all"]
-    theirs: list[str | Path] = [sys.executable, place / "read.py", data_dir / "runs", str(RUNS)]
+    list_command: list[str | Path] = [sys.executable, BIN / "cloudtrain", "list", "--all"]
+    read_command: list[str | Path] = [
+        sys.executable,
+        place / "read.py",
+        data_dir / "runs",
+        str(RUNS),
+    ]
 
     def cold() -> Cost:
         (data_dir / "index.jsonl").unlink(missing_ok=True)
-        return cost(ours, env, place)
+        return cost(list_command, env, place)
 
     def reference() -> Cost:
-        return cost(theirs, env, place)
+        return cost(read_command, env, place)
 
-    what = f"`cloudtrain list --all`, {RUNS} runs"
+    label = f"`cloudtrain list --all`, {RUNS} runs"
     bars = {"wall": 1.0, "cpu": 1.0}
-    first = Comparison(f"{what}, first call (no index)", "reading one line per run", bars)
-    later = Comparison(f"{what}, later calls", "reading one line per run", bars)
+    first = Comparison(f"{label}, first call (no index)", "reading one line per run", bars)
+    later = Comparison(f"{label}, later calls", "reading one line per run", bars)
     return [
-        compare(later, lambda: cost(ours, env, place), reference, given.rounds),
-        compare(first, cold, reference, max(3, given.rounds // 2), warm_ups=1),
+        compare(later, lambda: cost(list_command, env, place), reference, parsed.rounds),
+        compare(first, cold, reference, max(3, parsed.rounds // 2), warm_ups=1),
     ]
 
 
 def main() -> None:
     """Print the rows."""
-    given = options(rounds=16)
+    parsed = options(rounds=16)
     with workplace() as (place, env):
-        found = measure(place, env, given)
-    report(found, given.json)
+        comparisons = measure(place, env, parsed)
+    report(comparisons, parsed.json)
 
 
 if __name__ == "__main__":

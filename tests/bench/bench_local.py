@@ -28,14 +28,14 @@ JOB = "name: trivial\nentrypoint: train.py\nresources: {processes: 2}\n"
 
 def main() -> None:
     """Print the row."""
-    given = options(rounds=10)
+    parsed = options(rounds=10)
     with workplace() as (place, env):
         job = place / "job"
         job.mkdir()
         (job / "job.yaml").write_text(JOB)
         (job / "train.py").write_text(SCRIPT)
         (job / "leave.py").write_text(SCRIPT + "import os\nos._exit(0)\n")
-        found = []
+        comparisons = []
         for script, how, processes, bars in (
             ("train.py", "", 2, {"wall": 0.6, "cpu": 0.55}),
             ("leave.py", ", a script that ends by os._exit", 2, {"wall": 0.6, "cpu": 0.55}),
@@ -56,16 +56,16 @@ def main() -> None:
                 str(processes),
                 script,
             ]
-            found.append(
+            comparisons.append(
                 compare(
                     Comparison(f"local run, {processes} processes{how}", "bare torchrun", bars),
                     lambda argv=submit: cost(argv, env, job),  # type: ignore[misc]
                     lambda argv=torchrun: cost(argv, env, job),  # type: ignore[misc]
-                    given.rounds,
+                    parsed.rounds,
                     warm_ups=1,
                 )
             )
-    report(found, given.json)
+    report(comparisons, parsed.json)
 
 
 if __name__ == "__main__":

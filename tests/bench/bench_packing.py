@@ -82,12 +82,12 @@ def run(files: int, rounds: int) -> dict[str, object]:
         # A file younger than this is never trusted to be unchanged; nobody plans twice within it.
         time.sleep(2.5)
 
-        def ours() -> SourceTree:
+        def pack_tree() -> SourceTree:
             tree = scan(root, None, cache)
             pack(tree, store)
             return tree
 
-        tree = ours()
+        tree = pack_tree()
         ratios: dict[str, list[tuple[float, float]]] = {"first time": [], "unchanged": []}
         seconds: dict[str, list[float]] = {"tar | gzip": [], "first time": [], "unchanged": []}
         for _ in range(rounds):
@@ -98,7 +98,7 @@ def run(files: int, rounds: int) -> dict[str, object]:
             shutil.rmtree(store)
             shutil.rmtree(cache)
             for name in ratios:
-                wall, cpu = measure(ours, resource.RUSAGE_SELF)
+                wall, cpu = measure(pack_tree, resource.RUSAGE_SELF)
                 seconds[name].append(wall)
                 ratios[name].append((wall / reference[0], cpu / reference[1]))
         reference_bytes = (place / "reference.tar.gz").stat().st_size

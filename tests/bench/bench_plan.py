@@ -39,7 +39,7 @@ MODEL = f"{IMPORTS}\nclass Model(BaseModel):\n    field: int = 1\n"
 
 def main() -> None:
     """Print the rows."""
-    given = options(rounds=30)
+    parsed = options(rounds=30)
     bars = {"wall": 1.6, "cpu": 1.6}
     with workplace() as (place, env):
         job = place / "job"
@@ -48,7 +48,7 @@ def main() -> None:
         (job / "train.py").write_text("print('hello')\n")
         (place / "imports.py").write_text(IMPORTS)
         (place / "model.py").write_text(MODEL)
-        found = [
+        comparisons = [
             compare(
                 Comparison(
                     "importing them, and a model of one field",
@@ -57,22 +57,22 @@ def main() -> None:
                 ),
                 lambda: cost([sys.executable, place / "model.py"], env, job),
                 lambda: cost([sys.executable, place / "imports.py"], env, job),
-                given.rounds,
+                parsed.rounds,
             )
         ]
         env |= AWS_ACCOUNT | AZURE_ACCOUNT
         for flags in PLANS:
             words = ["plan", "job.yaml", *flags]
             argv = [sys.executable, BIN / "cloudtrain", *words]
-            found.append(
+            comparisons.append(
                 compare(
                     Comparison(f"`cloudtrain {' '.join(words)}`", REFERENCE, bars),
                     lambda argv=argv: cost(argv, env, job),  # type: ignore[misc]
                     lambda: cost([sys.executable, place / "imports.py"], env, job),
-                    given.rounds,
+                    parsed.rounds,
                 )
             )
-    report(found, given.json)
+    report(comparisons, parsed.json)
 
 
 if __name__ == "__main__":

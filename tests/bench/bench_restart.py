@@ -74,10 +74,10 @@ def restart(
     """
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    with (place / "said").open("wb") as said:
+    with (place / "said").open("wb") as output:
         environ = {**env, "BENCH_PLACE": str(place)}
         process = subprocess.Popen(
-            argv, env=environ, cwd=job, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            argv, env=environ, cwd=job, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         try:
             if not wait_for(process, place, 2):
@@ -89,10 +89,10 @@ def restart(
             if not wait_for(process, place, 4):
                 return None
             (place / "end").touch()
-            again = {rank: when for _, rank, when in marks(place)[2:]}
-            if process.wait(LIMIT_SECONDS) != 0 or again.keys() != {0, 1}:
+            restarted = {rank: when for _, rank, when in marks(place)[2:]}
+            if process.wait(LIMIT_SECONDS) != 0 or restarted.keys() != {0, 1}:
                 return None
-            return Cost(max(again.values()) - killed, 0.0)
+            return Cost(max(restarted.values()) - killed, 0.0)
         except subprocess.TimeoutExpired:
             return None
         finally:
@@ -101,7 +101,7 @@ def restart(
 
 def main() -> None:
     """Print the rows."""
-    given = options(rounds=8)
+    parsed = options(rounds=8)
     bars = {"wall": 0.3}
     bare = Comparison("kill -9 of a rank -> training again", "bare torchrun, its successes", bars)
     cured = Comparison(bare.what, "bare torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", bars)
@@ -131,7 +131,7 @@ def main() -> None:
             bare.reference: (torchrun, env),
             cured.reference: (torchrun, {**env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
         }
-        for number in range(given.rounds):
+        for number in range(parsed.rounds):
             names = list(sides)[:: 1 if number % 2 else -1]
             took = {name: restart(*sides[name], job, place / "round") for name in names}
             shown = (
@@ -142,15 +142,15 @@ def main() -> None:
             for name, result in took.items():
                 succeeded[name] += result is not None
             for comparison in (bare, cured):
-                ours = took["ours"]
-                theirs = took[comparison.reference]
-                if ours is not None and theirs is not None:
-                    comparison.ours.append(ours)
-                    comparison.theirs.append(theirs)
+                product_times = took["ours"]
+                reference_times = took[comparison.reference]
+                if product_times is not None and reference_times is not None:
+                    comparison.ours.append(product_times)
+                    comparison.theirs.append(reference_times)
     for comparison in (bare, cured):
         for who, name in (("ours", "ours"), ("reference", comparison.reference)):
-            comparison.notes[f"{who} succeeded"] = f"{succeeded[name]} of {given.rounds}"
-    report([bare, cured], given.json)
+            comparison.notes[f"{who} succeeded"] = f"{succeeded[name]} of {parsed.rounds}"
+    report([bare, cured], parsed.json)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ optuna.create_study(sampler=sampler).optimize(run, n_trials={trials})
 
 def main() -> None:
     """Compare TPE and random search, and print the seconds of 200 and 1000 trials."""
-    given = options(rounds=5)
+    parsed = options(rounds=5)
     comparisons = []
     for sampler, trials in (("tpe", 200), ("random", 1000)):
         comparison = Comparison(
@@ -71,11 +71,11 @@ def main() -> None:
             comparison,
             lambda sampler=sampler, trials=trials: _cost_of(OURS, sampler, trials),  # type: ignore[misc]
             lambda sampler=sampler, trials=trials: _cost_of(OPTUNA, sampler, trials),  # type: ignore[misc]
-            given.rounds,
+            parsed.rounds,
             warm_ups=1,
         )
         comparisons.append(comparison)
-    report(comparisons, given.json)
+    report(comparisons, parsed.json)
 
 
 def _cost_of(program: str, sampler: str, trials: int) -> Cost:

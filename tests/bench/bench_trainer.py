@@ -86,16 +86,16 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
         "hand": loop(*by_hand(batched=True), steps),
         "hand again": loop(*by_hand(batched=True), steps),
         "hand, collating sample by sample": loop(*by_hand(batched=False), steps),
-        "ours": ours(steps),
+        "ours": with_trainer(steps),
         **ways,
     }
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         names = list(ways)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            found = ways[name]()
+            window = ways[name]()
             if number:  # the first round warms up
-                taken[name].append(found)
+                taken[name].append(window)
     if dist.get_rank() == 0:
         report(taken, steps, rounds, file)
     dist.barrier()
@@ -278,7 +278,7 @@ def with_lightning(steps: int) -> Window:
     return window
 
 
-def ours(steps: int) -> Window:
+def with_trainer(steps: int) -> Window:
     """The trainer's own loop, whole: agreeing, counting, reporting and looking at the clock
     included.
     """

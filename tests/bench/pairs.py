@@ -62,14 +62,16 @@ class Comparison:
                 cells.append("not measured")
                 continue
             low, middle, high = quartiles(self.ratios(kind))
-            ours, theirs = (
+            product, reference = (
                 statistics.median(getattr(c, kind) for c in costs)
                 for costs in (self.ours, self.theirs)
             )
             bar = self.bars[kind]
             verdict = "met" if self._is_met(kind, middle) else "missed"
             shown = "" if bar is None else f", bar {bar:.2f} {verdict}"
-            cells.append(f"{middle:.2f} [{low:.2f}-{high:.2f}]{shown} ({ours:.3f}/{theirs:.3f} s)")
+            cells.append(
+                f"{middle:.2f} [{low:.2f}-{high:.2f}]{shown} ({product:.3f}/{reference:.3f} s)"
+            )
         return f"| {self.what} | {self.reference} | {cells[0]} | {cells[1]} | {self._notes()} |"
 
     def _is_met(self, kind: str, ratio: float) -> bool | None:

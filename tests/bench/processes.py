@@ -40,11 +40,11 @@ def cost(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, limit: f
     """Run a command to its end; RuntimeError when it fails. CPU: all that it started too, to the
     last process.
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         before = _children_cpu()
         start = time.perf_counter()
         process = subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         watch = threading.Timer(limit, end_all)  # `wait(limit)` would look only every 50 ms
         watch.start()
@@ -54,9 +54,9 @@ def cost(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, limit: f
         reap_all(limit)
         cpu = _children_cpu() - before
         if code != 0:
-            said.seek(0)
+            output.seek(0)
             raise RuntimeError(
-                f"{argv} exited with code {code}: {said.read().decode(errors='replace')[-2000:]}"
+                f"{argv} exited with code {code}: {output.read().decode(errors='replace')[-2000:]}"
             )
     return Cost(wall, cpu)
 
@@ -74,8 +74,8 @@ def reap_all(limit: float) -> None:
 
 def end_all() -> None:
     """Kill and collect every process that descends from this one."""
-    while found := _descendants():
-        for pid in found:
+    while children := _descendants():
+        for pid in children:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(TimeoutError):
@@ -115,10 +115,12 @@ def _descendants() -> list[int]:
                 parents[int(folder.name)] = int(
                     (folder / "stat").read_text().rpartition(")")[2].split()[1]
                 )
-    found = {os.getpid()}
-    while new := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= new
-    return sorted(found - {os.getpid()})
+    processes = {os.getpid()}
+    while new := {
+        pid for pid, parent in parents.items() if parent in processes and pid not in processes
+    }:
+        processes |= new
+    return sorted(processes - {os.getpid()})
 
 
 if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

@@ -14,16 +14,16 @@ from tests.docker.engine import ROOT, Engine, NoEngine
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     try:
-        found = Engine()
+        docker_engine = Engine()
     except NoEngine as why:
         pytest.skip(str(why))
-    yield found
-    found.close()
+    yield docker_engine
+    docker_engine.close()
 
 
 @pytest.fixture(scope="session")
 def image(engine: Engine) -> str:
     """The tag of the CPU image as it is in the repository."""
-    done = engine.build(ROOT / "docker", "image", "REVISION=cafe")
-    assert done.returncode == 0, done.stdout[-4000:]
+    build = engine.build(ROOT / "docker", "image", "REVISION=cafe")
+    assert build.returncode == 0, build.stdout[-4000:]
     return "image"

@@ -61,9 +61,9 @@ class Engine:
 
     def do(self, *argv: str, timeout: float = 60) -> str:
         """One docker command that must succeed."""
-        done = self.call(*argv, timeout=timeout)
-        assert done.returncode == 0, done.stdout
-        return done.stdout.strip()
+        process = self.call(*argv, timeout=timeout)
+        assert process.returncode == 0, process.stdout
+        return process.stdout.strip()
 
     def build(
         self, context: Path, tag: str, *args: str, buildkit: bool = True
@@ -71,31 +71,33 @@ class Engine:
         """The image of that folder, for CPUs and on the base of these tests; a copy of docker/ is
         somebody's own.
         """
-        own = context == ROOT / "docker"
-        what = ("cpu",) if own else (str(context / "Dockerfile"), "--arg", "TORCH=cpu")
+        is_project = context == ROOT / "docker"
+        arguments = ("cpu",) if is_project else (str(context / "Dockerfile"), "--arg", "TORCH=cpu")
         argv = [
             sys.executable,
             "-m",
             "cloudtrain",
             "image",
             "build",
-            *what,
+            *arguments,
             "--tag",
             f"{self.mark}:{tag}",
         ]
         argv += [word for arg in (f"BASE_IMAGE={self.base}", *args) for word in ("--arg", arg)]
         plain = {"BUILDKIT_PROGRESS": "plain"} if buildkit else {"DOCKER_BUILDKIT": "0"}
         before = self._names()
-        done = subprocess.run(
+        process = subprocess.run(
             argv,
             env={**os.environ, **self.address, "DOCKER": self.docker, "PYTHONPATH": str(ROOT), **plain},
             cwd=context, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, check=False,
         )  # fmt: skip
-        for name in (done.stdout.strip(), *(("cloudtrain:cpu",) if own else ())):
-            if done.returncode == 0:
+        for name in (process.stdout.strip(), *(("cloudtrain:cpu",) if is_project else ())):
+            if process.returncode == 0:
                 self._named.setdefault(name, before.get(name, ""))
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stderr + done.stdout)
+        return subprocess.CompletedProcess(
+            process.args, process.returncode, process.stderr + process.stdout
+        )
 
     def image(self, tag: str) -> str:
         """The name of what `build` has made."""
@@ -103,13 +105,13 @@ class Engine:
 
     def inspect(self, name: str) -> dict[str, Any]:
         """What the engine knows of an image or a container."""
-        found: list[dict[str, Any]] = json.loads(self.do("inspect", name))
-        return found[0]
+        inspected: list[dict[str, Any]] = json.loads(self.do("inspect", name))
+        return inspected[0]
 
     def layers(self, tag: str) -> list[str]:
         """The layers of an image, lowest first."""
-        found: list[str] = self.inspect(self.image(tag))["RootFS"]["Layers"]
-        return found
+        layer_digests: list[str] = self.inspect(self.image(tag))["RootFS"]["Layers"]
+        return layer_digests
 
     @contextmanager
     def container(self, tag: str, *argv: str, options: tuple[str, ...] = ()) -> Iterator[str]:
@@ -129,8 +131,8 @@ class Engine:
 
     def left(self) -> str:
         """Containers and images of these tests that are still there."""
-        kept = self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}")
-        return kept + self.do("images", "--quiet", self.mark)
+        containers = self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}")
+        return containers + self.do("images", "--quiet", self.mark)
 
     def _names(self) -> dict[str, str]:
         """The images of this machine that `cloudtrain image build` has named."""
@@ -167,9 +169,9 @@ def _client() -> str:
     """A client that reaches an engine and has BuildKit: several may be installed, and the first may
     lack it.
     """
-    found = dict.fromkeys(path for path in (shutil.which("docker"), "/usr/bin/docker") if path)
+    paths = dict.fromkeys(path for path in (shutil.which("docker"), "/usr/bin/docker") if path)
     why = "no docker client is installed"
-    for path in found:
+    for path in paths:
         if not Path(path).exists():
             continue
         result = subprocess.run(

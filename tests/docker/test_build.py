@@ -72,34 +72,34 @@ def test_a_change_of_train_rebuilds_no_layer_of_packages(
     engine: Engine, image: str, context: Path
 ) -> None:
     (context / "train").write_text((context / "train").read_text() + f"# {uuid.uuid4()}\n")
-    done = engine.build(context, "changed")
-    assert done.returncode == 0, done.stdout
+    build = engine.build(context, "changed")
+    assert build.returncode == 0, build.stdout
     before = engine.layers(image)
     after = engine.layers("changed")
     assert before[:-2] == after[:-2], "all but `train` and its mode"
     assert before[-2:] != after[-2:]
-    assert steps(done.stdout), done.stdout
+    assert steps(build.stdout), build.stdout
 
 
 def test_what_the_build_does_not_see_changes_nothing(
     engine: Engine, image: str, context: Path
 ) -> None:
-    done = engine.build(
+    build = engine.build(
         context, "before", "REVISION=cafe"
     )  # a copy of the folder: the image has a trainer besides
-    assert done.returncode == 0, done.stdout
+    assert build.returncode == 0, build.stdout
     (context / "README.md").write_text("changed")
     (context / "id_rsa").write_text("a key that lay about")
-    done = engine.build(context, "same", "REVISION=cafe")
-    assert done.returncode == 0, done.stdout
+    build = engine.build(context, "same", "REVISION=cafe")
+    assert build.returncode == 0, build.stdout
     assert engine.layers("same") == engine.layers("before")
-    assert steps(done.stdout) == {}
+    assert steps(build.stdout) == {}
 
 
 def test_a_package_that_is_not_what_it_was_is_refused(engine: Engine, context: Path) -> None:
     lock = (context / "requirements.txt").read_text()
-    head, mark, rest = lock.partition("jmespath==")
-    lines = rest.split("\n")
+    head, mark, tail = lock.partition("jmespath==")
+    lines = tail.split("\n")
     wrong = "    --hash=sha256:" + "0" * 64
     changed = [
         wrong + (" \\" if line.endswith("\\") else "") if "--hash" in line else line
@@ -108,16 +108,16 @@ def test_a_package_that_is_not_what_it_was_is_refused(engine: Engine, context: P
     (context / "requirements.txt").write_text(
         "\n".join([head + mark + changed[0], *changed[1:], *lines[3:]])
     )
-    done = engine.build(context, "wrong")
-    assert done.returncode != 0
-    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stdout
+    build = engine.build(context, "wrong")
+    assert build.returncode != 0
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in build.stdout
 
 
 def test_the_classic_builder_builds_it_too(engine: Engine, context: Path) -> None:
-    done = engine.build(context, "old", buildkit=False)
-    if "buildx" in done.stdout and done.returncode != 0:
+    build = engine.build(context, "old", buildkit=False)
+    if "buildx" in build.stdout and build.returncode != 0:
         pytest.skip("this engine has no other builder than BuildKit")
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert build.returncode == 0, build.stdout[-4000:]
     assert engine.inspect(engine.image("old"))["Config"]["Cmd"] == ["train"]
     assert (
         engine.run("old", "which", "train", options=("--network", "none")) == "/usr/local/bin/train"
@@ -129,23 +129,23 @@ COMPILED = "import torch; print(torch.compile(lambda x: (x * 2).sum())(torch.one
 
 @pytest.mark.thorough
 def test_torch_compiles_where_a_compiler_was_asked_for(engine: Engine, image: str) -> None:
-    done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=1")
-    assert done.returncode == 0, done.stdout
+    build = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=1")
+    assert build.returncode == 0, build.stdout
     alone = ("--network", "none", "--hostname", "localhost")
     assert (
         engine.run("compiler", "python3", "-c", COMPILED, options=alone).splitlines()[-1] == "6.0"
     )
     assert engine.run("compiler", "bash", "-c", "ls /var/lib/apt/lists", options=alone) == ""
     shared = [
-        one == other
-        for one, other in zip(engine.layers(image), engine.layers("compiler"), strict=True)
+        one == second
+        for one, second in zip(engine.layers(image), engine.layers("compiler"), strict=True)
     ]
     assert shared == [True] * (len(shared) - 4) + [False] * 4, (
         "the large ones are stored and pulled once"
     )
-    done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=yes")
-    assert done.returncode != 0
-    assert "WITH_COMPILER is yes: expected 0 or 1" in done.stdout
+    build = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=yes")
+    assert build.returncode != 0
+    assert "WITH_COMPILER is yes: expected 0 or 1" in build.stdout
 
 
 def with_efa(url: str, digest: str) -> list[str]:
@@ -157,23 +157,24 @@ def test_efa_is_refused_without_its_checksum_and_with_another(
     engine: Engine, image: str, efa: tuple[str, str]
 ) -> None:
     for digest, message in (("", "WITH_EFA=1 needs EFA_SHA256"), ("0" * 64, "efa.tar.gz: FAILED")):
-        done = engine.build(ROOT / "docker", "efa", *with_efa(efa[0], digest))
-        assert done.returncode != 0
-        assert message in done.stdout
-    done = engine.build(ROOT / "docker", "efa", "WITH_EFA=yes")
-    assert done.returncode != 0
-    assert "WITH_EFA is yes: expected 0 or 1" in done.stdout
+        build = engine.build(ROOT / "docker", "efa", *with_efa(efa[0], digest))
+        assert build.returncode != 0
+        assert message in build.stdout
+    build = engine.build(ROOT / "docker", "efa", "WITH_EFA=yes")
+    assert build.returncode != 0
+    assert "WITH_EFA is yes: expected 0 or 1" in build.stdout
 
 
 def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
     engine: Engine, image: str, efa: tuple[str, str]
 ) -> None:
-    done = engine.build(ROOT / "docker", "efa", *with_efa(*efa))
-    assert done.returncode == 0, done.stdout
+    build = engine.build(ROOT / "docker", "efa", *with_efa(*efa))
+    assert build.returncode == 0, build.stdout
     # All but the last layers are those of the image without it: the large ones are stored and
     # pulled once.
     shared = [
-        one == other for one, other in zip(engine.layers(image), engine.layers("efa"), strict=True)
+        one == second
+        for one, second in zip(engine.layers(image), engine.layers("efa"), strict=True)
     ]
     assert shared == [True] * (len(shared) - 3) + [False] * 3
     called = engine.run("efa", "cat", "/opt/amazon/efa/called")
@@ -197,8 +198,8 @@ def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
             "cp", str(ENTRYPOINTS / "cloudtrain_launcher" / "host.py"), f"{name}:/opt/host.py"
         )
         engine.do("start", "--attach", name)
-    left = (
+    leftovers = (
         "ls -d /opt/amazon/openmpi* /etc/profile.d/*efa* /tmp/* /var/lib/apt/lists/* 2>/dev/null ||"
         " true"
     )
-    assert engine.run("efa", "bash", "-c", left) == ""
+    assert engine.run("efa", "bash", "-c", leftovers) == ""

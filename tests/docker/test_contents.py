@@ -46,8 +46,8 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def inside(engine: Engine, image: str) -> dict[str, object]:
     output = engine.run(image, "python3", "-c", QUESTION, *PROGRAMS, options=("--network", "none"))
-    found: dict[str, object] = json.loads(output)
-    return found
+    document: dict[str, object] = json.loads(output)
+    return document
 
 
 def test_no_compiler_no_server_no_key_no_cache_is_left_behind(inside: dict[str, object]) -> None:
@@ -81,12 +81,12 @@ def test_both_clouds_find_the_python_of_the_image(
     environment = inside["environment"]
     assert isinstance(environment, dict)
     assert environment["PATH"].startswith("/opt/venv/bin:")
-    wanted = {
+    expected = {
         "PYTHONUNBUFFERED": "1",
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
-    assert environment.items() >= wanted.items()
+    assert environment.items() >= expected.items()
     # SageMaker names a program of its own; Azure ML's is a line of shell.
     code = "import sys, torch; print(sys.prefix)"
     offline = ("--network", "none")

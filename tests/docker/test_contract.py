@@ -45,9 +45,9 @@ def test_two_processes_of_a_user_s_program_form_one_process_group(
         engine.do("cp", f"{base}/.", f"{name}:/opt/ml")
         log = engine.do("start", "--attach", name, timeout=RUN_SECONDS)
         engine.do("cp", f"{name}:/opt/ml/output/data", str(tmp_path / "data"))
-    seen = [json.loads((tmp_path / f"data/seen-{rank}.json").read_text()) for rank in (0, 1)]
-    assert [(s["rank"], s["size"], s["total"]) for s in seen] == [(0, 2, 3.0), (1, 2, 3.0)]
-    assert {s["launcher"] for s in seen} == {"1"}, (
+    reports = [json.loads((tmp_path / f"data/seen-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [(s["rank"], s["size"], s["total"]) for s in reports] == [(0, 2, 3.0), (1, 2, 3.0)]
+    assert {s["launcher"] for s in reports} == {"1"}, (
         "nothing stands between the engine and the launcher"
     )
     assert events(log)[-1]["outcome"] == "succeeded"
@@ -95,11 +95,11 @@ def test_what_went_wrong_is_in_the_failure_file_and_the_exit_code(
     )  # by which it knows SageMaker
     with engine.container(image, options=OFFLINE) as name:  # `train` is what it does unasked
         engine.do("cp", f"{tmp_path}/ml/.", f"{name}:/opt/ml")
-        done = engine.call("start", "--attach", name, timeout=RUN_SECONDS)
+        started = engine.call("start", "--attach", name, timeout=RUN_SECONDS)
         engine.do("cp", f"{name}:/opt/ml/output/failure", str(tmp_path / "failure"))
-    assert done.returncode == 1
+    assert started.returncode == 1
     assert "source.tar.gz is missing" in (tmp_path / "failure").read_text()
-    assert "Traceback" not in done.stdout
+    assert "Traceback" not in started.stdout
 
 
 def await_log(engine: Engine, name: str, text: str, times: int = 1) -> None:

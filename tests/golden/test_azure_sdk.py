@@ -91,15 +91,15 @@ def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path
     request = golden(case, tmp_path)
     sent = body_of(loaded(request))["properties"]
     modes = {"download": "Download", "ro_mount": "ReadOnlyMount"}
-    wanted = {
+    expected = {
         name: (item["type"], modes[item["mode"]], re.sub("^azureml:(?!//)", "", item["path"]))
         for name, item in request["inputs"].items()
     }
-    found = {
+    actual = {
         name: (item["jobInputType"], item["mode"], item["uri"])
         for name, item in sent["inputs"].items()
     }
-    assert found == wanted
+    assert actual == expected
     assert sent["environmentVariables"] == request["environment_variables"]
     assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
         name: item["path"] for name, item in request["outputs"].items()

@@ -21,6 +21,6 @@ def test_a_job_with_a_sweep_is_sent_as_one_without(case: str) -> None:
     plain = plan_of(provider, text)
     swept = plan_of(provider, text + SWEEP)
     assert swept.spec.sweep is not None
-    one, other = (get_provider(provider).render(plan) for plan in (plain, swept))
-    assert one.document == other.document
-    assert one.job.to_json() == other.job.to_json()
+    one, second = (get_provider(provider).render(plan) for plan in (plain, swept))
+    assert one.document == second.document
+    assert one.job.to_json() == second.job.to_json()

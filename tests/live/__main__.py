@@ -71,7 +71,7 @@ class Account:
 
         `data`: the folder of its records.
         """
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "cloudtrain", *arguments],
             cwd=self.folder / "job",
             env=self.environment
@@ -84,13 +84,13 @@ class Account:
             text=True,
             check=False,
         )
-        if done.returncode != code:
-            said = (done.stderr or done.stdout).strip()[-2000:]
+        if process.returncode != code:
+            output = (process.stderr or process.stdout).strip()[-2000:]
             raise NotSeen(
-                f"cloudtrain {' '.join(arguments)} ended with {done.returncode}, not"
-                f" {code}:\n{said}"
+                f"cloudtrain {' '.join(arguments)} ended with {process.returncode}, not"
+                f" {code}:\n{output}"
             )
-        return done.stdout + done.stderr
+        return process.stdout + process.stderr
 
     def submit(self, *arguments: str, code: int = 0) -> str:
         """Submit within the budget."""
@@ -101,16 +101,16 @@ class Account:
 
     def status(self, run: str) -> dict[str, Any]:
         """`cloudtrain status --json`."""
-        found: dict[str, Any] = json.loads(self.run("status", run, "--json"))
-        return found
+        document: dict[str, Any] = json.loads(self.run("status", run, "--json"))
+        return document
 
-    def wait_until(self, run: str, seen: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def wait_until(self, run: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Look again until the status is such; `NotSeen` if the run ends before. The job's own
         limits end it.
         """
         while True:
             status = self.status(run)
-            if seen(status):
+            if condition(status):
                 return status
             if status["state"] in ("succeeded", "failed", "stopped", "damaged"):
                 raise NotSeen(f"{run} {status['state']} before that was seen")
@@ -160,12 +160,13 @@ def a_failure_names_its_rank(account: Account) -> str:
     """a job that fails on its second node ends with exit code 1, and the report names rank and
     reason
     """
-    said = account.submit("failing.yaml", "--run-id", "live-failing", code=1)
+    output = account.submit("failing.yaml", "--run-id", "live-failing", code=1)
     line = next(
-        (line.strip() for line in said.splitlines() if "raised ValueError: as asked" in line), None
+        (line.strip() for line in output.splitlines() if "raised ValueError: as asked" in line),
+        None,
     )
     if line is None:
-        raise NotSeen(f"the report is:\n{said[-2000:]}")
+        raise NotSeen(f"the report is:\n{output[-2000:]}")
     return line
 
 
@@ -257,7 +258,7 @@ def main(argv: list[str]) -> int:
     for row in rows:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     print(f"\nThe runs and what was fetched are in {folder}.", file=sys.stderr)
-    return 0 if all(seen == "yes" for _, seen, _ in rows) else 1
+    return 0 if all(passed == "yes" for _, passed, _ in rows) else 1
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def facts_not_seen(
 
 def test_nothing_is_started_without_the_word_of_a_person() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CLOUDTRAIN_LIVE"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.live", "aws"],
         cwd=ROOT,
         env=environment,
@@ -67,5 +67,5 @@ def test_nothing_is_started_without_the_word_of_a_person() -> None:
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert done.returncode == 2
-    assert "set CLOUDTRAIN_LIVE=aws" in done.stderr
+    assert process.returncode == 2
+    assert "set CLOUDTRAIN_LIVE=aws" in process.stderr

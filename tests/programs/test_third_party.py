@@ -88,7 +88,7 @@ def world_sizes(cli: CommandLine) -> list[int]:
 
 def losses(cli: CommandLine, program: Program) -> list[float]:
     """Train under each layout as one world; the losses at the end."""
-    found = []
+    metrics = []
     for layout, flags in LAYOUTS.items():
         result = cli.run("submit", *flags)
         assert result.code == 0, f"{layout}: {result.err}{cli.run('logs', 'last').out[-3000:]}"
@@ -98,8 +98,8 @@ def losses(cli: CommandLine, program: Program) -> list[float]:
         assert (cli.run_folder(status["run"]) / program.leaves).exists(), layout
         final = re.findall(r"final loss ([0-9.]+)", cli.run("logs", "last").out)
         assert len(final) == 1, f"{layout}: one rank prints it"
-        found.append(float(final[0]))
-    return found
+        metrics.append(float(final[0]))
+    return metrics
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

@@ -50,7 +50,7 @@ def test_no_other_module_opens_a_file_for_reading() -> None:
 
 def test_every_exception_still_reads_a_file() -> None:
     names = {name for name, _ in unbounded_reads()}
-    unused = [each for each in UNBOUNDED if not any(name.startswith(each) for name in names)]
+    unused = [call for call in UNBOUNDED if not any(name.startswith(call) for name in names)]
     assert unused == []
 
 
@@ -98,7 +98,7 @@ def test_the_rule_knows_the_ways_to_open_a_file() -> None:
         "p.read_text()",
         "Path(p).read_bytes()",
     ]
-    others = [
+    remaining = [
         "open(p, 'w')",
         "p.open('ab')",
         "os.open(p, 0)",
@@ -106,7 +106,7 @@ def test_the_rule_knows_the_ways_to_open_a_file() -> None:
         "self._opener.open(request)",
     ]
     assert [_opens_for_reading(_call(text)) for text in reads] == [True] * len(reads)
-    assert [_opens_for_reading(_call(text)) for text in others] == [False] * len(others)
+    assert [_opens_for_reading(_call(text)) for text in remaining] == [False] * len(remaining)
 
 
 def _call(text: str) -> ast.Call:

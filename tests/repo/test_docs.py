@@ -82,7 +82,7 @@ ARCHITECTURE = DOCS / "architecture.md"
 def folders_of(*parents: str) -> set[str]:
     """The folders right below these, without hidden ones and those that git ignores."""
     ignored = [".*/", *(ROOT / ".gitignore").read_text().split()]
-    found = {
+    unlisted = {
         f"{parent}{path.name}/"
         for parent in parents
         for path in (ROOT / parent).iterdir()
@@ -90,7 +90,7 @@ def folders_of(*parents: str) -> set[str]:
     }
     return {
         name
-        for name in found
+        for name in unlisted
         if not any(fnmatch(f"{Path(name).name}/", pattern) for pattern in ignored)
     }
 

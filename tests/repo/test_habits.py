@@ -16,16 +16,16 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 def recipe(target: str) -> list[str]:
     """The commands of a target, with the folder of its programs written out."""
-    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert found, f"there is no target {target}"
-    return [line.strip().replace("$(BIN)", ".venv/bin") for line in found[1].splitlines()]
+    match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert match, f"there is no target {target}"
+    return [line.strip().replace("$(BIN)", ".venv/bin") for line in match[1].splitlines()]
 
 
 def hooks() -> list[dict[str, Any]]:
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert local["repo"] == "local", "a hook of another repository would be fetched"
-    found: list[dict[str, Any]] = local["hooks"]
-    return found
+    local_hooks: list[dict[str, Any]] = local["hooks"]
+    return local_hooks
 
 
 def test_the_hooks_run_the_commands_of_make_and_fetch_nothing() -> None:

@@ -33,19 +33,19 @@ def instructions(name: str) -> list[str]:
 
 
 def pins(lock: str) -> dict[str, str]:
-    found = re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", (DOCKER / lock).read_text(), re.MULTILINE)
-    return dict(found)
+    versions = re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", (DOCKER / lock).read_text(), re.MULTILINE)
+    return dict(versions)
 
 
 def test_hadolint_finds_nothing() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [tool("hadolint"), str(DOCKER / "Dockerfile")], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout
+    assert process.returncode == 0, process.stdout
 
 
 def test_shellcheck_finds_nothing() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [tool("shellcheck"), *SCRIPTS],
         cwd=ROOT,
         capture_output=True,
@@ -53,7 +53,7 @@ def test_shellcheck_finds_nothing() -> None:
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
+    assert process.returncode == 0, process.stdout
     assert all((ROOT / script).stat().st_mode & 0o111 for script in (*SCRIPTS, "docker/train"))
 
 
@@ -80,22 +80,22 @@ def test_the_base_is_an_argument_with_a_version() -> None:
 
 def test_what_it_copies_is_there_and_is_all_that_the_build_sees() -> None:
     copied = [source for line in instructions("COPY") for source in line.split()[:-1]]
-    wanted = {
+    names = {
         name
         for source in copied
         for name in (source.replace("${TORCH}", torch) for torch in ("cpu", "cuda"))
     }
-    payload = {name for name in wanted if name.endswith("*")}
+    payload = {name for name in names if name.endswith("*")}
     assert payload == {"payload.tar*"}, "a pattern: it may be missing where nobody has packed it"
-    assert all((DOCKER / name).is_file() for name in wanted - payload)
-    ignored, *seen = [
+    assert all((DOCKER / name).is_file() for name in names - payload)
+    ignored, *included = [
         line
         for line in (DOCKER / ".dockerignore").read_text().split("\n")
         if line and line[0] != "#"
     ]
     assert ignored == "*"
-    assert {line.removeprefix("!") for line in seen} == {name.rstrip("*") for name in wanted}
-    assert {*_CONTEXT} == {*wanted - payload, "Dockerfile"}
+    assert {line.removeprefix("!") for line in included} == {name.rstrip("*") for name in names}
+    assert {*_CONTEXT} == {*names - payload, "Dockerfile"}
 
 
 def test_train_is_what_it_runs_and_nothing_stands_before_it() -> None:
@@ -149,13 +149,13 @@ def test_the_image_has_what_every_task_of_the_trainer_imports() -> None:
         "optional-dependencies"
     ]
     named = {re.split(r"[^\w.-]", line)[0] for extra in EXTRAS for line in extras[extra]}
-    wanted = {
+    lines = {
         line.split()[0]
         for line in (DOCKER / "requirements.in").read_text().splitlines()
         if line[0] != "#"
     }
-    assert wanted == named - {"cloudtrain", "torch"} | {"boto3"}
-    assert wanted < pins("requirements.txt").keys()
+    assert lines == named - {"cloudtrain", "torch"} | {"boto3"}
+    assert lines < pins("requirements.txt").keys()
 
 
 def test_without_root_there_is_no_engine_and_the_reason_is_given(tmp_path: Path) -> None:
@@ -165,12 +165,12 @@ def test_without_root_there_is_no_engine_and_the_reason_is_given(tmp_path: Path)
     (tmp_path / "docker").chmod(0o755)
     tmp_path.chmod(0o755)
     argv = [".ci/engine", "start"]
-    done = subprocess.run(
+    process = subprocess.run(
         argv, cwd=ROOT, env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin"}, user=65534, capture_output=True,
         text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == "engine: none is running, and only root can start one\n"
+    assert process.returncode == 1
+    assert process.stderr == "engine: none is running, and only root can start one\n"
 
 
 def test_the_engine_is_found_where_the_path_has_no_sbin(tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_the_engine_is_found_where_the_path_has_no_sbin(tmp_path: Path) -> None:
     # in a trace.
     argv = ["bash", "-x", ".ci/engine", "stop"]
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUDTRAIN_ENGINE_DIR": str(tmp_path / "state")}
-    done = subprocess.run(
+    process = subprocess.run(
         argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
-    assert done.returncode == 0, done.stderr
-    paths = re.findall(r"^\+ PATH=(.*)$", done.stderr, re.MULTILINE)
+    assert process.returncode == 0, process.stderr
+    paths = re.findall(r"^\+ PATH=(.*)$", process.stderr, re.MULTILINE)
     assert paths
     assert {"/usr/sbin", "/sbin"} <= set(paths[-1].split(":"))

@@ -23,14 +23,14 @@ def loaded_after(code: str, *path: str) -> set[str]:
     script = (
         f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
         check=True,
     )
-    return {name.partition(".")[0] for name in done.stderr.split()}
+    return {name.partition(".")[0] for name in process.stderr.split()}
 
 
 def of_providers(*modules: str) -> str:
@@ -89,13 +89,13 @@ assert set(started) == {{"git"}}, started
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
     folder = ROOT / "entrypoints"
-    own = {"cloudtrain_launcher", "cloudtrain_job"}
+    packages = {"cloudtrain_launcher", "cloudtrain_job"}
     before = loaded_after("pass")
     for module in ("launch", "worker", "agent"):
         loaded = (
             loaded_after(f"import cloudtrain_launcher.{module}", str(folder), str(folder / "job"))
             - before
-            - own
+            - packages
         )
         assert loaded <= set(sys.stdlib_module_names), module
 
@@ -130,14 +130,14 @@ MAX_CHAIN = 12
 
 def imported_modules(module: str, sources: dict[str, str]) -> set[str]:
     """The modules of `sources` that a module imports when it is imported itself."""
-    found = set()
+    imported = set()
     for node in ast.parse(sources[module]).body:
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in sources else str(node.module) for name in names}
+            imported |= {name if name in sources else str(node.module) for name in names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & sources.keys() - {module}
+            imported |= {alias.name for alias in node.names}
+    return imported & sources.keys() - {module}
 
 
 def test_chains_of_imports_are_short() -> None:

@@ -68,7 +68,7 @@ def test_an_installed_wheel_finds_its_payload_without_the_checkout(
     code = "from cloudtrain.bundle import payload_files\nfiles = payload_files()\n"
     code += "print(files['cloudtrain_launcher/launch.py'], len(files))"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         env=env,
@@ -77,7 +77,7 @@ def test_an_installed_wheel_finds_its_payload_without_the_checkout(
         check=True,
         timeout=HANG_SECONDS,
     )
-    assert done.stdout.startswith(
+    assert process.stdout.startswith(
         str(
             tmp_path
             / "cloudtrain"
@@ -87,4 +87,4 @@ def test_an_installed_wheel_finds_its_payload_without_the_checkout(
             / "launch.py"
         )
     )
-    assert int(done.stdout.split()[-1]) > 15
+    assert int(process.stdout.split()[-1]) > 15

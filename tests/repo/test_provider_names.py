@@ -60,10 +60,14 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def test_a_provider_is_known_by_name_in_its_own_folder_only() -> None:
-    found = set()
+    names = set()
     for path in PACKAGE.rglob("*.py"):
         inside = path.relative_to(PACKAGE)
-        own = inside.parts[1] if inside.parts[0] == "providers" and len(inside.parts) > 2 else ""
-        found |= {(inside.as_posix(), text) for text in texts(path) if OWN.get(text, own) != own}
-    assert sorted(found - EXPLAINED.keys()) == []
-    assert sorted(EXPLAINED.keys() - found) == [], "explained, and there no more"
+        provider = (
+            inside.parts[1] if inside.parts[0] == "providers" and len(inside.parts) > 2 else ""
+        )
+        names |= {
+            (inside.as_posix(), text) for text in texts(path) if OWN.get(text, provider) != provider
+        }
+    assert sorted(names - EXPLAINED.keys()) == []
+    assert sorted(EXPLAINED.keys() - names) == [], "explained, and there no more"

@@ -163,10 +163,10 @@ def parse(
     """Hold words against a command's options and arguments, as click does before it runs one."""
     context = command.make_context(name, list(words), parent=parent)
     if isinstance(command, click.Group):
-        rest = [*context._protected_args, *context.args]
-        found = command.get_command(context, rest[0])
-        assert found is not None, rest[0]
-        parse(found, rest[0], rest[1:], context)
+        arguments = [*context._protected_args, *context.args]
+        subcommand = command.get_command(context, arguments[0])
+        assert subcommand is not None, arguments[0]
+        parse(subcommand, arguments[0], arguments[1:], context)
 
 
 def test_every_local_command_of_the_readmes_tour_is_explained_in_getting_started() -> None:

@@ -79,7 +79,7 @@ def test_what_hangs_or_loops_fails_by_name_and_the_others_run(tmp_path: Path) ->
     ]
     argv += ["-o", f"timeout={HANG_SECONDS}", "-o", "timeout_method=signal", "test_here.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    done = subprocess.run(
+    process = subprocess.run(
         argv,
         cwd=tmp_path,
         env=env,
@@ -88,13 +88,13 @@ def test_what_hangs_or_loops_fails_by_name_and_the_others_run(tmp_path: Path) ->
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert "FAILED test_here.py::test_waits - Failed: Timeout (>1.0s)" in done.stdout
+    assert "FAILED test_here.py::test_waits - Failed: Timeout (>1.0s)" in process.stdout
     assert (
         "FAILED test_here.py::test_loops - Failed: test_here.py::test_loops has taken 1 s of CPU"
-        " time" in done.stdout
+        " time" in process.stdout
     )
     assert (
         "ERROR test_here.py::test_leaves_the_loop_to_another - Failed: took 2 s of CPU time with"
-        " its processes" in done.stdout
+        " its processes" in process.stdout
     )
-    assert "2 failed, 2 passed" in done.stdout, "no worker was lost, and the innocent ran"
+    assert "2 failed, 2 passed" in process.stdout, "no worker was lost, and the innocent ran"

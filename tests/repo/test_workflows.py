@@ -42,8 +42,8 @@ def workflow(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
-    return found
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    return document
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def test_there_are_workflows_of_both_kinds() -> None:
 
 
 def test_zizmor_finds_nothing() -> None:
-    done = run(
+    process = run(
         tool("zizmor"),
         "--offline",
         "--quiet",
@@ -72,15 +72,15 @@ def test_zizmor_finds_nothing() -> None:
         ".github",
         *map(str, TO_COPY),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_github_accepts_the_workflows() -> None:
     files = {"vendor.github-workflows": WORKFLOWS, "vendor.github-actions": ACTIONS}
     files["vendor.dependabot"] = [ROOT / ".github/dependabot.yml"]
     for schema, paths in files.items():
-        done = run(tool("check-jsonschema"), "--builtin-schema", schema, *map(str, paths))
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = run(tool("check-jsonschema"), "--builtin-schema", schema, *map(str, paths))
+        assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> None:
@@ -128,16 +128,16 @@ def test_scripts_are_shell_that_shellcheck_likes(path: Path, tmp_path: Path) -> 
             script = tmp_path / "step.sh"
             script.write_text(f"#!/bin/bash -e\n{step['run']}")
             # The environment that GitHub gives is not assigned in the script.
-            done = run(tool("shellcheck"), "--exclude", "SC2154", str(script))
-            assert done.returncode == 0, done.stdout
+            process = run(tool("shellcheck"), "--exclude", "SC2154", str(script))
+            assert process.returncode == 0, process.stdout
             assert "${{" not in step["run"]
 
 
 def test_scripts_of_actions_are_shell_that_shellcheck_likes() -> None:
     scripts = sorted((ROOT / ".github/actions").glob("*/*.sh"))
     assert scripts
-    done = run(tool("shellcheck"), *map(str, scripts))
-    assert done.returncode == 0, done.stdout
+    process = run(tool("shellcheck"), *map(str, scripts))
+    assert process.returncode == 0, process.stdout
 
 
 def test_a_job_that_may_ask_for_a_token_installs_by_the_setup_action_alone() -> None:
@@ -193,25 +193,25 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    given = {
+    environment = {
         "RUNNER_TEMP": str(tmp_path),
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "JOB": "my job.yaml",
     }
-    given |= {
+    environment |= {
         "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "bearer",
         "ACTIONS_ID_TOKEN_REQUEST_URL": "https://github/?v=1",
     }
     named = [name for name in submit["env"] if name.endswith("TOKEN_FILE")]
-    given |= {"SET": "args.epochs=3; echo no", named[0]: str(tmp_path / "token")}
-    done = subprocess.run(
+    environment |= {"SET": "args.epochs=3; echo no", named[0]: str(tmp_path / "token")}
+    process = subprocess.run(
         ["bash", "-e", "-c", submit["run"]],
-        env=given,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "token").read_text() == "the-token"
     assert (tmp_path / "token").stat().st_mode & 0o077 == 0
     audience = {
@@ -223,7 +223,7 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
         in (tmp_path / "asked").read_text().splitlines()
     )
     provider = path.stem.rpartition("-")[2]
-    wanted = [
+    expected = [
         "submit",
         "my job.yaml",
         "--provider",
@@ -232,7 +232,7 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
         "--set",
         "args.epochs=3; echo no",
     ]
-    assert (tmp_path / "arguments").read_text().splitlines() == wanted
+    assert (tmp_path / "arguments").read_text().splitlines() == expected
 
 
 def test_ci_runs_what_a_person_runs() -> None:

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def tool(name: str) -> str:
     """Where that program is: beside this Python, or on the PATH."""
-    found = shutil.which(
+    path = shutil.which(
         name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     )
-    if found is None:
+    if path is None:
         raise RuntimeError(f"{name} is not installed: make test installs it")
-    return found
+    return path

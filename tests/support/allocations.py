@@ -49,8 +49,8 @@ class Allocations:
         traceback: TracebackType | None,
     ) -> None:
         self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        found: Any = self._profile.kineto_results
-        noted = sorted(_totals(found.experimental_event_tree()))
+        kineto_results: Any = self._profile.kineto_results
+        noted = sorted(_totals(kineto_results.experimental_event_tree()))
         earlier = (
             noted[0][1] - noted[0][2] if noted else 0
         )  # of what was measured before in this process
@@ -60,12 +60,12 @@ class Allocations:
         """The most bytes in each interval, the first before the first mark."""
         borders = [0, *self._marks, 1 << 63]
         before = 0
-        found = []
+        allocations = []
         for first, last in pairwise(borders):
             inside = [total for at, total in self.sums if first <= at < last]
-            found.append(max([before, *inside]))
+            allocations.append(max([before, *inside]))
             before = inside[-1] if inside else before
-        return found
+        return allocations
 
     def at_marks(self) -> list[int]:
         """The bytes that there were at each mark."""

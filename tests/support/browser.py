@@ -113,11 +113,11 @@ class Browser:
         while b"\0" not in self._unread:
             if not select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError(f"Chromium has not answered for {HANG_SECONDS} s")
-            if not (found := os.read(self._from, 1 << 20)):
+            if not (data := os.read(self._from, 1 << 20)):
                 raise ChildProcessError(
                     f"Chromium has ended, with exit code {self._process.wait()}"
                 )
-            self._unread += found
+            self._unread += data
         line, _, self._unread = self._unread.partition(b"\0")
         message = json.loads(line)
         if page := self._pages.get(message.get("sessionId", "")):
@@ -176,11 +176,11 @@ class Page:
         """What an expression of JavaScript is in this page, as JSON; of a promise what it resolves
         to.
         """
-        found = self.call(
+        result = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in found, _told(found["exceptionDetails"])
-        return found["result"].get("value")
+        assert "exceptionDetails" not in result, _describe(result["exceptionDetails"])
+        return result["result"].get("value")
 
     def html(self) -> str:
         """The document as it is now, after its scripts have run."""
@@ -203,10 +203,10 @@ class Page:
                 self._loaded = True
             case "Runtime.consoleAPICalled" if parameters["type"] in ("error", "warning", "assert"):
                 self.errors.append(
-                    " ".join(str(each.get("value", each)) for each in parameters["args"])
+                    " ".join(str(arg.get("value", arg)) for arg in parameters["args"])
                 )
             case "Runtime.exceptionThrown":
-                self.errors.append(_told(parameters["exceptionDetails"]))
+                self.errors.append(_describe(parameters["exceptionDetails"]))
             case "Log.entryAdded" if parameters["entry"]["level"] in ("error", "warning"):
                 self.errors.append(parameters["entry"]["text"])
             case "Network.requestWillBeSent":
@@ -215,7 +215,7 @@ class Page:
                     self.fetched.append(url)
 
 
-def _told(details: Any) -> str:
+def _describe(details: Any) -> str:
     """An error of a script in words."""
     return str(details.get("exception", {}).get("description") or details["text"])
 

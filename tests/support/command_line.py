@@ -129,8 +129,8 @@ class CommandLine:
         path = self.run_folder(run) / "events.jsonl"
         with path.open("rb") if path.exists() else io.BytesIO() as file:
             file.seek(position)
-            *lines, rest = file.read().split(b"\n")
-            self.events_read[run] = [*events, *map(json.loads, lines)], file.tell() - len(rest)
+            *lines, partial = file.read().split(b"\n")
+            self.events_read[run] = [*events, *map(json.loads, lines)], file.tell() - len(partial)
         return self.events_read[run][0]
 
     def wait_for_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -149,14 +149,14 @@ class CommandLine:
     def processes(self) -> list[int]:
         """Processes that belong to any run of this home."""
         mark = f"CLOUDTRAIN_RUN_DIR={self.data}".encode()
-        found = []
+        events = []
         for file in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if any(entry.startswith(mark) for entry in file.read_bytes().split(b"\0")):
-                    found.append(int(file.parent.name))
+                    events.append(int(file.parent.name))
             except OSError:
                 continue
-        return found
+        return events
 
     def close(self) -> None:
         """Kill whatever a failed test has left running."""

@@ -92,9 +92,9 @@ def serve(connection: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             connection.close()
-            for end, (_, other) in running.items():
+            for end, (_, end_of_child) in running.items():
                 os.close(end)
-                os.close(other)
+                os.close(end_of_child)
             become_command(json.loads(message), streams, report)
         for stream in streams:
             os.close(stream)

@@ -70,9 +70,9 @@ class KernelCounter:
                 raise
         kernels = self.graphs[-1]
 
-        def run(*given: Any) -> Any:
+        def run(*arguments: Any) -> Any:
             with counted_as(kernels):
-                return uncompiled.forward(*given)
+                return uncompiled.forward(*arguments)
 
         boxed: Callable[..., Any] = make_boxed_func(run)
         return boxed
@@ -80,7 +80,7 @@ class KernelCounter:
 
 def kernels_of(scheduler: Any) -> Kernels:
     """What a graph has become."""
-    found = []
+    counts = []
     for node in scheduler.nodes:
         made = getattr(node, "node", None)
         is_view = getattr(
@@ -90,8 +90,8 @@ def kernels_of(scheduler: Any) -> Kernels:
             is_view or isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput)
         ):
             name = _name(made)
-            found.append((name, SEVERAL.get(name, 1), node.get_read_write_buffers_sizes()))
-    return found
+            counts.append((name, SEVERAL.get(name, 1), node.get_read_write_buffers_sizes()))
+    return counts
 
 
 def _name(made: Any) -> str:

@@ -104,8 +104,8 @@ def _counter(compiled: bool) -> Iterator[KernelCounter | None]:
 
 def bytes_to_device(task: Task, samples: int) -> int:
     """What a batch of so many training samples has when it leaves the host."""
-    found = task.train[Draw(0, [index % len(task.train) for index in range(samples)])]
-    return sum(tensor.nbytes for tensor in found)
+    batch = task.train[Draw(0, [index % len(task.train) for index in range(samples)])]
+    return sum(tensor.nbytes for tensor in batch)
 
 
 def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:

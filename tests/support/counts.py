@@ -164,16 +164,18 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add(func, name, (args, kwargs), result)
         return result
 
-    def _add(self, func: Any, name: str, given: Any, result: Any) -> None:
-        launches = launches_of(name, given[0])
-        moved = sum(_bytes(value) for value in _tensors(given) + _tensors(result))
+    def _add(self, func: Any, name: str, arguments: Any, result: Any) -> None:
+        launches = launches_of(name, arguments[0])
+        moved = sum(_bytes(value) for value in _tensors(arguments) + _tensors(result))
         if name in SPARSE:
-            index = sum(_bytes(value) for value in _tensors(given) if value.dtype == torch.int64)
+            index = sum(
+                _bytes(value) for value in _tensors(arguments) if value.dtype == torch.int64
+            )
             moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in _tensors(result))
         if (
             func._schema.is_mutable and result is None
         ):  # such as _foreach_mul_, which returns nothing
-            moved += sum(_bytes(value) for value in _written(func, given[0]))
+            moved += sum(_bytes(value) for value in _written(func, arguments[0]))
         self.counts.add_kernel(name, launches, moved)
 
 

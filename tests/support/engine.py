@@ -58,16 +58,16 @@ def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
 def left_of(client: DockerClient, data_dir: Path) -> list[str]:
     """Names of the containers, networks and volumes that belong to runs of a data folder."""
     filters = {"label": f"{DATA_LABEL}={data_dir}"}
-    found: list[Any] = [
+    engines: list[Any] = [
         *client.containers.list(all=True, filters=filters, ignore_removed=True),
         *client.networks.list(filters=filters),
         *client.volumes.list(filters=filters),
     ]
-    return [resource.name for resource in found]
+    return [resource.name for resource in engines]
 
 
 def running(client: DockerClient, data_dir: Path, run: str) -> dict[int, Any]:
     """The containers of a run, by node."""
     filters = {"label": [f"{DATA_LABEL}={data_dir}", f"cloudtrain.run={run}"]}
-    found = client.containers.list(filters=filters, ignore_removed=True)
-    return {int(container.labels["cloudtrain.node"]): container for container in found}
+    containers = client.containers.list(filters=filters, ignore_removed=True)
+    return {int(container.labels["cloudtrain.node"]): container for container in containers}

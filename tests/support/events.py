@@ -25,12 +25,12 @@ def fold_json(run_id: str, documents: Iterable[Any], state: RunState | None = No
     """The state that JSON objects add up to when they are read back as events; what is none is
     passed over.
     """
-    found = (events.from_json(document) for document in documents)
-    return fold(run_id, (event for event in found if event is not None), state)
+    parsed = (events.from_json(document) for document in documents)
+    return fold(run_id, (event for event in parsed if event is not None), state)
 
 
 def event(type: str, **fields: Any) -> events.Event:
     """An event of that type; of a program, where the type is not one of ours."""
-    found = events.from_json({"type": type, **fields})
-    assert found is not None, f"not a valid event: {type} {fields}"
-    return found
+    parsed = events.from_json({"type": type, **fields})
+    assert parsed is not None, f"not a valid event: {type} {fields}"
+    return parsed

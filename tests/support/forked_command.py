@@ -76,10 +76,10 @@ class ForkedCommand:
                 )
                 self._readers[-1].start()
         for reader in self._readers:
-            reader.join(_left(deadline))
+            reader.join(_remaining(deadline))
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(f"the output of command {self.pid}", timeout or 0)
-        self.wait(_left(deadline))
+        self.wait(_remaining(deadline))
         return self._output[self.stdout], self._output[self.stderr]
 
     def send_signal(self, number: int) -> None:
@@ -104,7 +104,7 @@ class ForkedCommand:
         return self.returncode
 
 
-def _left(deadline: float | None) -> float | None:
+def _remaining(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
@@ -114,15 +114,15 @@ class CommandServer:
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            argv = [sys.executable, "-X", ROOM, str(PROGRAM), str(theirs.fileno()), *modules]
+        self._connection, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_socket:
+            argv = [sys.executable, "-X", ROOM, str(PROGRAM), str(child_socket.fileno()), *modules]
             self._process = subprocess.Popen(
                 argv,
                 env={**os.environ, "ROOM": ROOM},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 start_new_session=True,
             )
         self._at_start = _read_at_start(os.environ)
@@ -145,20 +145,20 @@ class CommandServer:
 
         A program's errors go where its output goes.
         """
-        asked = {
+        message = {
             "arguments": arguments,
             "folder": str(folder),
             "env": dict(env),
             "program": program,
         }
-        request = json.dumps(asked).encode()
+        request = json.dumps(message).encode()
         (out, out_end), (err, err_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
         if program:
             os.dup2(out_end, err_end)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        theirs = [nothing, out_end, err_end, report_end]
-        socket.send_fds(self._connection, [request], theirs)
-        for descriptor in theirs:
+        child_ends = [nothing, out_end, err_end, report_end]
+        socket.send_fds(self._connection, [request], child_ends)
+        for descriptor in child_ends:
             os.close(descriptor)
         return ForkedCommand(
             report, os.fdopen(out, encoding="utf-8"), os.fdopen(err, encoding="utf-8")

@@ -69,8 +69,10 @@ class FunctionTrials:
         last.
         """
         assert self.state is not None
-        running = [each for each in self.state.trials if each.state == "running"]
-        if trial is not min(running, key=lambda each: (self._due(each), each.number)):
+        running = [trial for trial in self.state.trials if trial.state == "running"]
+        if trial is not min(
+            running, key=lambda candidate: (self._due(candidate), candidate.number)
+        ):
             return []
         due = self._due(trial)
         job = self._read(trial.run)
@@ -127,12 +129,16 @@ class FunctionTrials:
         state = self.state
         if state is None or self.definition.promotes or report not in rungs:
             return ""
-        others = [
-            each
-            for number, each in state.rungs[rungs.index(report)].items()
+        other_values = [
+            rung
+            for number, rung in state.rungs[rungs.index(report)].items()
             if number != trial.number
         ]
-        return "" if goes_on(value, others, self.definition.eta, self.definition.goal) else "pruned"
+        return (
+            ""
+            if goes_on(value, other_values, self.definition.eta, self.definition.goal)
+            else "pruned"
+        )
 
     def _due(self, trial: Trial) -> float:
         job = self._read(trial.run)
@@ -150,8 +156,8 @@ class FunctionTrials:
         return max((event.time for event in heard), default=0.0)
 
     def _read(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.jobs / f"{run}.json").read_text())
-        return found
+        status: dict[str, Any] = json.loads((self.jobs / f"{run}.json").read_text())
+        return status
 
     def _write(self, run: str, job: Mapping[str, Any]) -> None:
         draft = self.jobs / f".{run}"
@@ -163,14 +169,14 @@ def sweep_of(space: Mapping[str, Dimension], **options: Any) -> Definition:
     """A search named digits-k2x9 on this machine, for the best accuracy; a grid unless `options`
     say otherwise.
     """
-    known = {
+    fields = {
         "sweep_id": "digits-k2x9",
         "name": "digits",
         "provider": "local",
         "metric": "accuracy",
         "goal": "maximize",
     }
-    return Definition(**{**known, "space": space, "sampler": "grid", **options})
+    return Definition(**{**fields, "space": space, "sampler": "grid", **options})
 
 
 def ended_sweep(

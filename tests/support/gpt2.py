@@ -39,8 +39,8 @@ class Layer(nn.Module):
             part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for part in self.qkv(self.before_attention(x)).split(WIDTH, -1)
         ]
-        seen = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
-        x = x + self.mix(seen.transpose(1, 2).contiguous().flatten(2))
+        attended = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        x = x + self.mix(attended.transpose(1, 2).contiguous().flatten(2))
         out: Tensor = x + self.narrow(F.gelu(self.wide(self.before_feed(x))))
         return out
 
@@ -65,10 +65,11 @@ class GPT2(nn.Module):
 
 def optimizer(model: nn.Module) -> torch.optim.Optimizer:
     """Only matrices decay."""
-    matrices, others = (
-        [p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False)
+    matrices, vectors = (
+        [p for p in model.parameters() if (p.dim() >= 2) is is_matrix]
+        for is_matrix in (True, False)
     )
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=6e-4, fused=True)
 
 

@@ -118,10 +118,10 @@ def hold_grid(state: SweepState, folder: SweepFolder, fetched: Path) -> None:
     for trial, flag in zip(state.trials, (True, False), strict=True):
         assert trial.parameters == {"x": 2, "flag": flag}
         Sweep(folder).run_of(trial).fetch(fetched / trial.run)
-        seen = json.loads((fetched / trial.run / "model" / "seen.json").read_text())
-        assert seen["run"] == trial.run
-        assert seen["argv"] == ["--epochs", "2", "--x", "2", *(["--flag"] if flag else [])]
-        assert seen["arguments"] == {"epochs": 2, "x": 2, "flag": flag}
+        report = json.loads((fetched / trial.run / "model" / "seen.json").read_text())
+        assert report["run"] == trial.run
+        assert report["argv"] == ["--epochs", "2", "--x", "2", *(["--flag"] if flag else [])]
+        assert report["arguments"] == {"epochs": 2, "x": 2, "flag": flag}
     assert Sweep(folder).best()[0].number == 0
 
 
@@ -156,9 +156,9 @@ def ended(provider: str, history: History) -> NativeSweepState:
         state = native.observe(history.folder, history.state, history.record)
         return state if state is not None and state.has_ended else None
 
-    found = eventually(when_over)
-    assert found is not None
-    return found
+    over = eventually(when_over)
+    assert over is not None
+    return over
 
 
 class _Killed(Exception):

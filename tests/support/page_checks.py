@@ -72,24 +72,24 @@ def appearance(page: Page) -> list[str]:
         *[f"console: {error}" for error in page.errors],
         *[f"asks for {url}" for url in page.fetched],
         *([f"is {wide} wide on a screen of {width}"] if wide > width else []),
-        *[f"pale: {told}" for told in _found(page, PALE.replace("LEAST", str(LEAST_CONTRAST)))],
-        *[f"cut off: {told}" for told in _found(page, CUT)],
-        *[f"on each other: {told}" for told in _found(page, OVERLAPPING)],
+        *[f"pale: {text}" for text in _matches(page, PALE.replace("LEAST", str(LEAST_CONTRAST)))],
+        *[f"cut off: {text}" for text in _matches(page, CUT)],
+        *[f"on each other: {text}" for text in _matches(page, OVERLAPPING)],
     ]
 
 
-def _found(page: Page, check: str) -> list[str]:
-    found: list[str] = page.run(f"(() => {{ {TEXTS} {check} }})()")
-    return found
+def _matches(page: Page, check: str) -> list[str]:
+    texts: list[str] = page.run(f"(() => {{ {TEXTS} {check} }})()")
+    return texts
 
 
 def looks(browser: Browser, file: Path) -> dict[str, list[str]]:
     """What is wrong with the page, for each kind of screen on which something is."""
     screens = [(390, True), (1280, False)]
-    found = {
+    problems = {
         f"{width} {'dark' if dark else 'light'}": appearance(
             browser.open(file, width=width, dark=dark)
         )
         for width, dark in screens
     }
-    return {screen: wrong for screen, wrong in found.items() if wrong}
+    return {screen: wrong for screen, wrong in problems.items() if wrong}

@@ -31,8 +31,10 @@ OUTCOMES = ("completed", "failed", "interrupted", "stopped", "refused", "pruned"
 def definition_of(**changes: Any) -> Definition:
     """A sweep of 8 random trials, one after another, that minimizes `loss`."""
     space = read_space(changes.pop("space", SPACE))
-    given = {"sampler": "random", "trials": 8, "metric": "loss", "goal": "minimize", **changes}
-    return Definition(sweep_id="digits-k2x9", name="digits", provider="local", space=space, **given)
+    fields = {"sampler": "random", "trials": 8, "metric": "loss", "goal": "minimize", **changes}
+    return Definition(
+        sweep_id="digits-k2x9", name="digits", provider="local", space=space, **fields
+    )
 
 
 class SweepLife:
@@ -113,6 +115,6 @@ class SweepLife:
 
 def read_back(journal: list[SweepEvent]) -> list[SweepEvent]:
     """The events as another process reads them."""
-    found = [parse(json.dumps(event.to_json()).encode()) for event in journal]
-    assert None not in found
-    return [event for event in found if event is not None]
+    parsed = [parse(json.dumps(event.to_json()).encode()) for event in journal]
+    assert None not in parsed
+    return [event for event in parsed if event is not None]

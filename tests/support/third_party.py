@@ -26,8 +26,8 @@ def install(site: Path) -> Path:
         "--no-index",
     ]
     argv += ["--disable-pip-version-check", "--target", str(site), str(PACKAGE)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     return site
 
 

@@ -67,8 +67,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
         x = x + self.attention(self.before_attention(x), turns)
-        seen = self.before_feed(x)
-        out: Tensor = x + self.down(F.silu(self.gate(seen)) * self.up(seen))
+        attended = self.before_feed(x)
+        out: Tensor = x + self.down(F.silu(self.gate(attended)) * self.up(attended))
         return out
 
 

@@ -16,8 +16,8 @@ def eventually(condition: Callable[[], T], seconds: float = HANG_SECONDS) -> T:
     `seconds`.
     """
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"the condition does not hold after {seconds} s")
         time.sleep(0.02)
-    return found
+    return value

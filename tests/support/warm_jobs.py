@@ -101,8 +101,8 @@ def fork_or_exec(argv: Sequence[str], *options: Any) -> int:
 def _is_of_a_run(argv: Sequence[str], variables: Mapping[str, str]) -> bool:
     if argv[0] == SHELL:
         return EXECUTES in argv[-1] and LAUNCHER in argv[-1]
-    found = shutil.which(argv[0], path=variables.get("PATH")) or ""
-    if Path(found).parent != _programs:
+    program = shutil.which(argv[0], path=variables.get("PATH")) or ""
+    if Path(program).parent != _programs:
         return False
     match list(argv[1:]):
         case ["-c", text, *_] | ["-u", "-c", text, *_]:

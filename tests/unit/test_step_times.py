@@ -40,7 +40,7 @@ def test_ranks_may_come_in_any_order_and_one_node_after_the_other() -> None:
         for step in range(10, 110, 10)
     ]
     expected = StepTimesHistory()
-    for event in sorted(events, key=lambda event_: (event_.step or 0, event_.rank)):
+    for event in sorted(events, key=lambda entry: (entry.step or 0, entry.rank)):
         expected.add(event)
     for order in (events, events[10:] + events[:10]):
         history = StepTimesHistory()

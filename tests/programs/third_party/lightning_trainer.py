@@ -23,7 +23,7 @@ if __name__ == "__main__":
     model = BoringModel()
     trainer.fit(model)
     loss = trainer.strategy.reduce(
-        torch.stack([each.sum() for each in model.parameters()]).sum(), reduce_op="mean"
+        torch.stack([parameter.sum() for parameter in model.parameters()]).sum(), reduce_op="mean"
     )
     if trainer.is_global_zero:
         print(f"final loss {loss.item():.6f}")
