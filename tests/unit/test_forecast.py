@@ -43,9 +43,9 @@ class History:
     def train(self, to: int) -> History:
         """Steps up to this one."""
         while self.step < to:
-            done = min(10 - self.step % 10, to - self.step)
-            self.now += done * self.per_step
-            self.report(self.step + done)
+            steps = min(10 - self.step % 10, to - self.step)
+            self.now += steps * self.per_step
+            self.report(self.step + steps)
         return self
 
     def pause(self, activity: str, seconds: float) -> History:
@@ -59,17 +59,17 @@ class History:
         return fold_json("digits-1", self.events)
 
     def forecast(self, **terms: Any) -> Forecast:
-        found = forecast(self.state, Terms(**terms), now=self.now)
-        assert found is not None
-        return found
+        prediction = forecast(self.state, Terms(**terms), now=self.now)
+        assert prediction is not None
+        return prediction
 
 
 def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen() -> None:
-    found = History().train(200).forecast()
-    assert found.total.likely == pytest.approx(10 + 0.1 * 999 + 1.0, abs=0.2)
-    assert found.remaining.likely == pytest.approx(found.total.likely - 10 - 19.9)
-    assert found.total.low < found.total.likely < found.total.high
-    assert (found.step, found.steps, found.seen_steps, found.usd, found.ending) == (
+    forecast = History().train(200).forecast()
+    assert forecast.total.likely == pytest.approx(10 + 0.1 * 999 + 1.0, abs=0.2)
+    assert forecast.remaining.likely == pytest.approx(forecast.total.likely - 10 - 19.9)
+    assert forecast.total.low < forecast.total.likely < forecast.total.high
+    assert (forecast.step, forecast.steps, forecast.seen_steps, forecast.usd, forecast.ending) == (
         200,
         1000,
         190,
@@ -79,8 +79,8 @@ def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen(
 
 
 def test_the_interval_gets_narrower_as_more_is_seen_and_wider_where_steps_differ() -> None:
-    def width(found: Forecast) -> float:
-        return (found.total.high - found.total.low) / found.total.likely
+    def width(forecast: Forecast) -> float:
+        return (forecast.total.high - forecast.total.low) / forecast.total.likely
 
     early = History().train(100)
     late = History().train(700)
@@ -118,25 +118,26 @@ def test_a_machine_that_is_slower_for_a_while_widens_the_interval_more_than_step
         drifting.train(50 * part)
         mixed.train(50 * part)
     width = [
-        found.total.high - found.total.likely for found in (drifting.forecast(), mixed.forecast())
+        prediction.total.high - prediction.total.likely
+        for prediction in (drifting.forecast(), mixed.forecast())
     ]
     assert width[0] > 1.2 * width[1]
 
 
-@pytest.mark.parametrize(("growth", "said"), [(0.0005, "slower"), (-0.0005, "faster")])
+@pytest.mark.parametrize(("growth", "message"), [(0.0005, "slower"), (-0.0005, "faster")])
 def test_steps_that_get_slower_all_along_widen_the_interval_to_where_that_leads(
-    growth: float, said: str
+    growth: float, message: str
 ) -> None:
     history = History(steps=300)
     for part in range(1, 11):
         history.per_step = 0.2 + growth * 10 * (part - 0.5)
         history.train(10 * part)
-    found = history.forecast()
+    forecast = history.forecast()
     real = 10 + sum(0.2 + growth * step for step in range(300))
-    assert found.total.low <= real <= found.total.high
-    assert found.total.likely == pytest.approx(real, rel=0.2), "nearer than at the mean pace"
-    assert found.trend == said
-    assert f"steps get {said}, and the interval reaches to where that leads" in shown(found)
+    assert forecast.total.low <= real <= forecast.total.high
+    assert forecast.total.likely == pytest.approx(real, rel=0.2), "nearer than at the mean pace"
+    assert forecast.trend == message
+    assert f"steps get {message}, and the interval reaches to where that leads" in shown(forecast)
 
 
 def test_steps_that_only_differ_have_no_trend() -> None:
@@ -154,20 +155,20 @@ def announced(history: History, **fields: Any) -> History:
 
 def test_evaluations_are_counted_as_often_as_they_are_announced_and_as_long_as_they_were() -> None:
     history = announced(History(), evaluations=5, evaluation_samples=100, step_samples=10)
-    found = history.train(200).pause("evaluating", 4.0).train(300).forecast()
-    assert found.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.0, abs=0.3)
+    forecast = history.train(200).pause("evaluating", 4.0).train(300).forecast()
+    assert forecast.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.0, abs=0.3)
 
 
 def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() -> None:
     history = announced(History(), evaluations=5, evaluation_samples=1000, step_samples=10)
-    found = history.train(100).forecast()
+    forecast = history.train(100).forecast()
     without = History().train(100).forecast()
-    more = found.total.likely - without.total.likely
+    more = forecast.total.likely - without.total.likely
     assert more == pytest.approx(5 * 100 * 0.1 * 0.35, rel=0.01), (
         "a forward pass is a third of a step"
     )
-    assert found.total.high > without.total.high + more
-    assert found.unseen == ("saving",)
+    assert forecast.total.high > without.total.high + more
+    assert forecast.unseen == ("saving",)
 
 
 @pytest.mark.parametrize("activity", ["evaluating", "saving", "drawing samples"])
@@ -177,14 +178,14 @@ def test_of_an_own_script_pauses_come_as_often_as_they_were_seen(activity: str) 
 
 
 def test_what_was_not_seen_yet_is_said_and_widens_the_interval() -> None:
-    seen = (
+    forecast = (
         History().train(100).pause("evaluating", 0.01).pause("saving", 0.01).train(200).forecast()
     )
     unseen = History().train(200).forecast()
-    assert (seen.unseen, unseen.unseen) == ((), ("evaluating", "saving"))
-    assert unseen.total.high - unseen.total.likely > seen.total.high - seen.total.likely
+    assert (forecast.unseen, unseen.unseen) == ((), ("evaluating", "saving"))
+    assert unseen.total.high - unseen.total.likely > forecast.total.high - forecast.total.likely
     assert shown(unseen).endswith("; no evaluation and no checkpoint was seen yet")
-    assert "yet" not in shown(seen)
+    assert "yet" not in shown(forecast)
 
 
 def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated() -> None:
@@ -195,8 +196,8 @@ def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated()
     history.report(151)
     history.now += 25.0  # compiled again
     history.report(152)
-    found = history.train(300).forecast()
-    assert found.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
+    forecast = history.train(300).forecast()
+    assert forecast.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
 
 
 def test_an_evaluation_that_a_restart_cut_off_says_nothing_about_the_others() -> None:
@@ -206,9 +207,9 @@ def test_an_evaluation_that_a_restart_cut_off_says_nothing_about_the_others() ->
     history.add("restarted", node=0, attempt=1, rank=-1)
     history.pause("restoring", 5.0)
     history.report(201)
-    [(activity, seen)] = history.train(300).state.laps.pauses.items()
-    assert (activity, seen.count) == ("evaluating", 1)
-    assert seen.longest == pytest.approx(2.0)
+    [(activity, pause)] = history.train(300).state.laps.pauses.items()
+    assert (activity, pause.count) == ("evaluating", 1)
+    assert pause.longest == pytest.approx(2.0)
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_are_left() -> None:
@@ -266,10 +267,10 @@ def test_an_ended_run_has_none_any_more() -> None:
 
 def test_an_overdue_run_is_not_forecast_to_have_ended() -> None:
     history = History().train(990)
-    found = forecast(history.state, now=history.now + 500)
-    assert found is not None
-    assert found.total.likely >= history.now + 500 - STARTED
-    assert found.remaining.low == 0
+    prediction = forecast(history.state, now=history.now + 500)
+    assert prediction is not None
+    assert prediction.total.likely >= history.now + 500 - STARTED
+    assert prediction.remaining.low == 0
 
 
 def test_where_no_forecast_can_be_made_the_pace_tells_what_is_left() -> None:
@@ -278,12 +279,12 @@ def test_where_no_forecast_can_be_made_the_pace_tells_what_is_left() -> None:
 
 
 def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
-    found = History().train(200).forecast(usd_per_hour=36.0, kept_seconds=1800)
-    assert found.usd is not None
-    assert found.usd.likely == pytest.approx(0.01 * found.total.likely + 18.0)
-    assert in_all(found).startswith("1 min 51 s in all (")
-    assert in_all(found).endswith(
-        f", {found.usd.likely:.2f} USD ({found.usd.low:.2f} to {found.usd.high:.2f})"
+    forecast = History().train(200).forecast(usd_per_hour=36.0, kept_seconds=1800)
+    assert forecast.usd is not None
+    assert forecast.usd.likely == pytest.approx(0.01 * forecast.total.likely + 18.0)
+    assert in_all(forecast).startswith("1 min 51 s in all (")
+    assert in_all(forecast).endswith(
+        f", {forecast.usd.likely:.2f} USD ({forecast.usd.low:.2f} to {forecast.usd.high:.2f})"
     )
 
 
@@ -299,23 +300,23 @@ def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
 def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
     seconds: int, certainty: str | None, words: str
 ) -> None:
-    found = History().train(200).forecast(seconds=seconds, limit="limits.max_runtime")
-    assert (found.ending and found.ending.certainty) == certainty
-    assert words in limit_warning(found)
-    if found.ending and certainty == "sure":
-        assert found.ending.step == pytest.approx(500, abs=15), "of 60 s, 50 train"
-        assert raised_limit(found) == "limits.max_runtime=3 min", (
+    forecast = History().train(200).forecast(seconds=seconds, limit="limits.max_runtime")
+    assert (forecast.ending and forecast.ending.certainty) == certainty
+    assert words in limit_warning(forecast)
+    if forecast.ending and certainty == "sure":
+        assert forecast.ending.step == pytest.approx(500, abs=15), "of 60 s, 50 train"
+        assert raised_limit(forecast) == "limits.max_runtime=3 min", (
             "what the end of the interval needs, in whole minutes"
         )
 
 
 def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets_aside() -> None:
-    found = History().train(200).forecast(
+    forecast = History().train(200).forecast(
         usd_per_hour=3600.0, seconds=60, overhead_seconds=120, limit="limits.max_cost"
     )  # fmt: skip
-    assert found.ending is not None
-    assert found.ending.needs == pytest.approx(found.total.high + 120)
-    text = told_once(found, "digits-1")
+    assert forecast.ending is not None
+    assert forecast.ending.needs == pytest.approx(forecast.total.high + 120)
+    text = told_once(forecast, "digits-1")
     assert text.startswith("limits.max_cost will stop this run after 1 min, at about step ")
     assert (
         "cloudtrain stop digits-1, then cloudtrain rerun digits-1 --set 'limits.max_cost=" in text
@@ -323,16 +324,16 @@ def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets
 
 
 def test_a_limit_that_may_only_just_be_met_is_shown_where_one_asks_and_told_to_nobody() -> None:
-    found = History().train(200).forecast(seconds=113, limit="limits.max_runtime")
-    assert limit_warning(found)
-    assert told_once(found, "digits-1") == ""
+    forecast = History().train(200).forecast(seconds=113, limit="limits.max_runtime")
+    assert limit_warning(forecast)
+    assert told_once(forecast, "digits-1") == ""
 
 
 def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
     terms = {"usd_per_hour": 3600.0, "seconds": 60, "limit": "limits.max_cost"}
-    found = History().train(200).forecast(**terms, is_billed=False)
-    assert found.usd is None
-    assert raised_limit(found) == raised_limit(History().train(200).forecast(**terms))
+    forecast = History().train(200).forecast(**terms, is_billed=False)
+    assert forecast.usd is None
+    assert raised_limit(forecast) == raised_limit(History().train(200).forecast(**terms))
 
 
 @pytest.mark.parametrize(
@@ -357,8 +358,8 @@ def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
 def test_numbers_that_no_run_has_break_nothing(event: dict[str, Any]) -> None:
     history = History().train(200).pause("saving", 1.0)
     history.events.append({"time": history.now, "rank": 0, **event})
-    found = forecast(history.state, now=history.now)
-    assert found is None or in_all(found)
+    prediction = forecast(history.state, now=history.now)
+    assert prediction is None or in_all(prediction)
     assert seconds_left(history.state, history.now) != -1
 
 

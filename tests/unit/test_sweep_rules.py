@@ -29,7 +29,7 @@ def plan(
     return plan_of(provider, f"name: digits\n{job}\nsweep:\n  objective: {{{goal}}}\n  {section}\n")
 
 
-def told(planned: Plan) -> list[str]:
+def messages_of(planned: Plan) -> list[str]:
     return [
         f"{'' if issue.is_error else 'warning '}{issue.line()}" for issue in sweep_issues(planned)
     ]
@@ -45,11 +45,11 @@ def priced(planned: Plan, usd: float | None, *, seconds: int = 3600) -> Plan:
 
 
 def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
-    assert told(plan(f"trials: 3\n  {SPACE}")) == []
+    assert messages_of(plan(f"trials: 3\n  {SPACE}")) == []
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "expected"),
     [
         (
             "{learning-rate: [1, 2]}",
@@ -83,17 +83,17 @@ def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
     ],
 )
 def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(
-    space: str, said: list[str]
+    space: str, expected: list[str]
 ) -> None:
-    found = told(plan(f"trials: 2\n  space: {space}", "args: {task: digits}"))
-    assert [line.partition(": sweep.space.")[2] for line in found] == said
-    assert {line.rpartition(":")[0] for line in (line.partition(": ")[0] for line in found)} == {
+    messages = messages_of(plan(f"trials: 2\n  space: {space}", "args: {task: digits}"))
+    assert [line.partition(": sweep.space.")[2] for line in messages] == expected
+    assert {line.rpartition(":")[0] for line in (line.partition(": ")[0] for line in messages)} == {
         "job.yaml:6"
     }
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         (
             "method: grid\n  trials: 3\n  space: {a: [1, 2], b: [1, 2]}",
@@ -117,14 +117,18 @@ def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(
         ),
     ],
 )
-def test_what_is_likely_a_slip_is_a_warning(section: str, said: str) -> None:
-    (line,) = told(plan(section, "entrypoint: run.sh\nmetrics: {val_loss: 'loss ([0-9.]+)'}"))
+def test_what_is_likely_a_slip_is_a_warning(section: str, message: str) -> None:
+    (line,) = messages_of(
+        plan(section, "entrypoint: run.sh\nmetrics: {val_loss: 'loss ([0-9.]+)'}")
+    )
     assert line.startswith("warning job.yaml:")
-    assert line.endswith(f"sweep.{said}")
+    assert line.endswith(f"sweep.{message}")
 
 
 def test_a_goal_that_looks_for_the_worst_is_a_warning() -> None:
-    (line,) = told(plan(f"trials: 3\n  {SPACE}", objective="metric: val_accuracy, goal: minimize"))
+    (line,) = messages_of(
+        plan(f"trials: 3\n  {SPACE}", objective="metric: val_accuracy, goal: minimize")
+    )
     assert line.endswith(
         "objective.goal: looks for the worst: val_accuracy is better the higher it is"
     )
@@ -139,7 +143,7 @@ def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_find
         script.write_text(text)
         planned = plan(f"trials: 3\n  {SPACE}", f"entrypoint: train.py\n{job}")
         source = replace(planned.context.source, root=str(tmp_path))
-        return told(replace(planned, context=replace(planned.context, source=source)))
+        return messages_of(replace(planned, context=replace(planned.context, source=source)))
 
     assert lines("log_metrics(val_loss=1)") == []
     assert lines("print(1)", "metrics: {val_loss: 'loss ([0-9.]+)'}") == []
@@ -148,7 +152,7 @@ def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_find
 
 
 @pytest.mark.parametrize(
-    ("usd", "limits", "budget", "said"),
+    ("usd", "limits", "budget", "message"),
     [
         (
             None,
@@ -170,12 +174,12 @@ def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_find
     ],
 )
 def test_a_budget_in_money_is_held_against_what_trials_may_cost(
-    usd: float | None, limits: str, budget: str, said: str | None
+    usd: float | None, limits: str, budget: str, message: str | None
 ) -> None:
     section = f"trials: 4\n  budget: {{max_cost: {budget}}}\n  {SPACE}"
     planned = plan(section, f"limits: {{{limits}}}\n{AWS}", provider="aws")
-    found = [line.partition("budget.max_cost: ")[2] for line in told(priced(planned, usd))]
-    assert found == ([said] if said else [])
+    costs = [line.partition("budget.max_cost: ")[2] for line in messages_of(priced(planned, usd))]
+    assert costs == ([message] if message else [])
 
 
 @pytest.mark.parametrize("engine", ["portable", "native"])
@@ -205,7 +209,7 @@ def test_the_most_that_all_trials_cost_is_that_of_each_and_never_more_than_the_b
 
 
 def test_a_budget_in_time_that_ends_trials_before_their_limit_is_a_warning() -> None:
-    (line,) = told(
+    (line,) = messages_of(
         plan(f"trials: 3\n  budget: {{max_time: 10 min}}\n  {SPACE}", "limits: {max_runtime: 1 h}")
     )
     assert line.endswith("max_time: ends trials before the 1 h that limits.max_runtime allows them")
@@ -221,12 +225,12 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
 
     planned = plan(f"method: asha\n  trials: 3\n  {SPACE}")
     monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=True))
-    assert told(planned) == []
+    assert messages_of(planned) == []
     monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=False))
-    (line,) = told(planned)
+    (line,) = messages_of(planned)
     assert "sweep.method: needs messages from the driver" in line
     promoting = plan(f"trials: 3\n  early_stopping: {{promote: always}}\n  {SPACE}")
-    assert told(promoting) == [
+    assert messages_of(promoting) == [
         "warning job.yaml:6:20: sweep.early_stopping.promote: starts a machine on The cluster anew"
         " for every rung that a trial goes on to"
     ]
@@ -237,7 +241,7 @@ def test_what_the_provider_refuses_of_a_trial_alone_is_refused_before_the_first_
         f"entrypoint: run.sh\nmetrics: {{val_loss: 'loss ([0-9.]+)'}}\n{AWS}\naws:"
         " {network_isolation: true}"
     )
-    (line,) = told(
+    (line,) = messages_of(
         plan(
             f"method: asha\n  trials: 3\n  early_stopping: {{max: 9}}\n  {SPACE}",
             job,
@@ -245,19 +249,19 @@ def test_what_the_provider_refuses_of_a_trial_alone_is_refused_before_the_first_
         )
     )
     assert line.startswith("job.yaml:5:7: aws.network_isolation: ")
-    assert told(plan(f"method: random\n  trials: 3\n  {SPACE}", job, provider="aws")) == []
+    assert messages_of(plan(f"method: random\n  trials: 3\n  {SPACE}", job, provider="aws")) == []
 
 
 def test_an_engine_that_is_not_there_is_refused() -> None:
-    (line,) = told(plan(f"trials: 3\n  engine: native\n  {SPACE}"))
+    (line,) = messages_of(plan(f"trials: 3\n  engine: native\n  {SPACE}"))
     assert "sweep.engine: " in line
     assert "has no service for sweeps of its own" in line
 
 
 def test_a_sampler_that_learns_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "find_spec", lambda _: None)
-    (line,) = told(plan(f"trials: 3\n  {SPACE}"))
+    (line,) = messages_of(plan(f"trials: 3\n  {SPACE}"))
     assert (
         line == "job.yaml:3:1: sweep.method: tpe chooses values by Optuna, which is not installed"
     )
-    assert told(plan(f"method: random\n  trials: 3\n  {SPACE}")) == []
+    assert messages_of(plan(f"method: random\n  trials: 3\n  {SPACE}")) == []

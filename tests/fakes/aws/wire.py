@@ -80,7 +80,10 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
     elif service == "ec2":
         text = f"<Response><Errors><Error>{error}</Error></Errors><RequestID>loopback</RequestID></Response>"
     else:
-        text = f"<ErrorResponse><Error><Type>Sender</Type>{error}</Error><RequestId>loopback</RequestId></ErrorResponse>"
+        text = (
+            f"<ErrorResponse><Error><Type>Sender</Type>{error}</Error>"
+            "<RequestId>loopback</RequestId></ErrorResponse>"
+        )
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
     return Response(
         refused.status,
