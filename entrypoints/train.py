@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-if (
-    find_spec("cloudtrain_job") is None
-):  # run by hand: in a job the launcher has added it to the path
+# In a job the launcher has added it to the path.
+if find_spec("cloudtrain_job") is None:
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
 from cloudtrain_job import activity, emit_event, to_json, write_result
@@ -32,8 +31,9 @@ ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_
 
 
 def main() -> NoReturn:
-    """Parse the options and train. Exit code 2 and an error event if they are refused; slow imports
-    come after that.
+    """Parse the options and train; exit with code 2 and an error event if they are refused.
+
+    Slow imports come after that.
     """
     use_expandable_segments(os.environ)
     try:
@@ -132,7 +132,7 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     from cloudtrain_trainer.training.batch_report import log_batch
 
     reports = throughput.reports_wanted()
-    if reports != 1:  # a search for a batch size takes the batch as it is
+    if reports != 1:  # a search for a batch size does not split the batch
         memory.fit_micro_batch(loop, micro_batches)
     log_batch(loop)
     if reports:
@@ -210,8 +210,8 @@ def write_metrics_file(folders: Folders, metrics: dict[str, Any]) -> None:
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """Export the model, write metrics.json and report the outcome. Called by all ranks.
 
-    A stopped run has its checkpoint and little time: its model is not exported. Nor is an evaluated
-    one's.
+    A stopped run has its checkpoint and little time, so its model is not exported, nor is the model
+    of an evaluation.
     """
     from cloudtrain_trainer.training import throughput
 

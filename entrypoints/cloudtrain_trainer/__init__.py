@@ -1,5 +1,4 @@
-"""The trainer that comes with cloudtrain: tasks, strategies, and the training loop that combines
-them. See train.py.
+"""The trainer of cloudtrain: tasks, strategies, and the loop that combines them.
 
-It is a package, so that its modules' names do not collide with a user's.
+It is a package, so that its modules' names do not collide with a user's. See train.py.
 """

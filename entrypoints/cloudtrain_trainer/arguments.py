@@ -1,5 +1,6 @@
-"""From the command line to `Options`, and the end of a rank whose options are refused. Does not
-import torch.
+"""Decode the command line into `Options`, and end a rank whose options are refused.
+
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -22,55 +23,50 @@ from cloudtrain_trainer.tasks.options import OPTIONS
 
 
 def parse(argv: list[str]) -> Options:
-    """Decode a rank's command line, for as many ranks as $WORLD_SIZE says, $LOCAL_WORLD_SIZE of
-    them per node.
+    """Decode the command line of a rank of $WORLD_SIZE, $LOCAL_WORLD_SIZE of them per node.
 
-    Raises `Refused` for invalid options, and for options that cannot work on so many ranks.
+    Raise `Refused` for invalid options, and for options that cannot work on that many ranks.
     """
-    given = vars(build_parser().parse_args(argv))
-    given["data"] = _own_data(given)
-    if given["data"] and not (given["task"] or given["model"]):
+    flags = vars(build_parser().parse_args(argv))
+    flags["data"] = _own_data(flags)
+    if flags["data"] and not (flags["task"] or flags["model"]):
         raise Refused("--data needs what is trained on it: add --model with your model, or --task")
-    given["task"] = given["task"] or (rules.USER_TASK if given["model"] else "digits")
-    given["task_options"] = _task_options(given["task"], given)
-    if given["partial_weights"] and given["weights"] is None:
+    flags["task"] = flags["task"] or (rules.USER_TASK if flags["model"] else "digits")
+    flags["task_options"] = _task_options(flags["task"], flags)
+    if flags["partial_weights"] and flags["weights"] is None:
         raise Refused("--partial-weights is about --weights: add it, or leave both out")
-    options = Options(**given)
+    options = Options(**flags)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rules.check(options, size, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
     return options
 
 
 def option_names() -> list[str]:
-    """Every option of the command line, `--epochs` among them."""
+    """Return every option of the command line, `--epochs` among them."""
     return [name for action in build_parser()._actions for name in action.option_strings]
 
 
-def _own_data(given: dict[str, Any]) -> str | None:
-    """The value of `--data` if it names a function, as `module:factory`; else it is an option of
-    the task.
-    """
+def _own_data(flags: dict[str, Any]) -> str | None:
+    """Return the value of `--data` if it names a function; else it is an option of the task."""
     name = task_option_dest("data")
-    if ":" not in (given[name] or ""):
+    if ":" not in (flags[name] or ""):
         return None
-    own: str = given[name]
-    given[name] = None
-    return own
+    factory: str = flags[name]
+    flags[name] = None
+    return factory
 
 
-def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Decode the options that belong to tasks; the same option may mean something else in each
-    task.
-    """
+def _task_options(task: str, flags: dict[str, Any]) -> dict[str, Any]:
+    """Decode the options of the task; one name may mean something else in each task."""
     values = {}
     for name in {name for options in OPTIONS.values() for name in options}:
-        text = given.pop(task_option_dest(name))
+        text = flags.pop(task_option_dest(name))
         if text is None:
             continue
         if name not in OPTIONS.get(task, {}):
-            others = " or ".join(other for other, options in OPTIONS.items() if name in options)
+            owners = " or ".join(owner for owner, options in OPTIONS.items() if name in options)
             raise Refused(
-                f"--{name} is an option of --task {others}, not of this one: leave it out"
+                f"--{name} is an option of --task {owners}, not of this one: leave it out"
             )
         try:
             values[name.replace("-", "_")] = OPTIONS[task][name].reader(text)
@@ -82,16 +78,14 @@ def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse(reason: Refused) -> NoReturn:
-    """End this rank with exit code 2 and an error event. All report the reason to torchrun.
+    """End this rank with exit code 2 and an error event. All ranks report it to torchrun.
 
-    Only rank 0 prints it, since all ranks refuse the same; but each rank prints what it found in
-    its own data.
+    Only rank 0 prints the reason, since all ranks refuse the same options. A problem in a rank's
+    own data is printed by that rank.
     """
     prints = is_first_rank() or isinstance(reason, RefusedData)
     text = str(reason)
-    if text.startswith(
-        "Caught "
-    ):  # in a loader process, whose traceback torch puts before the message
+    if text.startswith("Caught "):  # torch adds the traceback of a loader process
         text = text.rpartition(f"{RefusedData.__qualname__}: ")[2].strip()
     exit_with_error(2, "Refused", f"refused: {text}", text, prints=prints)
 
@@ -99,11 +93,11 @@ def refuse(reason: Refused) -> NoReturn:
 def exit_with_error(
     code: int, exception: str, message: str, printed: str = "", *, prints: bool = True
 ) -> NoReturn:
-    """End this rank with an exit code, and report the error to the log, the launcher and torchrun.
+    """End this rank with an exit code; report the error to log, launcher and torchrun.
 
     `printed`: the text for the log, if it differs from `message`. `prints`: whether this rank
-    prints it; the errors of ranks that do not are marked as consequences, so that the launcher
-    names one that does.
+    prints it. Errors of the other ranks are marked as consequences, so that the launcher names one
+    that prints.
     """
     printed = printed or message
     sys.stdout.flush()

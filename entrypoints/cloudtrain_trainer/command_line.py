@@ -1,6 +1,4 @@
-"""The declaration of the command line: flags, their defaults, types and help. Standard library
-only.
-"""
+"""The command line: flags, their defaults, types and help. Standard library only."""
 
 from __future__ import annotations
 
@@ -53,8 +51,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """The parser of all flags, whose values are those of `Options`; an option of a task has
-    `task_option_dest`.
+    """Return the parser of all flags, whose values are the fields of `Options`.
+
+    The option of a task has the destination `task_option_dest`.
     """
     parser = Parser(
         prog="train.py",
@@ -75,9 +74,7 @@ def build_parser() -> Parser:
 
 
 def strategy_names() -> list[str]:
-    """The values of `--strategy`, sorted: the file strategies/model_parallel.py is
-    `model-parallel`.
-    """
+    """Return the values of `--strategy`, sorted: model_parallel.py is `model-parallel`."""
     return sorted(
         p.stem.replace("_", "-")
         for p in (PACKAGE_DIR / "strategies").glob("*.py")
@@ -86,14 +83,12 @@ def strategy_names() -> list[str]:
 
 
 def task_option_dest(name: str) -> str:
-    """The attribute that holds the text of an option of a task; several tasks may have an option of
-    the same name.
-    """
+    """Return the attribute with the text of a task's option; tasks may share a name."""
     return f"task option {name}"
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank 0 by $RANK; also true without torchrun."""
+    """Return whether this process is rank 0 by $RANK; also true without torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -150,11 +145,11 @@ def _add_task_options(parser: Parser) -> None:
         meaning = "; ".join(
             f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options
         )
-        own = (
+        hint = (
             "MODULE:FACTORY: your function, returns training data, or training and validation"
             " data; "
         )
-        meaning = own + meaning if name == "data" else meaning
+        meaning = hint + meaning if name == "data" else meaning
         group.add_argument(f"--{name}", dest=task_option_dest(name), metavar="X", help=meaning)
 
 

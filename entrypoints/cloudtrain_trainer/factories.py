@@ -1,6 +1,4 @@
-"""Finds and calls the functions that a user names as `package.module:factory`, and says where they
-are.
-"""
+"""Find and call the functions that a user names as `package.module:factory`."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ from cloudtrain_trainer.rules import Refused
 
 
 class Factory:
-    """A user's function or class, of one option: `--data net:data`. Raises `Refused` if it cannot
-    be found.
+    """A user's function or class of one option: `--data net:data`.
+
+    Raise `Refused` if it cannot be found.
     """
 
     def __init__(self, option: str, spec: str) -> None:
@@ -26,14 +25,14 @@ class Factory:
         self._function = _find(f"{option} {spec}", spec)
 
     def __str__(self) -> str:
-        """Its name in messages: `net.py:12: --data net:data`."""
+        """Return its name in messages: `net.py:12: --data net:data`."""
         return f"{place(self._function)}: {self.option} {self.spec}"
 
-    def __call__(self, given: Mapping[str, Any]) -> Any:
-        """What the function returns. It gets those values that it has parameters for, by name.
+    def __call__(self, arguments: Mapping[str, Any]) -> Any:
+        """Call the function with the values that it has parameters for, by name.
 
-        Raises `Refused` if it needs others. An error in the function's own code is not caught: its
-        traceback says more.
+        Raise `Refused` if it needs others. An error in the function's code is not caught: its
+        traceback explains more.
         """
         parameters = _parameters(self._function)
         missing = [
@@ -41,22 +40,23 @@ class Factory:
             for name, parameter in parameters.items()
             if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            and (name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
+            and (name not in arguments or parameter.kind is parameter.POSITIONAL_ONLY)
         ]
         if missing:
             raise Refused(
                 f"{self} needs {' and '.join(map(repr, missing))}, and the trainer only passes"
-                f" {' and '.join(given)}: give the parameter a default, or name a function"
+                f" {' and '.join(arguments)}: give the parameter a default, or name a function"
                 " without it"
             )
         return self._function(
-            **{name: value for name, value in given.items() if name in parameters}
+            **{name: value for name, value in arguments.items() if name in parameters}
         )
 
 
 def place(value: Any) -> str:
-    """Where a function, a class, or the class of an object is defined: `net.py:12`; its module if
-    there is no file.
+    """Return where a function, class or an object's class is defined: `net.py:12`.
+
+    Without a file it is the module.
     """
     while isinstance(value, partial):
         value = value.func
@@ -74,7 +74,7 @@ def place(value: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """`a dict of Tensor, int`, `nothing`: what a user's code returned."""
+    """Describe what a user's code returned: `a dict of Tensor, int`, `nothing`."""
     kind = type(value).__name__
     if value is None:
         return "nothing"
@@ -90,34 +90,36 @@ def describe(value: Any) -> str:
 
 
 def _short(path: str) -> str:
-    """Relative to the current folder, where the user's code usually is."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+    """Make a path relative to the current folder, where the user's code usually is."""
+    folder = Path.cwd()
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
 def _find(named: str, spec: str) -> Callable[..., Any]:
-    """Modules in the current folder come first."""
+    """Import the function. Modules in the current folder come first."""
     module_name, colon, name = spec.partition(":")
     if not colon or not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise Refused(f"{named}: expected package.module:factory")
-    here = str(Path.cwd())
-    if sys.path[0] != here:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if sys.path[0] != folder:
+        sys.path.insert(0, folder)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
             raise  # the module exists, but one that it imports does not
         raise Refused(
-            f"{named}: there is no module {missing.name} in {here} or on Python's path"
+            f"{named}: there is no module {missing.name} in {folder} or on Python's path"
         ) from None
     except SyntaxError as error:
         at = f"{_short(error.filename or module_name)}:{error.lineno}"
         raise Refused(f"{at}: {named}: {error.msg}: {(error.text or '').strip()}") from None
     factory = getattr(module, name, None)
     if not callable(factory):
-        what = "nothing" if factory is None else "no function"
-        raise Refused(f"{named}: {_short(module.__file__ or module_name)} has {what} named {name}")
+        problem = "nothing" if factory is None else "no function"
+        raise Refused(
+            f"{named}: {_short(module.__file__ or module_name)} has {problem} named {name}"
+        )
     return factory  # type: ignore[no-any-return]
 
 

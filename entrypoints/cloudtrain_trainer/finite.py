@@ -1,11 +1,10 @@
-"""Detects losses, gradients and weights that are NaN or infinite, without waiting for a GPU at
-every step.
+"""Detect losses, gradients and weights that are NaN or infinite, without waiting for a GPU.
 
 Each step writes its numbers into a small tensor on the device. The host reads a copy of it that it
 requested at the last exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about
 half a second later. Before a checkpoint and at the end of an epoch the host waits for the device
-and knows exactly. Where bad steps end the training, a step costs one small kernel: the host judges
-the numbers (`note_step`). Where they are skipped, the device does.
+and knows exactly. If bad steps end the training, a step costs one small kernel: the host judges the
+numbers (`note_step`). If they are skipped, the device does.
 """
 
 from __future__ import annotations
@@ -22,44 +21,40 @@ EXIT = 33
 MAX_CONSECUTIVE_SKIPS = 10
 """Under `--on-nan skip`, training stops after this many skipped steps in a row."""
 MIN_LOSS_SCALE = 1.0
-"""Gradients that overflow at this scale of the fp16 loss scaler, or below it, would overflow
-without scaling, too.
-"""
+"""Gradients that overflow at this fp16 loss scale would overflow without scaling, too."""
 
 
 MAX_NOTES = 1024
-"""Steps whose numbers are on the device at once: a host runs ahead of its GPU by fewer, since CUDA
-queues 1,024 kernels at most and a step has several.
+"""Maximum steps whose numbers are on the device at once.
+
+A host runs ahead of its GPU by fewer, since CUDA queues 1,024 kernels at most and a step has
+several.
 """
 
 
 class NotFinite(Exception):
-    """A loss, gradient or weight is NaN or infinite. The message says where. Raised by all ranks
-    together.
+    """A loss, gradient or weight is NaN or infinite. Raised by all ranks together.
+
+    The message says where.
     """
 
 
 class FiniteWatch:
-    """Records the bad steps of this rank; with `skips_bad_steps`, those of any rank."""
+    """Records the bad steps of this rank; with `skips_bad_steps`, the bad steps of any rank."""
 
     def __init__(self, device: torch.device, skips_bad_steps: bool, asynchronous: bool) -> None:
-        """`asynchronous`: the device computes behind the host, which does not wait for the result
-        of a step.
-        """
+        """`asynchronous`: the device computes behind the host, which does not wait for it."""
         self.skips_bad_steps = skips_bad_steps
         self._asynchronous = asynchronous
         self._in_bad_run = False
-        # Of the last run of consecutive bad steps: first step, its loss and gradient norm, length;
-        # number of bad steps.
+        # The last run of bad steps: first step, its loss and gradient norm, length; all bad steps.
         self._record = torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=device)
         self._judged_record = [-1.0, 0.0, 0.0, 0.0, 0.0]
-        """The same, of the steps that the host has judged."""
+        """The same for the steps that the host has judged."""
         self._notes = torch.zeros(MAX_NOTES if asynchronous else 0, 2, device=device)
         """Loss and gradient norm of each step, at its number modulo the length."""
         self._noted = self._copied = self._judged = 0
-        """The last step that was noted, the last of those in the copy on the host, and the last
-        that was judged.
-        """
+        """The last step that was noted, copied to the host, and judged."""
         self._host_record, self._host_notes = (
             torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=device.type == "cuda")
             for tensor in (self._record, self._notes)
@@ -67,8 +62,9 @@ class FiniteWatch:
         self._copy_done: Any = None
 
     def note_step(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        """Note one step, counted from 1, for the host to judge. `loss`, `norm`: float scalars on
-        the device.
+        """Note a step, counted from 1, for the host to judge.
+
+        `loss`, `norm`: float scalars on the device.
         """
         self._noted, self._judged = step, min(self._judged, step - 1)
         torch.stack((loss.float(), norm.float()), out=self._notes[step % MAX_NOTES])
@@ -79,10 +75,10 @@ class FiniteWatch:
         `loss`, `norm` (of the gradients) and `bad`: scalar tensors on the device.
         """
         if not self._asynchronous:
-            found = bool(bad)
-            if not found and not self._in_bad_run:
+            is_bad = bool(bad)
+            if not is_bad and not self._in_bad_run:
                 return
-            self._in_bad_run = found or not self.skips_bad_steps
+            self._in_bad_run = is_bad or not self.skips_bad_steps
         run = self._record[3]
         loss = loss.to(self._record.dtype)
         norm = norm.to(self._record.dtype)
@@ -92,37 +88,38 @@ class FiniteWatch:
         self._record[4] += bad
 
     def poll(self) -> bool:
-        """Whether training must stop. Does not wait for a GPU: the answer may be about half a
-        second old.
+        """Return whether training must stop, without waiting for a GPU.
+
+        The answer may be about half a second old.
         """
         if self._record.device.type != "cuda":
             return self.must_stop()
         if self._copy_done is not None and not self._copy_done.query():
             return False
-        known = self._copy_done is not None and self._exceeds_limit(
+        must_stop = self._copy_done is not None and self._exceeds_limit(
             self._read(self._host_record, self._host_notes)
         )
         self._host_record.copy_(self._record, non_blocking=True)
         self._host_notes.copy_(self._notes, non_blocking=True)
         self._copied = self._noted
         self._copy_done = torch.cuda.current_stream().record_event()
-        return known
+        return must_stop
 
     def must_stop(self) -> bool:
-        """Whether training must stop. Waits for the device."""
+        """Return whether training must stop. Waits for the device."""
         return self._exceeds_limit(self.read_record())
 
     def read_record(self) -> list[float]:
-        """Five numbers: first step, its loss, its gradient norm and count of the last run of bad
-        steps; count of all.
+        """Return the last run of bad steps, and the count of all bad steps.
 
-        Steps count from 1, and the first is -1 if there was no bad step. Waits for the device.
+        Five numbers: the run's first step, its loss, its gradient norm, the run's length; the
+        count. Steps count from 1; the first is -1 without a bad step. Waits for the device.
         """
         self._copied = self._noted
         return self._read(self._record, self._notes)
 
     def _read(self, record: Tensor, notes: Tensor) -> list[float]:
-        """The record after the steps up to `_copied`, whose numbers are in these tensors."""
+        """Return the record after the steps up to `_copied`, whose numbers these tensors hold."""
         if not self._noted:
             return [float(x) for x in record.tolist()]
         numbers = notes.tolist()
@@ -140,7 +137,7 @@ class FiniteWatch:
 
     @property
     def skipped_steps(self) -> int:
-        """The count of bad steps so far, of earlier starts as well. Waits for the device."""
+        """Number of bad steps, including earlier starts. Waits for the device."""
         return int(self.read_record()[4])
 
     def restore(self, skipped_steps: int) -> None:
@@ -152,40 +149,39 @@ class FiniteWatch:
 
 
 def describe(record: Sequence[float]) -> str:
-    """One line about the first step of a record, such as `step 17: the loss is nan`."""
+    """Describe the first step of a record in a line, such as `step 17: the loss is nan`."""
     step, loss, norm, *_ = record
-    what = (
+    problem = (
         f"the loss is {loss:g}"
         if not math.isfinite(loss)
         else f"the norm of the gradients is {norm:g}"
     )
     if math.isfinite(loss) and math.isfinite(norm):  # this rank's own numbers are fine
-        what = "a loss or a gradient of another rank is not finite"
-    return f"step {int(step)}: {what}"
+        problem = "a loss or a gradient of another rank is not finite"
+    return f"step {int(step)}: {problem}"
 
 
 def reason(records: Sequence[Sequence[float]], skips_bad_steps: bool) -> str:
-    """The message of `NotFinite` from the list of all ranks' records: the earliest bad step, and
-    the rank it was on.
-    """
+    """Return the message of `NotFinite`: the earliest bad step of all ranks, and its rank."""
     bad = [(record[0], rank) for rank, record in enumerate(records) if record[3]]
-    # Where all ranks skip the same steps, the rank whose own numbers are bad is the one to name.
-    own = [
+    # All ranks may skip the same steps: name the rank whose numbers are bad.
+    own_bad = [
         (step, rank) for step, rank in bad if not all(math.isfinite(x) for x in records[rank][1:3])
     ]
-    _, rank = min(own or bad)
+    _, rank = min(own_bad or bad)
     where = f" (rank {rank})" if len(records) > 1 else ""
     often = f", and so on for {int(records[rank][3])} steps in a row" if skips_bad_steps else ""
     return f"{describe(records[rank])}{where}{often}"
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all elements of this rank's shards are finite; integers always are. Waits for their
-    devices.
+    """Return whether all elements of this rank's shards are finite; integers always are.
+
+    Waits for their devices.
     """
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         if local.is_floating_point():
             by_device.setdefault(local.device, []).append(torch.isfinite(local.detach()).all())
-    return all(bool(torch.stack(found).all()) for found in by_device.values())
+    return all(bool(torch.stack(flags).all()) for flags in by_device.values())

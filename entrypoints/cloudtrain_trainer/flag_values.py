@@ -1,6 +1,4 @@
-"""The values of flags, decoded; argparse.ArgumentTypeError says what is expected. Standard library
-only.
-"""
+"""Decode the values of flags. ArgumentTypeError says what is expected. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d":
 
 
 def task(text: str) -> str:
-    """The name of a built-in task, or `module:factory`."""
+    """Return the name of a built-in task, or `module:factory`."""
     if text in OPTIONS or ":" in text:
         return text if text in OPTIONS else factory(text)
     names = ", ".join(map(repr, sorted(OPTIONS)))
@@ -27,14 +25,14 @@ def task(text: str) -> str:
 
 
 def factory(text: str) -> str:
-    """A `package.module:factory`."""
+    """Return a `package.module:factory`."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", text):
         raise argparse.ArgumentTypeError(f"expected package.module:factory, got {text!r}")
     return text
 
 
 def optimizer(text: str) -> str:
-    """The name of an optimizer, or `module:factory`."""
+    """Return the name of an optimizer, or `module:factory`."""
     if text in OPTIMIZERS or ":" in text:
         return text if text in OPTIMIZERS else factory(text)
     names = ", ".join(map(repr, OPTIMIZERS))
@@ -44,27 +42,27 @@ def optimizer(text: str) -> str:
 
 
 def non_negative_int(text: str) -> int:
-    """A whole number of 0 or more."""
+    """Read a whole number of 0 or more."""
     return _number(int, text, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
 
 
 def positive_int(text: str) -> int:
-    """A whole number of 1 or more."""
+    """Read a whole number of 1 or more."""
     return _number(int, text, "a whole number of 1 or more", lambda n: n >= 1)
 
 
 def positive(text: str) -> float:
-    """A number greater than 0."""
+    """Read a number greater than 0."""
     return _number(float, text, "a number greater than 0", lambda x: 0 < x < float("inf"))
 
 
 def not_negative(text: str) -> float:
-    """A number of 0 or more."""
+    """Read a number of 0 or more."""
     return _number(float, text, "a number of 0 or more", lambda x: 0 <= x < float("inf"))
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """Read a number from 0 to 1."""
     return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
 
 
@@ -79,7 +77,7 @@ def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[
 
 
 def steps(text: str) -> tuple[int, int]:
-    """The first and the last step of `10:15`, from 1."""
+    """Return the first and the last step of `10:15`, from 1."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(
@@ -89,7 +87,7 @@ def steps(text: str) -> tuple[int, int]:
 
 
 def seconds(text: str) -> float:
-    """Seconds, of `600` or `10 min`."""
+    """Return the seconds of `600` or `10 min`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
     if not match or match[2] not in SECONDS_PER_UNIT or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"expected a time such as 600 or '10 min', got {text!r}")

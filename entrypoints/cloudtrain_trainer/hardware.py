@@ -1,6 +1,4 @@
-"""The device that a rank computes on: mixed precision, peak FLOP/s (the denominator of MFU),
-memory, torch.compile.
-"""
+"""The device of a rank: mixed precision, peak FLOP/s, memory, torch.compile."""
 
 from __future__ import annotations
 
@@ -30,17 +28,18 @@ PEAK_TFLOPS = {
     "V100": (15.7, 125.0),
     "T4": (8.1, 65.0),
 }
-"""GPU name -> dense TFLOP/s in float32 (TF32 if available), and in bf16 or fp16. The first name
-that matches counts.
+"""GPU name -> dense TFLOP/s in float32 (TF32 if available), and in bf16 or fp16.
 
-From NVIDIA's data sheets, whose figures with sparsity are twice as high: Blackwell B200, H200, H100
-(SXM, PCIe, NVL), A100, L40S, L4, V100 (SXM2), T4. A10G: AWS' figures for g5 instances.
+The first name that matches counts. From NVIDIA's data sheets, whose figures with sparsity are twice
+as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL), A100, L40S, L4, V100 (SXM2), T4. A10G: AWS'
+figures for g5 instances.
 """
 
 
 def resolve_precision(requested: str, device: torch.device) -> str:
-    """The value of `--amp` with auto resolved: bf16 on GPUs that compute in it (compute capability
-    8.0), else no.
+    """Return the value of `--amp` with auto resolved.
+
+    That is bf16 on GPUs that compute in it (compute capability 8.0), else no.
     """
     if requested != "auto":
         return requested
@@ -49,7 +48,10 @@ def resolve_precision(requested: str, device: torch.device) -> str:
 
 
 def peak_flops(name: str, precision: str) -> float:
-    """Peak dense FLOP per second of a GPU by name; 0 if unknown. `precision`: no, bf16 or fp16."""
+    """Return the peak dense FLOP per second of a GPU by name; 0 if unknown.
+
+    `precision`: no, bf16 or fp16.
+    """
     for part, (single, half) in PEAK_TFLOPS.items():
         if part in name:
             return (single if precision == "no" else half) * 1e12
@@ -57,20 +59,21 @@ def peak_flops(name: str, precision: str) -> float:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name as CUDA reports it, such as `NVIDIA H100 80GB HBM3`; else `cpu`."""
+    """Return the GPU's name as CUDA reports it, `NVIDIA H100 80GB HBM3`; else `cpu`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def all_devices(device: torch.device) -> list[torch.device]:
-    """The list of all GPUs that this process sees; without a GPU, of the CPU alone."""
+    """Return all GPUs that this process sees; without a GPU the CPU alone."""
     if device.type != "cuda":
         return [device]
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
 
 def peak_memory(devices: Sequence[torch.device]) -> int:
-    """Peak memory in bytes: on GPUs of the tensors allocated since the last call, the largest of
-    all devices; on a CPU of the process since its start.
+    """Return peak memory in bytes: of tensors on the fullest GPU, or of the process.
+
+    On GPUs it counts since the last call, on a CPU since the start of the process.
     """
     if devices[0].type == "cuda":
         most = max(torch.cuda.max_memory_allocated(device) for device in devices)
@@ -82,23 +85,21 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
 
 
 def allocated_memory(devices: Sequence[torch.device]) -> int:
-    """Bytes of tensors on the GPU that has most of them; 0 on a CPU."""
+    """Return the bytes of tensors on the fullest GPU; 0 on a CPU."""
     return max(
         torch.cuda.memory_allocated(device) if device.type == "cuda" else 0 for device in devices
     )
 
 
 def total_memory(devices: Sequence[torch.device]) -> int:
-    """Memory of the smallest GPU, in bytes; 0 on a CPU, where others may use it, too."""
+    """Return the memory of the smallest GPU, in bytes; 0 on a CPU, which others share."""
     return min(
         torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0 for device in devices
     )
 
 
 def check_compiler(device: torch.device) -> None:
-    """Raise `Refused` if the system has no compiler: torch.compile generates C++ for CPUs and C for
-    GPUs.
-    """
+    """Raise `Refused` without a compiler: torch.compile generates C++ for CPUs, C for GPUs."""
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
     if not any(shutil.which(name) for name in names):
         raise Refused(
@@ -119,12 +120,12 @@ def check_compile(device: torch.device) -> None:
 
 
 def resolve_compile(requested: str, device: torch.device, possible: bool) -> bool:
-    """Whether to compile. `requested`: the value of `--compile`. `possible`: whether strategy and
-    task allow for it.
+    """Return whether to compile.
 
-    auto compiles on GPUs that torch generates code for (compute capability 7.0), where what it
-    needs is installed. Code that it cannot compile then runs as it is. Raises `Refused` if `yes`
-    cannot work here.
+    `requested`: the value of `--compile`. `possible`: whether strategy and task allow for it. auto
+    compiles on GPUs that torch generates code for (compute capability 7.0), if a compiler and
+    triton are installed. Code that cannot be compiled then runs uncompiled. Raise `Refused` if
+    `yes` cannot work here.
     """
     if requested == "yes":
         check_compile(device)
@@ -152,8 +153,7 @@ def compile_whole(module: nn.Module) -> None:
 
 
 def compile_each(layers: Sequence[nn.Module]) -> None:
-    """Compile each layer as a graph of its own, for strategies that gather one layer after the
-    other.
+    """Compile each layer as a graph, for strategies that gather one layer after the other.
 
     Layers of one class share their code, and torch limits the number of graphs per code; past the
     limit they run uncompiled. So the limit is raised to two graphs per layer, since the
@@ -166,8 +166,9 @@ def compile_each(layers: Sequence[nn.Module]) -> None:
 
 
 def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
-    """In evaluation the layer runs uncompiled: its last batch has another size, and would need
-    another graph.
+    """Return the layer's forward: compiled in training, original in evaluation.
+
+    The last batch of an evaluation has another size, and would need another graph.
     """
     original = layer.forward
     compiled = torch.compile(layer.forward, backend=COMPILE_BACKEND)
@@ -179,6 +180,6 @@ def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
 
 
 def run_eagerly() -> AbstractContextManager[None]:
-    """A context in which compiled modules run as if they had not been compiled."""
+    """Run compiled modules uncompiled inside this context."""
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance

@@ -1,9 +1,9 @@
-"""What NCCL is told: how long a collective may take, and that messages go before computation.
+"""Settings of NCCL: the timeouts of collectives, and the priority of messages.
 
 A collective of the first step waits for ranks that still compile or read their data, so it gets
 half an hour; later ones get ten minutes, after which torch ends the job and writes down the last
-collectives of each rank (`fetch` brings them). Nothing here was seen on GPUs: tests show what torch
-is told, with gloo.
+collectives of each rank (`fetch` brings them). Not tried on GPUs: tests with gloo show the settings
+that torch gets.
 """
 
 from __future__ import annotations
@@ -17,31 +17,29 @@ from torch.distributed import distributed_c10d
 
 START_SECONDS = 1800.0
 TRAINING_SECONDS = 600.0
-"""Until the first step is done, and afterwards: torch's own defaults for gloo and for NCCL."""
+"""Timeouts until the first step and afterwards: torch's defaults for gloo and for NCCL."""
 
 
 def prefer_messages(environ: MutableMapping[str, str]) -> None:
-    """Have all groups use streams of high priority, unless the user said otherwise
-    (`TORCH_NCCL_HIGH_PRIORITY=0`).
+    """Give all groups streams of high priority, unless the user has set the variable.
 
-    A GPU then begins with a message that is ready before the next kernel that is, so that peers
-    wait less for it. Torch reads the variable when it makes a communicator (ProcessGroupNCCL.cpp),
-    also those of a device mesh, to whose groups no `ProcessGroupNCCL.Options` of ours come.
+    A GPU then starts a message before the next kernel, so that peers wait less for it. Torch reads
+    TORCH_NCCL_HIGH_PRIORITY when it makes a communicator (ProcessGroupNCCL.cpp), also for a device
+    mesh, whose groups get no `ProcessGroupNCCL.Options` from here.
     """
     environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 
 def groups() -> list[Any]:
-    """The process groups that this rank is in. Torch has no public list of those that a device mesh
-    has made.
+    """Return the process groups of this rank, also of a device mesh.
+
+    Torch does not list them publicly.
     """
     return list(distributed_c10d._world.pg_map)
 
 
 def set_timeouts(groups: Iterable[Any], seconds: float) -> None:
-    """Set the timeout of later collectives of groups of NCCL or gloo; those that run already keep
-    theirs.
-    """
+    """Set the timeout of later collectives of groups of NCCL or gloo."""
     timeout = timedelta(seconds=seconds)
     for group in groups:
         if dist.get_backend(group) not in ("nccl", "gloo"):

@@ -13,11 +13,9 @@ class Options:
     """The decoded command line. None means the task's own default."""
 
     task: str
-    """A built-in task, or `package.module:factory` of a user's whole task; "model" if `--model` is
-    given alone.
-    """
+    """A built-in task, or `package.module:factory` of a whole task; "model" for `--model` alone."""
     task_options: dict[str, Any]
-    """Options that only this task has, as keyword arguments of its `build`."""
+    """Options of this task alone, as keyword arguments of its `build`."""
     model: str | None
     """`package.module:factory` of a user's model or whole task; None: the task's own model."""
     data: str | None
@@ -25,13 +23,14 @@ class Options:
     weights: Path | None
     """File or folder of the weights that training starts from; None: the model's own."""
     partial_weights: bool
-    """Whether `weights` may have other tensors than the model."""
+    """True if `weights` may have other tensors than the model."""
     strategy: str
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
     timeout: float | None
-    """Seconds that a collective may take in training; None: `nccl.TRAINING_SECONDS` on GPUs, else
-    that of the start.
+    """Seconds for a collective in training; None: `nccl.TRAINING_SECONDS` on GPUs.
+
+    On CPUs None is `start_timeout`.
     """
     start_timeout: float
     """The same until the first step is done."""
@@ -62,7 +61,7 @@ class Options:
     """Largest norm of the gradients; None: no clipping."""
     seed: int
     deterministic: bool
-    """Whether GPUs compute with deterministic algorithms only, as CPUs always do."""
+    """True if GPUs compute with deterministic algorithms only, as CPUs always do."""
     profile: tuple[int, int] | None
     """The first and the last step to profile, from 1; None: none."""
     on_nan: str
@@ -74,20 +73,18 @@ class Options:
     gradient_sync: str
     """each or last: after which micro-batches of a step FSDP reduces the gradients."""
     recompute: str
-    """none, blocks or selective: which activations of layers are computed again in the backward
-    pass.
-    """
+    """none, blocks or selective: activations to compute again in the backward pass."""
     workers: int | None
     """Data loader processes per rank."""
     probe_memory: str
-    """auto, yes or no: whether to look for the largest micro-batch that fits before training."""
+    """auto, yes or no: look for the largest micro-batch that fits before training."""
     max_steps: int | None
     eval_every: int
     """Epochs between evaluations."""
     eval_every_steps: int | None
     """Steps between further evaluations within an epoch."""
     eval_only: bool
-    """Whether to evaluate the newest checkpoint, or `weights`, instead of training."""
+    """True to evaluate the newest checkpoint, or `weights`, instead of training."""
     target_accuracy: float | None
     patience: int | None
     """Evaluations without a lower val_loss after which training ends."""
@@ -102,7 +99,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Folders:
-    """Where results are written. In a job these folders are kept after it ends."""
+    """Folders for results. In a job they are kept after it ends."""
 
     model: Path
     output: Path
@@ -110,12 +107,13 @@ class Folders:
 
     @classmethod
     def from_environment(cls) -> Folders:
-        """The paths in $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else in ./cloudtrain-output; they
-        may not exist.
+        """Return $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else ./cloudtrain-output.
+
+        The folders may not exist.
         """
-        here = Path("cloudtrain-output")
+        base = Path("cloudtrain-output")
         return cls(
-            model=Path(os.environ.get("CLOUDTRAIN_MODEL_DIR") or here / "model"),
-            output=Path(os.environ.get("CLOUDTRAIN_OUTPUT_DIR") or here / "output"),
-            checkpoints=Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR") or here / "checkpoints"),
+            model=Path(os.environ.get("CLOUDTRAIN_MODEL_DIR") or base / "model"),
+            output=Path(os.environ.get("CLOUDTRAIN_OUTPUT_DIR") or base / "output"),
+            checkpoints=Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR") or base / "checkpoints"),
         )

@@ -1,6 +1,4 @@
-"""This rank and its device, the process group of all ranks, and the collectives that the loop
-needs.
-"""
+"""This rank and its device, the process group, and the collectives of the loop."""
 
 from __future__ import annotations
 
@@ -21,12 +19,14 @@ from cloudtrain_trainer import hardware, nccl
 from cloudtrain_trainer.rules import Refused
 
 EXCHANGE_SECONDS = 0.2
-"""About the time between two exchanges of flags. Each costs every rank a message: a tenth of a step
-of 13 ms.
+"""Approximate time between two exchanges of flags.
+
+Each costs every rank a message: a tenth of a step of 13 ms.
 """
 MAX_STRIDE = 16
-"""The most steps between two exchanges. The host's clock measures steps, and a host first runs
-ahead of its GPU.
+"""Maximum steps between two exchanges.
+
+The host's clock measures steps, and a host first runs ahead of its GPU.
 """
 
 
@@ -38,7 +38,7 @@ class Ranks:
     """
 
     def __init__(self, start_timeout: float = nccl.START_SECONDS) -> None:
-        """`start_timeout`: seconds that a collective may take until `begin_training`."""
+        """Read the environment. `start_timeout`: seconds of a collective before training."""
         self._start_timeout = start_timeout
         self._has_begun = False
         self._groups: list[Any] = []
@@ -50,11 +50,10 @@ class Ranks:
         self._control: Any = None
 
     def init_process_group(self, backend: str = "auto") -> None:
-        """Join the default process group. With NCCL or MPI, a gloo group on the CPU carries the
-        control messages.
+        """Join the default process group.
 
-        `backend`: auto, nccl, gloo or mpi. Raises `Refused` if this machine or this torch does not
-        support it.
+        With NCCL or MPI, a gloo group on the CPU carries the control messages. `backend`: auto,
+        nccl, gloo or mpi. Raise `Refused` if this machine or this torch does not support it.
         """
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
@@ -91,12 +90,13 @@ class Ranks:
             )
 
     def all_devices(self) -> list[torch.device]:
-        """The devices that this process sees, for strategies that drive several."""
+        """Return the devices that this process sees, for strategies that use several."""
         return hardware.all_devices(self.device)
 
     def check_world_size(self) -> None:
-        """Raise `Refused` if the world is smaller than the job: each part of the job would train a
-        separate model.
+        """Raise `Refused` if the world is smaller than the job.
+
+        Each part of the job would train a separate model.
         """
         size = dist.get_world_size() if dist.is_initialized() else self.size
         nodes = os.environ.get("CLOUDTRAIN_NODES")
@@ -110,9 +110,7 @@ class Ranks:
             )
 
     def allow_slow_start(self) -> None:
-        """Give collectives of the start their time in all groups, those included that a strategy
-        has made by itself.
-        """
+        """Give all groups the timeout of the start, also the groups of a strategy."""
         if dist.is_initialized():
             is_apart = self._control is not dist.group.WORLD
             self._groups = [
@@ -121,7 +119,7 @@ class Ranks:
             nccl.set_timeouts(self._groups, self._start_timeout)
 
     def begin_training(self, timeout: float | None) -> None:
-        """Have collectives of these groups time out sooner from now on, after the first step; once.
+        """Shorten the timeout of collectives, once, after the first step.
 
         `timeout`: seconds; None: `nccl.TRAINING_SECONDS` on GPUs, no change on CPUs. Called by all
         ranks, and waits for all: a message of the second step must not time out while a peer still
@@ -138,8 +136,7 @@ class Ranks:
             nccl.set_timeouts(self._groups, timeout)
 
     def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
-        """Start an asynchronous all-reduce of int32 values; the function that is returned waits for
-        the list of maxima.
+        """Start an all-reduce of int32 values; return a function that waits for the maxima.
 
         The maximum of a flag (0 or 1) is whether any rank has set it. The message is sent while the
         step computes. Called by all ranks.
@@ -156,10 +153,9 @@ class Ranks:
         return wait
 
     def any_on_device(self, flag: Tensor) -> Tensor:
-        """Whether a flag is set on any rank: a bool tensor of shape () on the device. Does not wait
-        for the device.
+        """Return whether any rank sets a flag: bool, shape (), on the device.
 
-        `flag`: bool, of shape (). Called by all ranks.
+        `flag`: bool, shape (). Does not wait for the device. Called by all ranks.
         """
         if self.size == 1:
             return flag
@@ -168,9 +164,7 @@ class Ranks:
         return number > 0
 
     def all_reduce_sum(self, *values: float) -> list[float]:
-        """The list of sums over all ranks, one for each value, computed in float64. Called by all
-        ranks.
-        """
+        """Return the sums over all ranks, in float64. Called by all ranks."""
         if self._control is None:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -178,7 +172,7 @@ class Ranks:
         return [float(x) for x in total.tolist()]
 
     def all_gather(self, value: Any, group: Any = None) -> list[Any]:
-        """The list of all ranks' values, by rank. Called by all ranks.
+        """Return all ranks' values, by rank. Called by all ranks.
 
         `value`: anything that can be pickled. `group`: another process group, for use in another
         thread.
@@ -190,10 +184,9 @@ class Ranks:
         return values
 
     def new_gloo_group(self, members: list[list[int]]) -> Any:
-        """The gloo group that contains this rank, of groups given as lists of ranks; None in a
-        world of one.
+        """Return the gloo group of this rank; None in a world of one.
 
-        Called by all ranks, since each creates all groups.
+        `members`: the ranks of each group. Called by all ranks, since each creates all groups.
         """
         if self._control is None:
             return None
@@ -208,9 +201,7 @@ class Ranks:
             dist.barrier(group=self._control)
 
     def log(self, text: str) -> None:
-        """Print a line from rank 0 only, in a single write, so that no other output is mixed into
-        it.
-        """
+        """Print a line from rank 0 only, in a single write, so that no output is mixed into it."""
         if self.rank == 0:
             sys.stdout.flush()
             os.write(1, (text + "\n").encode())
@@ -218,7 +209,7 @@ class Ranks:
     def exit(self) -> NoReturn:
         """End the process with exit code 0, after a barrier of all ranks.
 
-        It skips the interpreter's teardown, in which torch may abort (SIGABRT).
+        This skips the interpreter's teardown, where torch may abort (SIGABRT).
         """
         self.barrier()
         if dist.is_initialized():
@@ -229,8 +220,7 @@ class Ranks:
 
 
 class CollectiveFlags:
-    """Flags that any rank may raise between two steps, and that all ranks then see after the same
-    step.
+    """Flags that any rank may raise, and that all ranks see after the same step.
 
     They are exchanged every few steps. With each exchange rank 0 announces the number of steps
     until the next one.
@@ -246,10 +236,10 @@ class CollectiveFlags:
     def start(
         self, step: int, flags: Callable[[], tuple[bool, ...]]
     ) -> Callable[[], list[bool]] | None:
-        """Start an exchange of `flags()` if one is due at this step; None if not.
+        """Start an exchange of `flags()` if one is due at this step, else return None.
 
-        The function that is returned waits for the result: per flag, whether any rank has raised
-        it. The message is sent while the step computes.
+        The returned function waits for the result: per flag, whether any rank has raised it. The
+        message is sent while the step computes.
         """
         if step < self._next:
             return None
@@ -264,8 +254,9 @@ class CollectiveFlags:
         return wait
 
     def _next_stride(self) -> int:
-        """Steps until the next exchange, from the speed of the steps since the last one. Rank 0
-        decides; other ranks return 0.
+        """Return the steps until the next exchange, by the speed of the last ones.
+
+        Rank 0 decides; other ranks return 0.
         """
         if self._ranks.rank:
             return 0
@@ -274,8 +265,9 @@ class CollectiveFlags:
 
 
 def exit_on_uncaught_errors() -> None:
-    """Exit with code 1 right after printing an uncaught error: its peers wait in a collective until
-    this process has ended.
+    """Exit with code 1 after an uncaught error.
+
+    Peers wait in a collective until this process has ended.
     """
     before = sys.excepthook
 
@@ -289,9 +281,7 @@ def exit_on_uncaught_errors() -> None:
 
 
 def available_cores() -> int:
-    """The count of CPU cores that this node's ranks may use together, by their affinity where the
-    system has one.
-    """
+    """Return the number of CPU cores for all ranks of this node, by their affinity."""
     bound = bound_cpus(os.environ)
     if bound:
         return len(frozenset().union(*bound))
@@ -299,22 +289,20 @@ def available_cores() -> int:
 
 
 def configure_threads(ranks: Ranks, *, deterministic: bool = False) -> None:
-    """Divide the cores among this node's ranks, allow TF32, and make CPU operations deterministic.
+    """Divide the cores among this node's ranks, allow TF32, set deterministic algorithms.
 
-    More threads than cores make training several times slower. `deterministic`: GPU operations too.
+    More threads than cores make training several times slower. `deterministic`: on GPUs too.
     """
     torch.set_num_threads(
         int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // ranks.local_size))
     )
     torch.set_float32_matmul_precision("high")  # TF32 on GPUs, which convolutions use by default
-    if (
-        ranks.device.type == "cpu" or deterministic
-    ):  # on a GPU some have no deterministic form and raise
+    # On a GPU some operations lack a deterministic form and raise.
+    if ranks.device.type == "cpu" or deterministic:
         torch.use_deterministic_algorithms(True)
     if deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # which cuBLAS asks for, before its first use
+        # cuBLAS reads this at its first use.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False  # it chooses algorithms by their times
 
 

@@ -1,4 +1,4 @@
-"""Which tasks, strategies, numbers of ranks and batch sizes work together. Standard library only."""
+"""Tasks, strategies, ranks and batch sizes that work together. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.options import Options
 
 USER_TASK = "model"
-"""The value of `Options.task` where `--model` is given without `--task`, so that no built-in task
-is used.
-"""
+"""The value of `Options.task` if `--model` is given without `--task`."""
 
 ONE_PROCESS = {
     "single": "trains in one process",
     "dp": "drives all GPUs from one process",
     "model-parallel": "spreads one process over all GPUs",
 }
-"""Strategies that run in a single process, and what that process does."""
+"""Strategies that run in a single process, and its work."""
 
 
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
@@ -26,28 +24,27 @@ OPTIMIZERS = ("adamw", "sgd", "adafactor")
 
 
 class Refused(Exception):
-    """The options cannot work here. The message says why and what to do instead; the process exits
-    with code 2.
+    """The options cannot work here. The process exits with code 2.
+
+    The message gives the reason and what to do instead.
     """
 
 
 class RefusedData(Refused):
-    """Data that one rank has met, and perhaps no other: that rank prints the message itself."""
+    """A problem in data that perhaps only one rank has met: that rank prints the message."""
 
 
 class Capabilities(NamedTuple):
-    """What a task supports. A test compares this table with the tasks themselves."""
+    """Capabilities of a task. A test compares this table with the tasks themselves."""
 
     batch_size: int
-    """Samples per step over all ranks, where `--batch-size` is not given."""
+    """Default of `--batch-size`: samples per step over all ranks."""
     tensor_limit: int = 0
-    """The number of tensor-parallel ranks must divide this, for example the number of heads; 0: not
-    supported.
-    """
+    """The number of tensor-parallel ranks must divide this; 0: not supported."""
     max_stages: int = 1
-    """The largest number of pipeline stages."""
+    """Maximum number of pipeline stages."""
     fsdp: bool = True
-    """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
+    """True if FSDP can shard the parameters: torch itself must have created them."""
 
 
 TASKS: dict[str, dict[str, Capabilities]] = {
@@ -64,30 +61,32 @@ TASKS: dict[str, dict[str, Capabilities]] = {
         "gpt2-124m": Capabilities(32, tensor_limit=4, max_stages=12),
     },
 }
-"""Per task and `--size`; the first size of each task is its default."""
+"""Capabilities per task and `--size`; the first size of each task is its default."""
 
 
 def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
-    """What a built-in task supports with its own options. KeyError for an unknown task."""
+    """Return the capabilities of a built-in task with its options.
+
+    KeyError for an unknown task.
+    """
     sizes = TASKS[task]
     size = options.get("size", next(iter(sizes)))
     supported = sizes[size]
     if task != "gpt":
         return supported
-    if options.get(
-        "tied", size == "gpt2-124m"
-    ):  # embedding and head share one matrix, which cannot be split
+    # A matrix that embedding and head share cannot be split.
+    if options.get("tied", size == "gpt2-124m"):
         return supported._replace(tensor_limit=0, max_stages=1)
     return supported
 
 
 def is_own(options: Options) -> bool:
-    """Whether the task, its model or its data is the user's."""
+    """Return whether the task, its model or its data is the user's."""
     return bool(options.model or options.data) or options.task not in TASKS
 
 
 def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -> int:
-    """The count of micro-batches per optimizer step and pipeline; accumulation multiplies them.
+    """Return the micro-batches per optimizer step and pipeline, with accumulation.
 
     `requested`: `--microbatches`; None: twice the stages.
     """
@@ -95,8 +94,9 @@ def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -
 
 
 def can_compile(options: Options) -> bool:
-    """Whether `--compile` works with the strategy. torch cannot compile recomputed layers that are
-    split over ranks.
+    """Return whether `--compile` works with the strategy.
+
+    torch cannot compile recomputed layers that are split over ranks.
     """
     if options.recompute != "none" and (options.strategy == "tp" or options.tensor):
         return False
@@ -114,9 +114,7 @@ def check(
     """
     if supported is None and is_own(options):
         if options.task not in TASKS:
-            # the capabilities are known only once the user's task is built: it is checked again
-            # then
-            return
+            return  # it is checked again when the user's task is built
         if options.model:
             supported = Capabilities(capabilities(options.task, options.task_options).batch_size)
     supported = supported or capabilities(options.task, options.task_options)
@@ -244,7 +242,7 @@ def _check_tensor(options: Options, supported: Capabilities, size: int, ranks: i
 
 
 def _check_stages(options: Options, supported: Capabilities, size: int, ranks: int | None) -> None:
-    """`ranks`: None if one process holds all stages."""
+    """Check the stages. `ranks`: None if one process holds all of them."""
     name = f"--task {options.task}"
     if supported.max_stages < 2:
         raise Refused(

@@ -1,6 +1,4 @@
-"""SIGTERM in a rank: it requests a stop after the current step, and ends a rank that can no longer
-reach one.
-"""
+"""Handle SIGTERM in a rank: stop after the current step, and end a rank that hangs."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from contextlib import contextmanager
 MIN_SECONDS = 10.0
 """After SIGTERM, a rank without a step for this long counts as hanging."""
 LONGEST_STEPS = 3
-"""If this many times the longest step so far takes longer, that is the limit."""
+"""The limit is at least this many times the longest step."""
 EXIT_CODE = 143
 """128 + SIGTERM, as shells report it."""
 
 
 class Stop:
-    """Whether a stop was requested by SIGTERM. A second SIGTERM ends the process, whose collective
-    may never return.
+    """A stop requested by SIGTERM. A second SIGTERM ends the process at once.
 
-    A rank that makes no step for too long after the first is ended, too. When a rank dies, torchrun
-    sends SIGTERM to the others; an NCCL kernel may then wait for the dead rank forever, and the
-    main thread for the kernel, so that Python runs no signal handler any more.
+    A collective may never return, so a rank without a step for too long after the first is ended,
+    too. When a rank dies, torchrun sends SIGTERM to the others; an NCCL kernel may then wait for
+    the dead rank forever, and the main thread for the kernel, so that Python runs no signal
+    handler.
     """
 
     def __init__(self, min_seconds: float = MIN_SECONDS) -> None:
@@ -45,19 +43,15 @@ class Stop:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def step_done(self) -> None:
-        """Record that a training step or a batch of an evaluation has finished: the limit counts
-        seconds from here.
-        """
-        now = time.monotonic()
+        """Record the end of a step or of a batch of an evaluation: the limit restarts."""
+        time_now = time.monotonic()
         if self._last_step:  # the time before the first step includes the start-up
-            self._longest = max(self._longest, now - self._last_step)
-        self._last_step = now
+            self._longest = max(self._longest, time_now - self._last_step)
+        self._last_step = time_now
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """A context in which no step is expected: saving a checkpoint or the final model may take
-        many seconds.
-        """
+        """Expect no step in this context: saving may take many seconds."""
         self._busy += 1
         try:
             yield
@@ -71,19 +65,17 @@ class Stop:
         self.requested = True
 
     def _watch(self, read: socket.socket) -> None:
-        """Runs in its own thread: the wake-up descriptor receives signals even while the main
-        thread runs no Python code.
-        """
+        """Watch in a thread: the wake-up descriptor receives signals even without Python code."""
         while signal.SIGTERM not in read.recv(64):
             pass
         requested_at = time.monotonic()
         while True:
             limit = max(self._min_seconds, LONGEST_STEPS * self._longest)
-            left = max(requested_at, self._last_step) + limit - time.monotonic()
-            if left <= 0 and not self._busy:
+            remaining = max(requested_at, self._last_step) + limit - time.monotonic()
+            if remaining <= 0 and not self._busy:
                 os.write(
                     2,
                     f"no step for {limit:.0f} s since SIGTERM: this rank hangs and exits\n".encode(),
                 )
                 os._exit(EXIT_CODE)
-            time.sleep(max(left, 0.05 * self._min_seconds))
+            time.sleep(max(remaining, 0.05 * self._min_seconds))

@@ -1,6 +1,4 @@
-"""State that differs between ranks besides their weights, and that a resume restores: random
-generators, buffers.
-"""
+"""State that differs between ranks besides their weights: random generators and buffers."""
 
 from __future__ import annotations
 
@@ -15,10 +13,10 @@ from torch import Tensor, nn
 
 
 def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
-    """The states of torch's, numpy's and Python's generators, in types that
-    `torch.load(weights_only=True)` accepts.
+    """Return the states of torch's, numpy's and Python's generators.
 
-    `devices`: those that this rank computes on; each GPU has a generator of its own.
+    The types are those that `torch.load(weights_only=True)` accepts. `devices`: those that this
+    rank computes on; each GPU has a generator.
     """
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     state = {
@@ -32,24 +30,26 @@ def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any], devices: Sequence[torch.device]) -> None:
-    """Restore `generator_states`, on as many GPUs as there are in both. KeyError if a generator is
-    missing.
+    """Restore `generator_states`, on as many GPUs as both have.
+
+    KeyError if a generator is missing.
     """
-    name, keys, *rest = state["numpy"]
+    name, keys, *numbers = state["numpy"]
     torch.set_rng_state(state["torch"])
-    np.random.set_state((name, keys.numpy(), *rest))
+    np.random.set_state((name, keys.numpy(), *numbers))
     random.setstate(state["python"])
     if devices[0].type == "cuda" and "cuda" in state:
-        known = state["cuda"]  # a single tensor in checkpoints of earlier releases
+        saved = state["cuda"]  # a single tensor in checkpoints of earlier releases
         for device, one in zip(
-            devices, [known] if isinstance(known, Tensor) else known, strict=False
+            devices, [saved] if isinstance(saved, Tensor) else saved, strict=False
         ):
             torch.cuda.set_rng_state(one, device)
 
 
 def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
-    """Seed torch (all devices), numpy and Python. Each further GPU of `devices` gets a seed of its
-    own.
+    """Seed torch (all devices), numpy and Python.
+
+    Each further GPU of `devices` gets another seed.
     """
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -60,8 +60,9 @@ def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
 
 
 def buffers(model: nn.Module, statistics: Sequence[Tensor] = ()) -> dict[str, Tensor]:
-    """Copies of the model's buffers, and of `statistics`, by name. They may differ between ranks
-    (batch norm).
+    """Return copies of the model's buffers, and of `statistics`, by name.
+
+    They may differ between ranks (batch norm).
     """
     return {
         name: value.detach().clone() for name, value in _data_dependent_tensors(model, statistics)
@@ -81,7 +82,7 @@ def restore_buffers(
 def restore_buffers_where(
     condition: Tensor, model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
 ) -> None:
-    """The same if `condition`, a bool tensor of shape (), is true. Does not wait for its device."""
+    """Do the same if `condition`, bool of shape (), is true, without waiting for it."""
     for name, value in _data_dependent_tensors(model, statistics):
         value.copy_(torch.where(condition.to(value.device), saved[name], value))
 
@@ -89,15 +90,13 @@ def restore_buffers_where(
 def _data_dependent_tensors(
     model: nn.Module, statistics: Sequence[Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that depend on the data without being trained: buffers, and the task's statistics."""
+    """Yield tensors that depend on the data without being trained, with names."""
     yield from model.named_buffers()
     yield from ((f"statistics {number}", value) for number, value in enumerate(statistics))
 
 
 def fingerprint(weights: dict[str, Tensor]) -> str:
-    """The first 16 hex digits of the SHA-256 digest of a state dict; equal ones mean bit-identical
-    weights.
-    """
+    """Return 16 hex digits of a state dict's SHA-256; equal ones mean identical weights."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())

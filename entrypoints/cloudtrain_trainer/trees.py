@@ -1,6 +1,4 @@
-"""Batches of any structure: tensors in tuples, lists and dicts. How many samples they have, and
-moving them.
-"""
+"""Batches of any structure: tensors in tuples, lists and dicts; count and move them."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from cloudtrain_trainer.rules import Refused
 
 
 def sample_count(batch: Any) -> int:
-    """The count of samples: the first dimension of the batch's first tensor. Raises `Refused` if it
-    has none.
+    """Return the number of samples: the first dimension of the batch's first tensor.
+
+    Raise `Refused` if it has none.
     """
     if isinstance(batch, Tensor):
         return len(batch)
@@ -29,7 +28,7 @@ def sample_count(batch: Any) -> int:
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, in order."""
+    """Yield the tensors of a batch, in order."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, Mapping):
@@ -41,8 +40,9 @@ def tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """The same structure with each tensor changed; dicts of any kind become plain ones. Other
-    values stay.
+    """Return the structure with each tensor changed; dicts become plain ones.
+
+    Other values stay.
     """
     if isinstance(batch, Tensor):
         return change(batch)
@@ -58,8 +58,9 @@ def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
 def to_device(
     batch: Any, device: torch.device, image_format: Mapping[str, Any] | None = None
 ) -> Any:
-    """The batch on a device, without waiting for it. `image_format`: arguments of `Tensor.to` for
-    images alone.
+    """Return the batch on a device, without waiting for it.
+
+    `image_format`: arguments of `Tensor.to` for images alone.
     """
 
     def move(tensor: Tensor) -> Tensor:

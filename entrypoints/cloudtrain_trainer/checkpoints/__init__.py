@@ -1,3 +1,1 @@
-"""Checkpoints: when they are saved, what they contain, their files, and the weights that training
-starts from.
-"""
+"""Checkpoints: when they are saved, their content and files, and starting weights."""

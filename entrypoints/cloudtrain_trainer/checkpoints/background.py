@@ -1,6 +1,4 @@
-"""A thread that writes files while training goes on: one piece of work after the other, none after
-a failed one.
-"""
+"""A thread that writes files during training, in order, until one piece of work fails."""
 
 from __future__ import annotations
 
@@ -9,16 +7,14 @@ from collections.abc import Callable
 
 
 class Background:
-    """Work that is done in the order in which it was started."""
+    """Run pieces of work in the order of their start."""
 
     def __init__(self) -> None:
         self._last: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> threading.Thread:
-        """Do this after what was started before; left out if that failed. Returns its thread, which
-        may be joined.
-        """
+        """Run this after earlier work, unless that failed. Return its thread, for `join`."""
         before = self._last
 
         def run() -> None:
@@ -35,14 +31,14 @@ class Background:
         return self._last
 
     def finish(self) -> None:
-        """Wait until all is done. Raises the error of what failed."""
+        """Wait until all work is done. Raise the error of failed work."""
         if self._last is not None:
             self._last.join()
             self._last = None
         self.check()
 
     def check(self) -> None:
-        """Raise the error of what failed, once."""
+        """Raise the error of failed work, once."""
         if self._error is not None:
             error = self._error
             self._error = None

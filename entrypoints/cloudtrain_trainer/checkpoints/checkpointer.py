@@ -1,4 +1,4 @@
-"""When checkpoints are saved and what they contain, resuming from them, and the best weights."""
+"""Decide when to save checkpoints, and their content; resume; keep the best weights."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 OF_TRAINING = ("batch_size", "optimizer")
-"""What of a run's identity does not matter to an evaluation of its weights."""
+"""Parts of a run's identity that an evaluation of its weights ignores."""
 
 
 class Best(NamedTuple):
-    """The best evaluation so far."""
+    """The best evaluation until now."""
 
     val_loss: float = float("inf")
     step: int = -1
@@ -38,8 +38,9 @@ class Best(NamedTuple):
 
 
 class Checkpointer:
-    """Saves and resumes the checkpoints of a training loop. All ranks call each method together,
-    except `is_due` and `is_due_at`.
+    """Saves and resumes the checkpoints of a training loop.
+
+    All ranks call each method together, except `is_due` and `is_due_at`.
     """
 
     def __init__(self, loop: Loop, checkpoints: CheckpointStore) -> None:
@@ -57,24 +58,23 @@ class Checkpointer:
                 )
 
     def is_due(self) -> bool:
-        """Whether `--checkpoint-every` has passed since the last checkpoint. Raises the error of a
-        save that failed.
-        """
+        """Return whether `--checkpoint-every` has passed. Raise the error of a failed save."""
         self.checkpoints.check()
         return time.monotonic() - self._saved_at >= self.loop.options.checkpoint_every
 
     def is_due_at(self, step: int) -> bool:
-        """Whether `--checkpoint-every-steps` asks for a checkpoint after this step; the same on all
-        ranks.
+        """Return whether `--checkpoint-every-steps` asks for a checkpoint after this step.
+
+        The answer is the same on all ranks.
         """
         every = self.loop.options.checkpoint_every_steps
         return every is not None and step % every == 0
 
     def save(self, last: bool = False) -> None:
-        """Save a checkpoint of the current step, unless there is one. Raises `NotFinite` if the
-        weights are not finite.
+        """Save a checkpoint of the current step, unless it is saved already.
 
         `last`: wait until it is complete, and raise its error, such as OSError for a full disk.
+        Raise `NotFinite` if the weights are not finite.
         """
         with self.loop.stop.busy(), activity("saving"), self.loop.step.clock.during("saving"):
             self._save()
@@ -86,20 +86,18 @@ class Checkpointer:
         if self._saved_step != loop.position.step:
             step = loop.step
             tensors = sharded.tensors_of(step.model, step.optimizer)
-            loop.check_finite(
-                self._trained_tensors(tensors)
-            )  # a bad checkpoint must not replace a good one
-            own: dict[str, Any] = {
+            # A bad checkpoint must not replace a good one.
+            loop.check_finite(self._trained_tensors(tensors))
+            rank_state: dict[str, Any] = {
                 "generators": state.generator_states(loop.strategy.devices),
                 "buffers": state.buffers(step.model, step.task.statistics(step.model)),
                 "loss": step.loss.state(),
                 "groups": step.group_numbers.changed(),
             }
             if isinstance(loop.batches, StreamBatches):
-                own["stream"] = loop.batches.state()
-            loop.strategy.sync_buffers(
-                step.model
-            )  # the weights must not depend on the rank that writes them
+                rank_state["stream"] = loop.batches.state()
+            # The weights must not depend on the rank that writes them.
+            loop.strategy.sync_buffers(step.model)
             loop.strategy.average_statistics(step.task.statistics(step.model))
             shared = {
                 "run": self._identity(),
@@ -109,21 +107,23 @@ class Checkpointer:
                 "metrics": dict(loop.metrics),
                 "best": list(self.best),
                 "skipped": step.finite_watch.skipped_steps,
-                "groups": own["groups"],
+                "groups": rank_state["groups"],
                 "scaler": step.scaler.state_dict() if step.scaler is not None else None,
             }
             steady = {f"model.{name}" for name in self._trained()} | {
                 n for n in tensors if n.startswith("optimizer.")
             }
             self.checkpoints.save(
-                loop.position.step, loop.position.epoch, tensors, shared, own, steady
+                loop.position.step, loop.position.epoch, tensors, shared, rank_state, steady
             )
-            state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
+            state.restore_buffers(
+                step.model, rank_state["buffers"], step.task.statistics(step.model)
+            )
             self._saved_step = loop.position.step
             self._saved_at = time.monotonic()
 
     def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
-        """What training changes: other tensors may contain infinities on purpose, such as masks."""
+        """Return tensors that training changes. Others, such as masks, may be infinite."""
         return [*self._trained().values()] + [
             value for name, value in tensors.items() if name.startswith("optimizer.")
         ]
@@ -132,110 +132,106 @@ class Checkpointer:
         return {name: p for name, p in self.loop.step.model.named_parameters() if p.requires_grad}
 
     def resume(self) -> None:
-        """Load the newest complete checkpoint, if there is one. Raises `Refused` if it was saved
-        with other options.
-        """
-        found = self.checkpoints.find_newest()
-        if found is None:
+        """Load the newest complete checkpoint, if any. Raise `Refused` if options differ."""
+        checkpoint = self.checkpoints.find_newest()
+        if checkpoint is None:
             return
-        shared, own = self.checkpoints.read_state(found)
+        shared, rank_state = self.checkpoints.read_state(checkpoint)
         if shared["run"] != self._identity():
             raise Refused(
-                f"{found.folder} was saved with {_flags(shared['run'])}, not"
+                f"{checkpoint.folder} was saved with {_flags(shared['run'])}, not"
                 f" {_flags(self._identity())}: use the same, or start from scratch: --no-resume"
                 " here, cloudtrain rerun --fresh for a run"
             )
         with activity("restoring"):
-            self._load(found, shared, own)
+            self._load(checkpoint, shared, rank_state)
 
     def load_weights(self) -> None:
-        """Load the weights of the newest checkpoint alone, whatever trained them, unless
-        `--weights` names others.
+        """Load only the weights of the newest checkpoint, unless `--weights` is given.
 
-        Raises `Refused` if there is none, or it is of another task, model or data.
+        Raise `Refused` without a checkpoint, or if it is of another task, model or data.
         """
         loop = self.loop
         if loop.options.weights is not None:
             loop.ranks.log(f"evaluates {loop.options.weights}")
             return
-        found = self.checkpoints.find_newest()
-        if found is None:
+        checkpoint = self.checkpoints.find_newest()
+        if checkpoint is None:
             raise Refused(
                 f"--eval-only: there is no checkpoint in {self.checkpoints.folder}: name weights by"
                 " --weights"
             )
-        shared, _ = self.checkpoints.read_state(found)
+        shared, _ = self.checkpoints.read_state(checkpoint)
         saved, mine = (
-            {k: v for k, v in each.items() if k not in OF_TRAINING}
-            for each in (shared["run"], self._identity())
+            {k: v for k, v in identity.items() if k not in OF_TRAINING}
+            for identity in (shared["run"], self._identity())
         )
         if saved != mine:
             raise Refused(
-                f"{found.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
+                f"{checkpoint.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
             )
         with activity("restoring"):
-            self.checkpoints.load(found, loop.step.model, None)
+            self.checkpoints.load(checkpoint, loop.step.model, None)
         loop.position = type(loop.position)(*shared["at"])
-        loop.ranks.log(f"evaluates {found.folder}")
+        loop.ranks.log(f"evaluates {checkpoint.folder}")
 
     def _load(
-        self, found: FoundCheckpoint, shared: dict[str, Any], own: dict[str, Any] | None
+        self, checkpoint: FoundCheckpoint, shared: dict[str, Any], rank_state: dict[str, Any] | None
     ) -> None:
-        """Load a checkpoint that was saved with the same options. Raises `Refused` if its weights
-        are not finite.
-        """
+        """Load a checkpoint of the same options. Raise `Refused` if a weight is not finite."""
         loop = self.loop
         step = self.loop.step
         loop.run_discarded_step()
         step.loss.restore((0.0, 0))
-        self.checkpoints.load(found, step.model, step.optimizer)
+        self.checkpoints.load(checkpoint, step.model, step.optimizer)
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
         if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[
             0
         ]:  # an earlier release saved such weights
             raise Refused(
-                f"{found.folder} contains weights that are not finite: remove it to resume from an"
+                f"{checkpoint.folder} contains weights that are not finite: remove it to resume from an"
                 " earlier checkpoint, or start from scratch: --no-resume here, cloudtrain rerun"
                 " --fresh for a run"
             )
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])
-        groups = (own or {}).get("groups") or shared.get("groups")
-        if groups:  # those of rank 0, if this rank has none of its own
+        groups = (rank_state or {}).get("groups") or shared.get("groups")
+        if groups:  # of rank 0, if this rank's are missing
             step.group_numbers.restore(groups)
         step.finite_watch.restore(shared.get("skipped", 0))
-        loop.position = type(loop.position)(
-            *shared["at"]
-        )  # JSON has null where a number is not finite
+        loop.position = type(loop.position)(*shared["at"])
+        # JSON has null for a number that is not finite.
         loop.metrics = {
             name: math.nan if value is None else value for name, value in shared["metrics"].items()
         }
-        val_loss, *others = shared["best"]
-        self.best = Best(math.inf if val_loss is None else val_loss, *others)
+        val_loss, *counts = shared["best"]
+        self.best = Best(math.inf if val_loss is None else val_loss, *counts)
         self._log_changes(shared.get("settings", {}))
         before = shared.get("layout") or {"strategy": shared["strategy"]}
-        now = self._layout()
-        if own is None or before != now:
+        layout = self._layout()
+        if rank_state is None or before != layout:
             loop.seed_this_rank()
             loop.ranks.log(
-                f"resumed on {loop.ranks.size} ranks from a checkpoint of {found.ranks}"
-                f" ({_describe_layout(before)}, now {_describe_layout(now)}): weights and optimizer"
+                f"resumed on {loop.ranks.size} ranks from a checkpoint of {checkpoint.ranks}"
+                f" ({_describe_layout(before)}, now {_describe_layout(layout)}): weights and optimizer"
                 " state continue, the random generators are seeded anew; the result is not"
                 " bit-identical to that of an uninterrupted run"
             )
         else:
-            state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
-            state.restore_generators(own["generators"], loop.strategy.devices)
-            step.loss.restore(own["loss"])
-            if isinstance(loop.batches, StreamBatches) and "stream" in own:
-                loop.batches.resume(own["stream"])
+            state.restore_buffers(
+                step.model, rank_state["buffers"], step.task.statistics(step.model)
+            )
+            state.restore_generators(rank_state["generators"], loop.strategy.devices)
+            step.loss.restore(rank_state["loss"])
+            if isinstance(loop.batches, StreamBatches) and "stream" in rank_state:
+                loop.batches.resume(rank_state["stream"])
         self._saved_step = loop.position.step
 
     def record_evaluation(self, val_loss: float) -> None:
-        """Keep the weights if this evaluation is the best so far; else count it.
+        """Keep the weights if this evaluation is the best; else count it.
 
-        They are copied, and written behind training. No checkpoint that knows of them is complete
-        before they are.
+        They are copied and written during training. No later checkpoint is complete before they
+        are.
         """
         loop = self.loop
         best = self.best
@@ -251,9 +247,8 @@ class Checkpointer:
         if loop.ranks.rank != 0:
             return
         if self._best_writer is not None:
-            self._best_writer.join()  # it reads the copies that are overwritten now
-        # Of a sharded model on GPUs the weights were gathered on the host, where nothing changes
-        # them.
+            self._best_writer.join()  # it reads the copies to overwrite
+        # Weights of a sharded model on GPUs were gathered on the host and stay unchanged.
         live = {
             name: value for name, value in weights.items() if value.device.type == loop.device.type
         }
@@ -266,8 +261,9 @@ class Checkpointer:
         self._best_writer = self.checkpoints.write_behind(write)
 
     def _layout(self) -> dict[str, Any]:
-        """How the model is distributed over the ranks: the state of a single rank fits only the
-        same layout.
+        """Return how the model is distributed over the ranks.
+
+        The state of a single rank fits only the same layout.
         """
         options = self.loop.options
         shard = self.loop.strategy.shard_group_size if options.strategy == "hsdp" else None
@@ -281,7 +277,7 @@ class Checkpointer:
         return {**layout, "devices": devices} if devices > 1 else layout
 
     def _settings(self) -> dict[str, Any]:
-        """What a resume may change: the numbers of now count, not those of the checkpoint."""
+        """Return settings that a resume may change: the current ones count."""
         options = self.loop.options
         return {
             "lr": self.loop.step.lr,
@@ -293,11 +289,11 @@ class Checkpointer:
         }
 
     def _log_changes(self, before: dict[str, Any]) -> None:
-        now = self._settings()
+        current = self._settings()
         changes = [
-            f"{name} {now.get(name)} (was {was})"
+            f"{name} {current.get(name)} (was {was})"
             for name, was in before.items()
-            if now.get(name) != was
+            if current.get(name) != was
         ]
         if changes:
             self.loop.ranks.log(
@@ -305,9 +301,7 @@ class Checkpointer:
             )
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change on a resume: the split of the data, its order, and the size of a
-        step.
-        """
+        """Return what a resume must not change: split, order and size of the batches."""
         options = self.loop.options
         identity = {
             "task": options.task,

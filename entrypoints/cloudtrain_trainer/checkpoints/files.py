@@ -1,6 +1,4 @@
-"""The files of a checkpoint: hashed and flushed to disk as they are written, verified before use,
-pruned, set aside.
-"""
+"""Files of a checkpoint: hash and flush them, verify, prune, and set them aside."""
 
 from __future__ import annotations
 
@@ -23,13 +21,11 @@ FORMAT = 2
 """Version of the files and their names; checkpoints of another version are skipped."""
 
 NODE_LOCAL = ".own"
-"""The name of a file that marks its folder as needed by its own node only: the launcher does not
-copy it to others.
-"""
+"""Marks a folder that only its own node needs: the launcher does not copy it to others."""
 
 
 def run_id_of(folder: Path) -> str:
-    """The id of the run that saved a checkpoint; empty if the manifest has none or cannot be read."""
+    """Return the id of the run that saved a checkpoint; empty if it cannot be read."""
     try:
         return str(json.loads((folder / "manifest.json").read_text())["run"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -37,7 +33,7 @@ def run_id_of(folder: Path) -> str:
 
 
 class _HashedFile:
-    """A file that hashes what is written to it, so that nothing is read again or held in memory."""
+    """A file that hashes its content while it is written."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -52,7 +48,7 @@ class _HashedFile:
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> str:
-    """torch.save to a new file, flushed to disk; returns its SHA-256 digest, 64 hex digits."""
+    """Write a new file by torch.save, flushed to disk; return its SHA-256, 64 hex digits."""
     with path.open("wb") as file:
         hashed = _HashedFile(file)
         torch.save(content, cast("IO[bytes]", hashed))
@@ -70,9 +66,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder, so that the names in it survive a power failure (fsync(2)). OSError if it
-    does not exist.
-    """
+    """Flush a folder, so that its names survive a power failure. OSError if it is missing."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -81,27 +75,27 @@ def sync_folder(folder: Path) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of the complete checkpoints in a folder, newest first; empty if there are none."""
+    """Return the steps of the complete checkpoints in a folder, newest first."""
     matches = [re.fullmatch(r"step-(\d{8,})", entry.name) for entry in folder.iterdir()]
     return sorted((int(m[1]) for m in matches if m), reverse=True)
 
 
 class Inspection(NamedTuple):
-    """What one rank finds out about a checkpoint."""
+    """Result of verifying a checkpoint on one rank."""
 
     problem: str
-    """What is wrong with the files that this rank verified; empty: nothing."""
+    """The first problem with the files that this rank verified; empty: valid."""
     ranks: int = 0
     weights: str = ""
     may_be_on_other_disk: bool = False
-    """Whether missing files may be on the disk of another node."""
+    """True if missing files may be on the disk of another node."""
 
 
 def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
-    """Verify the digests of the files that this rank would load; the ranks of a node divide the
-    large ones.
+    """Verify the digests of the files that this rank would load.
 
-    Never raises: an unreadable manifest or a missing file is the `problem`.
+    The ranks of a node divide the large ones. Never raises: an unreadable manifest or a missing
+    file is the `problem`.
     """
     elsewhere = False
     try:
@@ -116,9 +110,8 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
         weights = next((name for name in folders if (folder / name).is_dir()), folders[0])
         large = sorted(name for name in digests if name.startswith(weights + "/"))
         names = large[ranks.local_rank :: ranks.local_size]
-        if (
-            manifest["spread"] and writers == ranks.size
-        ):  # each rank verifies its own shard, even if it sees others
+        if manifest["spread"] and writers == ranks.size:
+            # Each rank verifies its shard, even if it sees others.
             absent = next((name for name in large if not (folder / name).exists()), "")
             if absent:
                 return Inspection(f"{absent} is missing", may_be_on_other_disk=True)
@@ -138,7 +131,7 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 digest of a file, 64 hex digits. OSError if it cannot be read."""
+    """Return the SHA-256 digest of a file, 64 hex digits. OSError if it cannot be read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -147,44 +140,43 @@ def digest_of(path: Path) -> str:
 
 
 def prune(folder: Path, step: int, keep: int) -> None:
-    """Delete all checkpoints but the `keep` newest up to `step`, the one just saved.
+    """Delete all checkpoints except the `keep` newest up to `step`, the last one saved.
 
     A later step can only be one that was skipped because it was incomplete.
     """
     steps = steps_in(folder)
-    kept = [s for s in steps if s <= step][:keep]
+    newest = [s for s in steps if s <= step][:keep]
     for old in steps:
-        if old not in kept:
+        if old not in newest:
             shutil.rmtree(folder / f"step-{old:08d}", ignore_errors=True)
 
 
 def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
-    """Move the checkpoints of other runs, and the files beside them, to `before-<run>`; `log` gets
-    a line about it.
+    """Move checkpoints of other runs, and files beside them, to `before-<run>`; log a line.
 
-    `run`: the id of this run; empty if unknown, and then all checkpoints are moved. Once this run
-    has a checkpoint, the files are its own and stay.
+    `run`: the id of this run; empty if unknown: all checkpoints are moved. Once this run has a
+    checkpoint, the files belong to it and stay.
     """
     steps = [folder / f"step-{step:08d}" for step in steps_in(folder)]
-    own = [path for path in steps if run and run_id_of(path) == run]
-    others = [path for path in steps if path not in own]
-    files = [] if own else [path for path in folder.iterdir() if path.is_file()]
+    own_steps = [path for path in steps if run and run_id_of(path) == run]
+    other_steps = [path for path in steps if path not in own_steps]
+    files = [] if own_steps else [path for path in folder.iterdir() if path.is_file()]
     name = re.sub(r"[^\w.-]", "_", run) or time.strftime("%Y%m%d-%H%M%S")
     aside = folder / f"before-{name}"
-    if others:
-        what = (
-            "this run resumes; earlier checkpoints of other runs" if own else "earlier checkpoints"
+    if other_steps:
+        moved = (
+            "this run resumes; earlier checkpoints of other runs"
+            if own_steps
+            else "earlier checkpoints"
         )
-        log(f"--no-resume: {what} are moved to {aside}")
-    for path in [*others, *files]:
+        log(f"--no-resume: {moved} are moved to {aside}")
+    for path in [*other_steps, *files]:
         aside.mkdir(exist_ok=True)
         _move(path, aside / path.name)
 
 
 def _move(path: Path, target: Path) -> None:
-    """Move a file or folder; if the target exists, the platform has restored it to its old path:
-    delete it there.
-    """
+    """Move a file or folder. Delete it if the target exists: the platform restored it."""
     if not target.exists():
         with suppress(FileNotFoundError):  # another node on the same disk may have been faster
             path.rename(target)

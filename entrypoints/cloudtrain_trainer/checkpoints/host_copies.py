@@ -1,6 +1,4 @@
-"""Copies of tensors in host memory that is kept from one checkpoint to the next; GPUs copy while
-they compute.
-"""
+"""Copy tensors to host memory that later checkpoints reuse; GPUs copy while they compute."""
 
 from __future__ import annotations
 
@@ -13,11 +11,10 @@ from torch.distributed.tensor import DTensor
 
 
 class HostCopies:
-    """The latest copies of some tensors. Their memory is pinned where they come from a GPU, so that
-    copying is faster.
+    """The latest copies of some tensors, in pinned memory if they come from a GPU.
 
-    A GPU copies in a stream of its own, beside the next forward and backward pass. `before_update`
-    is called before each update of the weights, and keeps it from overtaking the copies.
+    A GPU copies in a separate stream, during the next forward and backward pass. `before_update`
+    runs before each update of the weights, and keeps it from overtaking the copies.
     """
 
     def __init__(self) -> None:
@@ -28,21 +25,22 @@ class HostCopies:
     def copy(
         self, tensors: Mapping[str, Tensor], steady: Collection[str] = ()
     ) -> dict[str, Tensor]:
-        """Copies by the same names, shapes and dtypes, complete after `wait`. Those of the last
-        call are overwritten.
+        """Return copies by the same names, shapes and dtypes, complete after `wait`.
 
-        `steady`: the names of tensors that only an update of the weights changes; others are copied
-        on the GPU first.
+        The copies of the last call are overwritten. `steady`: the names of tensors that only an
+        update of the weights changes; others are copied on the GPU first.
         """
         with torch.no_grad():
             locals_ = {name: _local(value.detach()) for name, value in tensors.items()}
             copies = {name: self._place_for(name, value) for name, value in locals_.items()}
             for device in {value.device for value in locals_.values()}:
-                here = {name: value for name, value in locals_.items() if value.device == device}
+                on_device = {
+                    name: value for name, value in locals_.items() if value.device == device
+                }
                 if device.type == "cuda":
-                    self._copy_from_gpu(device, here, copies, steady)
+                    self._copy_from_gpu(device, on_device, copies, steady)
                 else:
-                    for name, value in here.items():
+                    for name, value in on_device.items():
                         copies[name].copy_(value)
             return {name: _like(tensors[name], copy) for name, copy in copies.items()}
 
@@ -52,9 +50,7 @@ class HostCopies:
             event.synchronize()
 
     def before_update(self) -> None:
-        """Let each GPU finish its copies before what it is asked to do from now on. The host does
-        not wait.
-        """
+        """Make each GPU finish its copies before later work. The host does not wait."""
         for device, stream in self._streams.items():
             torch.cuda.current_stream(device).wait_stream(stream)
 
@@ -74,30 +70,30 @@ class HostCopies:
         with torch.cuda.stream(stream):
             for name, value in values.items():
                 copies[name].copy_(value, non_blocking=True)
-                value.record_stream(
-                    stream
-                )  # else its memory might be used again before it is copied
+                # Else its memory might be reused before it is copied.
+                value.record_stream(stream)
             self._events = [
                 *(event for event in self._events if not event.query()),
                 stream.record_event(),
             ]
 
     def _place_for(self, name: str, value: Tensor) -> Tensor:
-        kept = self._kept.get(name)
-        if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
-            kept = torch.empty_like(value, device="cpu", pin_memory=value.device.type == "cuda")
-            self._kept[name] = kept
-        return kept
+        copy = self._kept.get(name)
+        if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
+            copy = torch.empty_like(value, device="cpu", pin_memory=value.device.type == "cuda")
+            self._kept[name] = copy
+        return copy
 
 
 def _local(value: Tensor) -> Tensor:
-    """This rank's shard."""
+    """Return this rank's shard."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _like(value: Tensor, copy: Tensor) -> Tensor:
-    """The copy of a shard as a shard of the same tensor: `DTensor.from_local` would bring it back
-    to the GPU.
+    """Return the copy of a shard as a shard of the same tensor, in host memory.
+
+    `DTensor.from_local` would move it back to the GPU.
     """
     if not isinstance(value, DTensor):
         return copy

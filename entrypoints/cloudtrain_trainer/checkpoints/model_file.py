@@ -1,6 +1,4 @@
-"""The file of a model's weights: the exported model, and the best weights so far beside the
-checkpoints.
-"""
+"""Write the weights of a model: the exported model, and the best weights."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ import torch
 from torch import Tensor
 
 BEST = "best"
-"""File name, without extension, of the best weights so far, beside the checkpoints."""
+"""File name, without extension, of the best weights, beside the checkpoints."""
 
 
 def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
-    """Write a state dict to a new file, and return its path: .safetensors, or .pt if that package
-    is missing.
+    """Write a state dict to a new .safetensors file, or .pt without that package.
 
-    `path`: without extension. `say`: called with a line of text in the second case.
+    Return its path. `path`: without extension. `say`: called with a line of text in the second
+    case.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
@@ -42,9 +40,7 @@ def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]
 
 
 def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
-    """Copy the best weights so far to `model` (a path without extension); the path, or None if
-    there are none.
-    """
+    """Copy the best weights to `model`, a path without extension; None if there are none."""
     for ending in (".safetensors", ".pt"):
         best = checkpoints / (BEST + ending)
         if best.is_file():
@@ -56,10 +52,10 @@ def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
 
 
 def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give each tensor its own memory: safetensors refuses shared memory, such as tied weights."""
-    seen: set[int] = set()
+    """Clone tensors that share memory, such as tied weights: safetensors refuses them."""
+    addresses: set[int] = set()
     for name, value in state.items():
-        if value.untyped_storage().data_ptr() in seen:
+        if value.untyped_storage().data_ptr() in addresses:
             state[name] = value.clone()
-        seen.add(state[name].untyped_storage().data_ptr())
+        addresses.add(state[name].untyped_storage().data_ptr())
     return state

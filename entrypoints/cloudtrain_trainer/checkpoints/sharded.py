@@ -1,9 +1,8 @@
-"""Saves and loads weights and optimizer state with torch.distributed.checkpoint: each rank handles
-the shards it holds.
+"""Save and load weights and optimizer state with torch.distributed.checkpoint.
 
-Tensors have names that do not depend on the strategy, `model.<name>` and `optimizer.<name of the
-parameter>.<slot>`. So another strategy, or another number of ranks, can load the checkpoint: each
-rank reads the slices it needs.
+Each rank handles the shards it holds. Tensors have names that do not depend on the strategy,
+`model.<name>` and `optimizer.<name of the parameter>.<slot>`. So another strategy, or another
+number of ranks, can load the checkpoint: each rank reads the slices it needs.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ from cloudtrain_trainer.rules import Refused
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All tensors of this rank's shard by name; the tensors themselves, not copies. Numbers become
-    tensors.
+    """Return all tensors of this rank's shard by name, not copied. Numbers become tensors.
 
-    Raises `Refused` if a user's optimizer keeps anything else.
+    Raise `Refused` if a user's optimizer keeps anything else.
     """
-    found = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, parameter in _trained_parameters(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
-                found[f"optimizer.{name}.{slot}"] = _as_tensor(value, f"{slot} of {name}")
-    return found
+                tensors[f"optimizer.{name}.{slot}"] = _as_tensor(value, f"{slot} of {name}")
+    return tensors
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
@@ -52,8 +50,9 @@ def _as_tensor(value: Any, name: str) -> Tensor:
 
 
 def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
-    """Write the group's shards into one folder. `group`: a gloo group of the ranks that write;
-    None: this rank alone.
+    """Write the group's shards into one folder.
+
+    `group`: a gloo group of the ranks that write; None: this rank alone.
     """
     _silence_warning()
     planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
@@ -66,11 +65,10 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
 
 
 def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """Load a checkpoint into the model and the optimizer, if there is one, in place, whatever
-    strategy wrote it.
+    """Load a checkpoint of any strategy into the model and the optimizer, in place.
 
-    CheckpointException if a weight of the model is missing or has another shape. Called by all
-    ranks.
+    `optimizer`: None leaves its state out. CheckpointException if a weight of the model is missing
+    or has another shape. Called by all ranks.
     """
     _silence_warning()
     reader = FileSystemReader(folder)
@@ -97,29 +95,26 @@ def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None
 
 
 def _load(tensors: dict[str, Tensor], reader: FileSystemReader) -> None:
-    options = (
-        {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}
-    )  # since torch 2.9
+    # The parameter exists since torch 2.9.
+    options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}
     load(tensors, storage_reader=reader, **options)
 
 
 def _slots(saved: Mapping[str, Any]) -> dict[str, dict[str, TensorStorageMetadata]]:
-    """By the name of each parameter, the slots that a checkpoint has of its optimizer state."""
-    found: dict[str, dict[str, TensorStorageMetadata]] = {}
+    """Return the slots of optimizer state in a checkpoint, by the name of the parameter."""
+    slots: dict[str, dict[str, TensorStorageMetadata]] = {}
     for key, metadata in saved.items():
         name, _, slot = key.removeprefix("optimizer.").rpartition(".")
         if key.startswith("optimizer.") and isinstance(metadata, TensorStorageMetadata):
-            found.setdefault(name, {})[slot] = metadata
-    return found
+            slots.setdefault(name, {})[slot] = metadata
+    return slots
 
 
 def _make_state(optimizer: torch.optim.Optimizer) -> None:
-    """Let the optimizer make its state by a step without gradients, each tensor with the device and
-    sharding it needs.
+    """Make the optimizer create its state, by a step without gradients.
 
-    Only the optimizer knows them: a fused kernel reads its step on the GPU, any other on the CPU,
-    for example. What the step does to weights and state does not matter, since both are loaded
-    then.
+    Only the optimizer knows the device and sharding of each tensor: a fused kernel reads its step
+    on the GPU, any other on the CPU. Weights and state are loaded afterwards.
     """
     before = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
@@ -135,16 +130,17 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
 def _trained_parameters(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, parameter) of each parameter that the optimizer updates."""
-    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    """Yield (name, parameter) of each parameter that the optimizer updates."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
-        if id(parameter) in known:
+        if id(parameter) in trained:
             yield name, parameter
 
 
 def _place_for(made: Any, parameter: Tensor, metadata: TensorStorageMetadata) -> Tensor:
-    """The tensor to load a slot into: the one that the optimizer has made, unless that is a number
-    or not yet made.
+    """Return the tensor to load a slot into: the optimizer's, or a new one.
+
+    A slot that is a number, or that the optimizer has not created yet, needs a new one.
     """
     if isinstance(made, Tensor):
         return made
@@ -154,10 +150,10 @@ def _place_for(made: Any, parameter: Tensor, metadata: TensorStorageMetadata) ->
 
 
 def _as_made(made: Any, loaded: Tensor) -> Any:
-    """A number if the optimizer keeps it as one; else the tensor."""
+    """Return a number if the optimizer keeps it as one; else the tensor."""
     return type(made)(loaded.item()) if isinstance(made, (int, float)) else loaded
 
 
 def _silence_warning() -> None:
-    """A single process needs no process group; torch warns that there is none."""
+    """Hide torch's warning that a single process has no process group."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")

@@ -1,6 +1,4 @@
-"""Starts training from given weights: a .safetensors or .pt file, or a folder in Hugging Face's
-format.
-"""
+"""Start training from a .safetensors or .pt file, or a folder in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -19,90 +17,92 @@ from cloudtrain_trainer.rules import Refused
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin", "adapter_model.safetensors")
-"""What a folder may have: an index of several files, or one file. The first that exists counts.
+"""Files that a folder may have: an index of several files, or one file. The first one counts.
 
 Source: transformers/utils/__init__.py (SAFE_WEIGHTS_INDEX_NAME and others),
 peft/utils/constants.py.
 """
 PREFIXES = ("module.", "_orig_mod.")
-"""What DDP and torch.compile put before the names of parameters."""
+"""Prefixes of DDP and torch.compile in the names of parameters."""
 NAMED = 5
-"""How many names a message has at most."""
+"""Maximum number of names in a message."""
 
 
 def load(model: nn.Module, path: Path, partly: bool) -> str:
-    """`check`, then `read`: returns the line of the first."""
-    said = check(model, path, partly)
+    """Run `check`, then `read`; return the line of `check`."""
+    line = check(model, path, partly)
     read(model, path)
-    return said
+    return line
 
 
 def check(model: nn.Module, path: Path, partly: bool) -> str:
-    """Compare the names and shapes in the files with those of the model; returns a line about what
-    it starts from.
+    """Compare names and shapes in the files with the model's; return a line for the log.
 
-    `partly`: leave out what only one side has, or what has another shape. Raises `Refused` if the
-    files cannot be read, or the names or shapes do not match.
+    `partly`: leave out tensors that only one side has, or that have another shape. Raise `Refused`
+    if the files cannot be read, or the names or shapes do not match.
     """
-    wanted = model.state_dict()
+    expected = model.state_dict()
     loaded = set[str]()
-    other = list[str]()
+    misshapen = list[str]()
     unknown = list[str]()
     for file in files(path):
         for name, shape, _ in _read(file):
             name = _without_prefix(name)
-            if name not in wanted:
+            if name not in expected:
                 unknown.append(name)
-            elif wanted[name].shape != shape:
-                other.append(f"{name} {tuple(shape)}, not {tuple(wanted[name].shape)}")
+            elif expected[name].shape != shape:
+                misshapen.append(f"{name} {tuple(shape)}, not {tuple(expected[name].shape)}")
             else:
                 loaded.add(name)
-    places = {_place(wanted[name]) for name in loaded}  # safetensors has tied weights only once
+    places = {_place(expected[name]) for name in loaded}  # safetensors has tied weights only once
     missing = [
         name
-        for name, tensor in wanted.items()
+        for name, tensor in expected.items()
         if name not in loaded and _place(tensor) not in places
     ]
-    missing = [name for name in missing if not any(each.startswith(f"{name} ") for each in other)]
+    missing = [
+        name for name in missing if not any(entry.startswith(f"{name} ") for entry in misshapen)
+    ]
     problems = {
-        "have another shape": other,
+        "have another shape": misshapen,
         "are missing": missing,
         "are not in the model": unknown,
     }
-    found = "; ".join(
-        f"{len(names)} {what}: {_some(names)}" for what, names in problems.items() if names
+    summary = "; ".join(
+        f"{len(names)} {problem}: {_some(names)}" for problem, names in problems.items() if names
     )
-    if found and (not partly or not loaded):
+    if summary and (not partly or not loaded):
         hint = "" if not loaded else ", or --partial-weights to take what fits"
         raise Refused(
-            f"--weights {path} does not fit the model: {found}. Give the weights of this"
+            f"--weights {path} does not fit the model: {summary}. Give the weights of this"
             f" model{hint}"
         )
-    return f"training starts from {len(loaded)} tensors of {path}" + (f"; {found}" if found else "")
+    return f"training starts from {len(loaded)} tensors of {path}" + (
+        f"; {summary}" if summary else ""
+    )
 
 
 def read(model: nn.Module, path: Path) -> set[str]:
-    """Copy what fits into the model, in place, one tensor at a time and in its own dtypes; returns
-    the names.
+    """Copy matching tensors into the model, in place and one at a time; return their names.
 
-    The model may be a stage of the one that was checked, or have tensors of which this rank has a
-    shard.
+    The model may be a stage of the checked model, or have sharded tensors.
     """
-    wanted = model.state_dict()
+    targets = model.state_dict()
     loaded = set[str]()
     for file in files(path):
         for name, shape, tensor in _read(file):
             name = _without_prefix(name)
-            if name in wanted and wanted[name].shape == shape:
-                copy_part(wanted[name], tensor())
+            if name in targets and targets[name].shape == shape:
+                copy_part(targets[name], tensor())
                 loaded.add(name)
     return loaded
 
 
 @torch.no_grad()
 def copy_part(target: Tensor, whole: Tensor) -> None:
-    """Copy a whole tensor into one of the same shape, of which this rank may have only a shard, in
-    place.
+    """Copy a whole tensor into one of the same shape, in place.
+
+    This rank may have only a shard of the target.
     """
     if isinstance(target, DTensor):
         (chunk,) = target.__create_chunk_list__()  # type: ignore[no-untyped-call]
@@ -114,13 +114,14 @@ def copy_part(target: Tensor, whole: Tensor) -> None:
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Where its values are: the same for tied weights, also without memory (meta device)."""
+    """Return the address of a tensor's values: the same for tied weights, also on meta."""
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 
 def files(path: Path) -> list[Path]:
-    """The files of a file or folder of weights. Raises `Refused` if there are none, or one of an
-    index is missing.
+    """Return the files of a file or folder of weights.
+
+    Raise `Refused` if there are none, or one of an index is missing.
     """
     if path.is_file():
         return [path]
@@ -129,20 +130,20 @@ def files(path: Path) -> list[Path]:
     for name in INDEXES:
         if (path / name).is_file():
             try:
-                found = sorted(
+                paths = sorted(
                     {
-                        path / Path(each).name
-                        for each in json.loads((path / name).read_text())["weight_map"].values()
+                        path / Path(shard).name
+                        for shard in json.loads((path / name).read_text())["weight_map"].values()
                     }
                 )
             except (ValueError, KeyError, AttributeError) as error:
                 raise Refused(
                     f"--weights {path / name} is not an index of weights: {error}"
                 ) from None
-            missing = [str(each.name) for each in found if not each.is_file()]
+            missing = [str(shard.name) for shard in paths if not shard.is_file()]
             if missing:
                 raise Refused(f"--weights {path} lacks {_some(missing)}, which its {name} names")
-            return found
+            return paths
     for name in FILES:
         if (path / name).is_file():
             return [path / name]
@@ -152,17 +153,21 @@ def files(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
-    """(name, shape, a function that reads it) of each tensor, where the format allows for it."""
+    """Yield (name, shape, function that reads it) of each tensor."""
     if path.suffix == ".safetensors":
         yield from _read_safetensors(path)
         return
     try:
-        found = torch.load(
+        content = torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise Refused(f"--weights {path} cannot be read: {str(error).splitlines()[0]}") from None
-    state = found.get("state_dict", found.get("model", found)) if isinstance(found, dict) else None
+    state = (
+        content.get("state_dict", content.get("model", content))
+        if isinstance(content, dict)
+        else None
+    )
     if not isinstance(state, dict) or not all(
         isinstance(value, Tensor) for value in state.values()
     ):
@@ -171,10 +176,10 @@ def _read(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
             " path)"
         )
     for name, value in state.items():
-        yield name, value.shape, partial(_same, value)
+        yield name, value.shape, partial(_identity, value)
 
 
-def _same(tensor: Tensor) -> Tensor:
+def _identity(tensor: Tensor) -> Tensor:
     return tensor
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or do not exist, and of which all ranks use the same.
+"""Checkpoints that are complete or do not exist; all ranks use the same one.
 
     step-00000120/  manifest.json   step, epoch, run, number of ranks, SHA-256 of every file
                     shared.json     state that is equal on all ranks
@@ -6,8 +6,8 @@
                     weights-0/      weights and optimizer state (sharded.py), written by rank 0 and the ranks after it
 
 A thread writes a copy while training continues: all ranks write into `step-00000120.partial/`, and
-after a barrier one rename makes the checkpoint visible. A disk on which rank 0's files do not
-appear belongs to another node. If the ranks of a node hold a complete model, they write it to their
+after a barrier one rename makes the checkpoint visible. A disk without rank 0's files
+belongs to another node. If the ranks of a node hold a complete model, they write it to their
 disk. Otherwise each disk gets the shards of its ranks, and a resume needs all of them: `cloudtrain
 rerun` copies them to every node.
 """
@@ -72,10 +72,9 @@ class SavedCheckpoint(NamedTuple):
 class CheckpointStore:
     """The checkpoints of one run in a folder. All ranks call each method together.
 
-    `shard_group_size`: how many consecutive ranks hold one complete model together. `on_saved`:
-    called after each save.
-    `run`: the run's id, which stays the same when its platform restarts it; empty: unknown.
-    `writes`: false for a run that only reads: another may be writing here.
+    `shard_group_size`: number of consecutive ranks that hold one complete model. `on_saved`: called
+    after each save. `run`: the run's id, which stays the same when its platform restarts it; empty:
+    unknown. `writes`: false for a run that only reads, while another may write.
     """
 
     def __init__(
@@ -95,9 +94,8 @@ class CheckpointStore:
         self.run = run
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            for partial in (
-                folder.glob("step-*.partial") if writes else ()
-            ):  # an earlier process died while saving
+            # An earlier process may have died while saving.
+            for partial in folder.glob("step-*.partial") if writes else ():
                 shutil.rmtree(partial, ignore_errors=True)
         ranks.barrier()
         disks = self._first_rank_per_disk()
@@ -105,12 +103,12 @@ class CheckpointStore:
         self.split_across_disks = len(disks) > 1 and any(
             first % shard_group_size for first in [*disks, ranks.size]
         )
-        """Whether a complete model is on several disks."""
+        """True if a complete model is on several disks."""
         bounds = [0, ranks.size] if self.split_across_disks else [*disks, ranks.size]
         members = [list(range(a, b)) for a, b in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
         self.first = max(m[0] for m in members if m[0] <= ranks.rank)
         self.writes_weights = ranks.rank - self.first < shard_group_size
-        """Whether this rank writes its shard; the other ranks hold copies of the same."""
+        """True if this rank writes its shard; other ranks hold copies of it."""
         self._all = ranks.new_gloo_group([list(range(ranks.size))])
         self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
         self._background = Background()
@@ -123,38 +121,34 @@ class CheckpointStore:
         epoch: int,
         tensors: dict[str, Tensor],
         shared: dict[str, Any],
-        own: dict[str, Any],
+        rank_state: dict[str, Any],
         steady: Collection[str] = (),
     ) -> None:
-        """Copy the tensors to host memory and write them in a thread. `shared` and `own` must not
-        change afterwards.
+        """Copy the tensors to host memory and write them in a thread.
 
-        `shared`: JSON, equal on all ranks. `own`: this rank's state, for torch.save. `steady`: as
-        in `HostCopies.copy`.
+        `shared`: JSON, equal on all ranks. `rank_state`: this rank's state, for torch.save. Both
+        must not change afterwards. `steady`: as in `HostCopies.copy`.
         """
         started = time.monotonic()
         if self._saving is not None:
-            self._saving.join()  # it reads the copies that are overwritten now
+            self._saving.join()  # it reads the copies to overwrite
         self.check()
         copied = self.copies.copy(tensors, steady) if self.writes_weights else {}
         stall = time.monotonic() - started
 
         def write() -> None:
             self.copies.wait()
-            folder = self._write(step, epoch, copied, shared, own)
+            folder = self._write(step, epoch, copied, shared, rank_state)
             self._on_saved(SavedCheckpoint(folder, step, time.monotonic() - started, stall))
 
         self._saving = self.write_behind(write)
 
     def write_behind(self, work: Callable[[], None]) -> threading.Thread:
-        """Do this in a thread after what was started before, such as a checkpoint; its error is
-        raised by `check`.
-        """
+        """Run this in a thread after earlier work; `check` raises its error."""
 
         def on_this_device() -> None:
-            if (
-                self.ranks.device.type == "cuda"
-            ):  # a new thread uses the first GPU, which is another rank's
+            # A new thread uses the first GPU, which is another rank's.
+            if self.ranks.device.type == "cuda":
                 torch.cuda.set_device(self.ranks.device)
             work()
 
@@ -169,25 +163,25 @@ class CheckpointStore:
         self._background.check()
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints on this rank's disk, newest first; empty if there are none."""
+        """Return the steps of the checkpoints on this rank's disk, newest first."""
         return steps_in(self.folder)
 
     def find_newest(self) -> FoundCheckpoint | None:
-        """The newest checkpoint that is complete on every rank, or None; incomplete ones are
-        skipped with a warning.
+        """Return the newest checkpoint that is complete on every rank, or None.
 
-        Raises `Refused` if its parts are on the disks of different nodes.
+        Skip incomplete ones with a warning. Raise `Refused` if its parts are on the disks of
+        different nodes.
         """
         on_other_disks = ""
         for step in self.ranks.all_gather(steps_in(self.folder))[0]:
             folder = self.folder / f"step-{step:08d}"
-            found = inspect_checkpoint(folder, self.ranks)
-            inspections = self.ranks.all_gather(found)
+            mine = inspect_checkpoint(folder, self.ranks)
+            inspections = self.ranks.all_gather(mine)
             problems = [
                 f"rank {rank}: {one.problem}" for rank, one in enumerate(inspections) if one.problem
             ]
             if not problems:
-                return FoundCheckpoint(folder, step, found.ranks, found.weights)
+                return FoundCheckpoint(folder, step, mine.ranks, mine.weights)
             if any(inspection.may_be_on_other_disk for inspection in inspections):
                 on_other_disks = on_other_disks or problems[0]
             if self.ranks.rank == 0:
@@ -201,19 +195,22 @@ class CheckpointStore:
             )
         return None
 
-    def read_state(self, found: FoundCheckpoint) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """(shared, own) as given to `save`; own is None if another number of ranks saved the
-        checkpoint.
+    def read_state(
+        self, checkpoint: FoundCheckpoint
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return (shared, rank_state) as given to `save`.
+
+        The second is None if another number of ranks saved the checkpoint.
         """
-        shared: dict[str, Any] = json.loads((found.folder / "shared.json").read_text())
-        if found.ranks != self.ranks.size:
+        shared: dict[str, Any] = json.loads((checkpoint.folder / "shared.json").read_text())
+        if checkpoint.ranks != self.ranks.size:
             return shared, None
         name = f"rank-{self.ranks.rank}.pt"
-        return shared, torch.load(found.folder / name, map_location="cpu", weights_only=True)
+        return shared, torch.load(checkpoint.folder / name, map_location="cpu", weights_only=True)
 
     def load(
         self,
-        found: FoundCheckpoint,
+        checkpoint: FoundCheckpoint,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
@@ -221,11 +218,10 @@ class CheckpointStore:
 
         CheckpointException if a tensor is missing or has another shape.
         """
-        sharded.read(found.folder / found.weights, model, optimizer)
+        sharded.read(checkpoint.folder / checkpoint.weights, model, optimizer)
 
     def set_aside(self) -> None:
-        """Move earlier checkpoints into a folder where neither resuming nor pruning looks, to start
-        from scratch.
+        """Move earlier checkpoints into a folder that resuming ignores.
 
         Checkpoints of this same run stay: a platform that preempts a machine restarts the run
         elsewhere with the same flags. A platform may also restore files that were moved before to
@@ -241,10 +237,11 @@ class CheckpointStore:
         epoch: int,
         tensors: dict[str, Tensor],
         shared: dict[str, Any],
-        own: dict[str, Any],
+        rank_state: dict[str, Any],
     ) -> Path:
-        """Runs in a thread, with a process group of its own: the main thread's collectives continue
-        meanwhile.
+        """Write the files in a thread, with a separate process group.
+
+        The main thread's collectives continue meanwhile.
         """
         final = self.folder / f"step-{step:08d}"
         partial = final.with_name(final.name + ".partial")
@@ -261,7 +258,7 @@ class CheckpointStore:
         )
         written = {f"{weights.name}/{path.name}": digest_of(path) for path in names}
         written[f"rank-{self.ranks.rank}.pt"] = write_tensors(
-            partial / f"rank-{self.ranks.rank}.pt", own
+            partial / f"rank-{self.ranks.rank}.pt", rank_state
         )
         index = (
             (weights / ".metadata").read_bytes()
@@ -294,17 +291,18 @@ class CheckpointStore:
         self.ranks.all_gather(None, self._all)
 
     def _first_rank_per_disk(self) -> list[int]:
-        """The first rank on each disk: rank 0 creates a file, and a node that does not see it has a
-        disk of its own.
+        """Return the first rank on each disk.
+
+        Rank 0 creates a file, and a node that does not see it has another disk.
         """
         mark = self.ranks.all_gather(f".disk-{time.time_ns()}")[0]
         if self.ranks.rank == 0:
             (self.folder / mark).touch()
         self.ranks.barrier()
-        own = self.ranks.rank == 0 or (
+        leads = self.ranks.rank == 0 or (
             self.ranks.local_rank == 0 and not (self.folder / mark).exists()
         )
-        disks = [rank for rank, first in enumerate(self.ranks.all_gather(own)) if first]
+        disks = [rank for rank, first in enumerate(self.ranks.all_gather(leads)) if first]
         if self.ranks.rank == 0:
             (self.folder / mark).unlink()
         return disks

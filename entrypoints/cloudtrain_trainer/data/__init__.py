@@ -1,3 +1,1 @@
-"""Training data: which rank sees which samples, from data sets, iterables, and files of tokens or
-text.
-"""
+"""Training data: which rank sees which samples, from data sets, iterables and files."""

@@ -1,6 +1,4 @@
-"""Which samples each rank sees, in which order: the global batches are the same on any number of
-ranks.
-"""
+"""Choose and order each rank's samples: global batches do not depend on the ranks."""
 
 from __future__ import annotations
 
@@ -24,10 +22,9 @@ MAX_LOADER_PROCESSES = 16
 
 @dataclass(frozen=True)
 class Batches:
-    """One rank's training data. A global batch is split evenly into `ranks` x `accumulation_steps`
-    micro-batches.
+    """One rank's training data, split evenly into `ranks` x `accumulation_steps` micro-batches.
 
-    Raises `Refused` if the batch is larger than the data set, or too small for one sample per
+    Raise `Refused` if the batch is larger than the data set, or too small for one sample per
     micro-batch.
     """
 
@@ -60,39 +57,34 @@ class Batches:
 
     @property
     def samples_per_epoch(self) -> int:
-        """The count over all ranks, a multiple of the batch size. Other samples are left out in
-        each epoch.
+        """Return the samples over all ranks, a multiple of the batch size.
+
+        The remaining samples are left out in each epoch.
         """
         return len(self.data) // self.batch_size * self.batch_size
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
-        """This rank's micro-batches of an epoch: inputs (batch, ...) and targets (batch, ...), on
-        the CPU.
+        """Yield this rank's micro-batches: inputs (batch, ...), targets (batch, ...), on the CPU.
 
-        `skip`: the count of samples over all ranks that were trained on before, a multiple of the
+        `skip`: number of samples over all ranks that were trained on before, a multiple of the
         batch size.
         """
         self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
         return iter(self._loader)
 
     def trial(self, samples: int) -> tuple[Any, Any]:
-        """A micro-batch of so many samples, for a trial: the first ones, repeated if there are
-        fewer.
-        """
+        """Return a micro-batch of the first samples, for a trial, repeated if there are fewer."""
         return self.data[Draw(0, [index % len(self.data) for index in range(samples)])]
 
     @cached_property
     def _loader(self) -> DataLoader[tuple[Any, Any]]:
-        """One loader for all epochs, so that its processes persist; its sampler is a list that
-        `load` fills.
-        """
+        """Return one loader for all epochs, so that its processes persist; `load` fills its sampler."""
         return loader(self.data, [], self.workers, self.pin_memory, persistent=True)
 
     def draws(self, epoch: int, skip: int) -> Iterator[Draw]:
-        """The epoch and list of sample indices of each micro-batch of this rank, in an order drawn
-        from (seed, epoch).
+        """Yield the draw of each micro-batch of this rank, in the order of (seed, epoch).
 
-        `skip`: the count of samples over all ranks to leave out at the beginning.
+        `skip`: number of samples over all ranks to leave out at the beginning.
         """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.data), generator=generator).tolist()
@@ -108,11 +100,9 @@ class Batches:
 def loader(
     data: Data, draws: list[Draw], workers: int, pin_memory: bool, persistent: bool = False
 ) -> DataLoader[tuple[Any, Any]]:
-    """A data loader that yields inputs (batch, ...) and targets (batch, ...) of each draw, in
-    order.
+    """Return a loader of inputs (batch, ...) and targets (batch, ...) of each draw, in order.
 
-    `workers`: the count of its processes; 0 loads in this process. `persistent`: they continue
-    after an epoch.
+    `workers`: number of processes; 0 loads in this process. `persistent`: keep them after an epoch.
     """
     return DataLoader(
         data,  # type: ignore[arg-type]  # a Dataset by its methods, not by its class
@@ -129,19 +119,18 @@ def loader(
 
 
 def _ignore_sigterm(_: int) -> None:
-    """A stop signals the whole process group, but the rank needs its data until all ranks stop
-    together.
+    """Ignore SIGTERM: the rank needs data until all ranks stop together.
 
-    A loader process ends when its rank does, however that ends.
+    A stop signals the whole process group. A loader process ends when its rank does.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def loader_processes(requested: int | None, task: int | None, cores: int, ranks: int) -> int:
-    """The count of loader processes per rank: `requested` if not None, else the task's default,
-    else by the idle cores.
+    """Return the number of loader processes per rank; 0: the rank loads its data itself.
 
-    `cores`, `ranks`: of this node. 0 means that the rank loads its data itself.
+    `requested` counts, else the task's default, else the idle cores. `cores`, `ranks`: of this
+    node.
     """
     if requested is not None:
         return requested
@@ -153,11 +142,10 @@ def loader_processes(requested: int | None, task: int | None, cores: int, ranks:
 def evaluation_draws(
     samples: int, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[Draw, int]]:
-    """(draw, how many of its samples count): over all ranks every sample counts once. `batch_size`:
-    per rank, at most.
+    """Yield (draw, number of samples that count): over all ranks each counts once.
 
     All ranks get the same number of draws, since a strategy may communicate in the forward pass. A
-    rank without samples left gets one that does not count.
+    rank without samples left gets one that does not count. `batch_size`: maximum per rank.
     """
     for first in range(0, samples, batch_size * ranks):
         mine = split_evenly(
@@ -167,7 +155,8 @@ def evaluation_draws(
 
 
 def split_evenly(samples: list[int], parts: int, part: int) -> list[int]:
-    """Part number `part` (from 0) of `parts` consecutive parts, whose sizes differ by at most one;
-    it may be empty.
+    """Return part number `part` (from 0) of `parts` consecutive parts of about equal size.
+
+    Sizes differ by at most one; a part may be empty.
     """
     return samples[len(samples) * part // parts : len(samples) * (part + 1) // parts]

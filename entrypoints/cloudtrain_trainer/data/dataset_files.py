@@ -1,5 +1,4 @@
-"""Untrusted data set files: downloaded once per node, checked by their SHA-256, and parsed from the
-idx format.
+"""Untrusted data set files: downloaded once per node, verified, and parsed from idx.
 
 Source of the idx format: the page of MNIST, http://yann.lecun.com/exdb/mnist.
 """
@@ -25,23 +24,23 @@ from cloudtrain_trainer.rules import Refused
 
 READ_TIMEOUT_SECONDS = 30
 DOWNLOAD_TIMEOUT_SECONDS = 300
-"""The server must send something within the first time, and the whole file within the second."""
+"""Limit for the whole file; the one above is for each read."""
 BLOCK_BYTES = 1 << 16
 
 
 def cache_folder(name: str) -> Path:
-    """The path of a cache for downloads on this machine: in $XDG_CACHE_HOME, else in ~/.cache. It
-    may not exist.
+    """Return the path of a cache for downloads, in $XDG_CACHE_HOME, else in ~/.cache.
+
+    It may not exist.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloudtrain" / name
 
 
 def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path:
-    """Download the file at `address` into `folder`, unless it is there already; returns its path.
+    """Download the file at `address` into `folder`, unless it exists; return its path.
 
-    `size`: in bytes; no more is downloaded. `sha256`: checked each time. `hint`: what the user can
-    do, for the message of `Refused`. A lock makes one rank of a node download while the others
-    wait.
+    `size`: maximum bytes to download. `sha256`: checked each time. `hint`: what the user can do,
+    for the message of `Refused`. A lock makes one rank of a node download while the others wait.
     """
     path = folder / address.rpartition("/")[2]
     try:
@@ -64,8 +63,9 @@ def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path
 
 
 def _download(address: str, size: int) -> bytes:
-    """The content, at most one byte more than `size`. OSError if the server cannot be reached or
-    takes too long.
+    """Return the content, at most one byte more than `size`.
+
+    OSError if the server cannot be reached or takes too long.
     """
     content = bytearray()
     until = time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
@@ -91,12 +91,11 @@ IDX_UINT8 = 8
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """The content of a gzipped idx file: uint8, of the shape in its header. Raises `Refused` if it
-    is not such a file.
+    """Return the content of a gzipped idx file: uint8, of the shape in its header.
 
-    `dimensions`: how many the shape must have. No more bytes are unpacked than the header
-    announces, at most
-    `MAX_IDX_BYTES`: a small file may unpack to a huge one.
+    `dimensions`: number of dimensions that the shape must have. At most the announced bytes, and at
+    most `MAX_IDX_BYTES`, are unpacked: a small file may unpack to a huge one. Raise `Refused` if it
+    is not such a file.
     """
     try:
         with gzip.open(path, "rb") as content:

@@ -1,6 +1,4 @@
-"""Images reach the device as whole numbers, a quarter of the bytes of float32, and are normalized
-there.
-"""
+"""Images reach the device as bytes, a quarter of float32, and are normalized there."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ from torch import Tensor
 
 
 class Normalize:
-    """Images (batch, channels, height, width) of uint8 -> float32: (pixel / 255 - mean) / deviation
-    of each channel.
+    """Images (batch, channels, height, width) of uint8 -> float32, normalized per channel.
+
+    The result is (pixel / 255 - mean) / deviation.
     """
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
@@ -24,7 +23,7 @@ class Normalize:
         self._by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, images: Tensor) -> Tensor:
-        """The images on their device, in one kernel; their memory format stays."""
+        """Return the images on their device, in one kernel; their memory format stays."""
         if images.device not in self._by_device:
             self._by_device[images.device] = (
                 self._scale.to(images.device),

@@ -1,8 +1,7 @@
-"""Adapts ordinary data, which has one sample at a time, to the `Data` of a task: a data set, a list
-or an iterable.
+"""Adapt ordinary data, one sample at a time, to the `Data` of a task.
 
-`adapt` is called for the data of a user's task or of `--data`; iterables become a `Stream`
-(streams.py).
+`adapt` (streams.py) is called for the data of a user's task or of `--data`. Iterables become a
+`Stream`.
 """
 
 from __future__ import annotations
@@ -27,21 +26,20 @@ from cloudtrain_trainer.trees import tensors
 
 
 def stack(samples: list[Any]) -> Any:
-    """A batch of samples: torch's default collate, where lists of numbers are tensors, too."""
+    """Return a batch of samples by torch's default collate; lists of numbers become tensors."""
     try:
         return default_collate([_with_tensors(sample) for sample in samples])
     except (RuntimeError, TypeError, KeyError) as error:
-        about = ", ".join(dict.fromkeys(describe(sample) for sample in samples[:3]))
+        descriptions = ", ".join(dict.fromkeys(describe(sample) for sample in samples[:3]))
         why = str(error).splitlines()[0]
         raise RefusedData(
-            f"{len(samples)} samples ({about}) cannot be stacked: {why}. Make them alike, for"
+            f"{len(samples)} samples ({descriptions}) cannot be stacked: {why}. Make them alike, for"
             " example pad them, or give a collate that makes a batch of a list of samples"
         ) from None
 
 
 class Samples:
-    """Batches of a data set. Items that are pairs become inputs and targets; of others the whole
-    batch is the input.
+    """Batches of a data set. Pairs become inputs and targets; other batches are the input.
 
     `collate` turns a list of samples into a batch (batch, ...); the default stacks them. `whole`:
     keep pairs together. While a sample is created, torch's, numpy's and Python's generators are
@@ -65,9 +63,7 @@ class Samples:
         return len(self.dataset)  # type: ignore[arg-type]  # checked in `adapt`
 
     def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
-        """Inputs (batch, ...) and targets (batch, ...) of the draw's samples, or the whole batch
-        and None.
-        """
+        """Return inputs (batch, ...) and targets (batch, ...), or the whole batch and None."""
         with restored_generators():
             batch = self.collate([self._sample(draw.epoch, index) for index in draw.indices])
         return split_pair(batch, self.whole)
@@ -78,13 +74,13 @@ class Samples:
 
 
 def split_pair(batch: Any, whole: bool) -> tuple[Any, Any]:
-    """(inputs, targets) of a batch that is a pair, else (the batch, None)."""
+    """Return (inputs, targets) of a batch that is a pair, else (the batch, None)."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2 and not whole
     return (batch[0], batch[1]) if is_pair else (batch, None)
 
 
 def seed_sample(seed: int, epoch: int, index: int) -> None:
-    """Seed torch's, numpy's and Python's generators for what is random in a sample."""
+    """Seed torch's, numpy's and Python's generators for the random parts of a sample."""
     number = zlib.crc32(f"{seed} {epoch} {index}".encode())
     torch.default_generator.manual_seed(number)
     np.random.seed(number)
@@ -93,9 +89,7 @@ def seed_sample(seed: int, epoch: int, index: int) -> None:
 
 @contextmanager
 def restored_generators() -> Iterator[None]:
-    """A context after which the generators are as before: samples do not change the noise of
-    training.
-    """
+    """Restore the generators afterwards: samples do not change training's noise."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -106,18 +100,14 @@ def restored_generators() -> Iterator[None]:
 
 
 def takes_draws(data: Any) -> bool:
-    """Whether the data is written for this trainer: its `__getitem__` has an argument named `draw`
-    or annotated `Draw`.
+    """Return whether `__getitem__` takes a `Draw`: the data is written for this trainer.
+
+    The argument is named `draw` or annotated `Draw`.
     """
     try:
         first = next(iter(inspect.signature(data.__getitem__).parameters.values()))
-    except (
-        AttributeError,
-        StopIteration,
-        TypeError,
-        ValueError,
-    ):  # some written in C have no signature
-        return False
+    except (AttributeError, StopIteration, TypeError, ValueError):
+        return False  # code in C may lack a signature
     return first.name == "draw" or "Draw" in str(first.annotation)
 
 
@@ -146,32 +136,30 @@ def refuse_wrong_kind(data: Any, name: str) -> None:
 def check_sample(
     sample: Any, data: Any, collate: Callable[[list[Any]], Any], name: str, whole: bool, pairs: bool
 ) -> None:
-    """Raise `Refused` if no batch can be made of a sample, or none of the needed form."""
-    about = f"{name}: a sample of the {type(data).__name__} ({place(data)}) is {describe(sample)}"
+    """Raise `Refused` if a sample cannot become a batch of the needed form."""
+    subject = f"{name}: a sample of the {type(data).__name__} ({place(data)}) is {describe(sample)}"
     if collate is not stack:
         return
     try:
         batch = stack([sample])
     except RefusedData:
-        raise Refused(f"{about}, which cannot be stacked into a tensor: give a collate") from None
+        raise Refused(f"{subject}, which cannot be stacked into a tensor: give a collate") from None
     if next(tensors(batch), None) is None:
         raise Refused(
-            f"{about}, without a tensor, array or number: return an (input, target) pair or a dict"
+            f"{subject}, without a tensor, array or number: return an (input, target) pair or a dict"
         )
     is_pair = split_pair(batch, whole)[1] is not None
     if pairs and not is_pair:
-        raise Refused(f"{about}: this task needs an (input, target) pair")
+        raise Refused(f"{subject}: this task needs an (input, target) pair")
     if isinstance(batch, (list, tuple)) and not is_pair and not whole:
         raise Refused(
-            f"{about}: return an (input, target) pair, whose input may be a tuple or a dict, or a"
+            f"{subject}: return an (input, target) pair, whose input may be a tuple or a dict, or a"
             " dict; or give the task a step"
         )
 
 
 def _with_tensors(sample: Any) -> Any:
-    """The sample with tensors in place of the lists of numbers in it, which torch's collate would
-    turn around.
-    """
+    """Turn lists of numbers into tensors, since torch's collate would transpose them."""
     if isinstance(sample, dict):
         return {name: _part(value) for name, value in sample.items()}
     return tuple(_part(value) for value in sample) if type(sample) in (tuple, list) else sample
@@ -187,9 +175,7 @@ def _part(value: Any) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether it is a list of numbers, or of such lists: Hugging Face's data sets return those
-    instead of tensors.
-    """
+    """Return whether it is a list of numbers, nested or not, as Hugging Face's data has."""
     return (
         isinstance(value, list)
         and bool(value)

@@ -1,12 +1,10 @@
-"""Iterables as training data: each global batch is read in order and split over the ranks; a resume
-is exact.
+"""Iterables as training data: each global batch is read in order and split over the ranks.
 
-What an iterable may have besides `__iter__`, by the names that torch, torchdata and Hugging Face's
-datasets use: `__len__` (samples per epoch; without, `--max-steps` says where training ends),
-`state_dict` and `load_state_dict` (the position, of the iterable or its iterator; without, a resume
-reads again what was seen), `set_epoch(epoch)`, and
-`shard(num_shards, index)`: the part that one rank reads; without, every rank reads all and takes
-its share.
+A resume is exact. Optional methods of an iterable, by the names that torch, torchdata and Hugging
+Face's datasets use: `__len__` (samples per epoch; without it `--max-steps` is needed), `state_dict`
+and `load_state_dict` (the position, of the iterable or its iterator; without them a resume reads
+the first samples again), `set_epoch(epoch)`, and `shard(num_shards, index)`: the part that one rank
+reads; without it every rank reads all and takes its share.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.trees import map_tensors
 
 PLAIN = (int, float, str, bytes, bool, type(None), torch.Tensor)
-"""What a state may contain, in lists, tuples and dicts: a checkpoint is read without running code.
-"""
+"""Types that a state may contain, also in lists and dicts: reading them runs no code."""
 
 
 class Stream:
@@ -54,7 +51,7 @@ class Stream:
 
     @property
     def length(self) -> int | None:
-        """The count of samples per epoch; None if the iterable does not say."""
+        """Number of samples per epoch; None if the iterable does not say."""
         try:
             return len(self.source)
         except (TypeError, NotImplementedError):
@@ -62,14 +59,14 @@ class Stream:
 
     @property
     def can_shard(self) -> bool:
-        """Whether each rank can read a part of its own."""
+        """True if each rank can read a separate part."""
         try:
             return {"num_shards", "index"} <= inspect.signature(self.source.shard).parameters.keys()
         except (AttributeError, TypeError, ValueError):
             return False
 
     def shard(self, ranks: int, rank: int) -> Stream:
-        """One rank's part. Raises `Refused` if the iterable has too few shards for so many ranks."""
+        """Return one rank's part. Raise `Refused` if there are fewer shards than ranks."""
         shards = getattr(self.source, "num_shards", None)
         if isinstance(shards, int) and shards < ranks:
             raise Refused(
@@ -80,7 +77,7 @@ class Stream:
         return Stream(part, self.seed, self.collate, self.whole, self.name)
 
     def first(self) -> Any:
-        """The first sample. Raises `Refused` if there is none."""
+        """Return the first sample. Raise `Refused` if there is none."""
         with restored_generators():
             for sample in self.read(0):
                 return sample
@@ -89,49 +86,52 @@ class Stream:
         )
 
     def read(self, epoch: int, state: Any = None) -> Iterator[Any]:
-        """An iterator from the beginning of an epoch, or from a state of the same epoch."""
+        """Return an iterator from the beginning of an epoch, or from a state of it."""
         self.reset(epoch, state)
         iterator: Any = iter(self.source)
         if state is not None and not hasattr(self.source, "load_state_dict"):
             iterator.load_state_dict(state)
-        found: Iterator[Any] = iterator
-        return found
+        samples: Iterator[Any] = iterator
+        return samples
 
     def reset(self, epoch: int, state: Any) -> None:
-        """Bring the iterable, which may remember its position, to the beginning or to a state."""
+        """Reset the iterable, which may remember its position, to the beginning or a state."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
-        wanted = self.start_state if state is None else state
-        if wanted is not None and hasattr(self.source, "load_state_dict"):
-            self.source.load_state_dict(wanted)
+        target = self.start_state if state is None else state
+        if target is not None and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(target)
 
     def state(self, iterator: Any) -> Any:
-        """The position of an iterator, to continue from; None if neither it nor the iterable has a
-        `state_dict`.
-        """
+        """Return the position of an iterator; None if neither it nor the iterable has any."""
         holder = next(
-            (each for each in (iterator, self.source) if hasattr(each, "state_dict")), None
+            (
+                candidate
+                for candidate in (iterator, self.source)
+                if hasattr(candidate, "state_dict")
+            ),
+            None,
         )
         if holder is None:
             return None
-        found = holder.state_dict()
-        wrong = next(_not_plain(found), None)
+        position = holder.state_dict()
+        wrong = next(_not_plain(position), None)
         if wrong is not None:
             raise Refused(
                 f"{place(holder.state_dict)}: state_dict contains {describe(wrong)}: use numbers,"
                 " text, tensors, lists and dicts"
             )
-        return found
+        return position
 
     def batch(self, samples: list[Any]) -> tuple[Any, Any]:
-        """(inputs, targets) of some samples, or (the whole batch, None)."""
+        """Return (inputs, targets) of some samples, or (the whole batch, None)."""
         return split_pair(self.collate(samples), self.whole)
 
 
 class StreamBatches:
-    """One rank's training data from an iterable; has what `Batches` has. `max_steps`: of the run.
+    """One rank's training data from an iterable; the interface of `Batches`.
 
-    Raises `Refused` if an epoch has no end, or has less than one batch.
+    `max_steps`: of the run. Raise `Refused` if an epoch is endless, or less than one batch.
     """
 
     def __init__(
@@ -155,9 +155,8 @@ class StreamBatches:
         self.pin_memory = pin_memory
         self.sharded = data.can_shard and ranks > 1
         self._part = data.shard(ranks, rank) if self.sharded else data
-        self._length = (
-            None if data.can_shard else data.length
-        )  # parts differ in size: they are repeated instead
+        # Parts differ in size: they are repeated instead.
+        self._length = None if data.can_shard else data.length
         self._iterator: Iterator[Any] = iter(())
         self._pass = 0
         self._read = 0
@@ -186,8 +185,9 @@ class StreamBatches:
             self.samples_per_epoch = self._length // batch_size * batch_size
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
-        """This rank's micro-batches of an epoch, on the CPU. `skip`: samples over all ranks that
-        were trained on.
+        """Yield this rank's micro-batches of an epoch, on the CPU.
+
+        `skip`: samples over all ranks that were trained on.
         """
         resumed = self._resumed
         self._resumed = None
@@ -206,15 +206,15 @@ class StreamBatches:
         return self._micro_batches(skip)
 
     def state(self) -> dict[str, Any]:
-        """The position after the micro-batches that were taken, for `resume`."""
+        """Return the position after the latest micro-batch, for `resume`."""
         return {"pass": self._pass, "read": self._read, "state": self._part.state(self._iterator)}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Let the next `load` continue from a `state` of this rank."""
+        """Make the next `load` continue from a `state` of this rank."""
         self._resumed = state
 
     def trial(self, samples: int) -> tuple[Any, Any]:
-        """A micro-batch of so many samples for a trial, all of them the first one."""
+        """Return a micro-batch for a trial, which repeats the first sample."""
         return self.data.batch([self.data.first()] * samples)
 
     def _micro_batches(self, first: int) -> Iterator[tuple[Any, Any]]:
@@ -227,7 +227,7 @@ class StreamBatches:
                 yield self._pinned(inputs), self._pinned(targets)
 
     def _next_batch(self, first: int) -> list[Any]:
-        """This rank's samples of the next global batch."""
+        """Return this rank's samples of the next global batch."""
         mine = split_evenly(list(range(self.batch_size)), self.ranks, self.rank)
         with restored_generators():
             seed_sample(self.seed, self._pass, first)
@@ -264,8 +264,9 @@ class StreamBatches:
 def evaluation_batches(
     data: Stream, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[tuple[Any, Any], int]]:
-    """((inputs, targets), how many of its samples count), as `evaluation_draws`: every rank reads
-    all samples.
+    """Yield ((inputs, targets), number of samples that count).
+
+    As `evaluation_draws`; every rank reads all samples.
     """
     with restored_generators():
         seed_sample(data.seed, 0, 0)
@@ -282,12 +283,12 @@ def evaluation_batches(
 
 def _not_plain(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
-        for key, each in value.items():
+        for key, item in value.items():
             yield from _not_plain(key)
-            yield from _not_plain(each)
+            yield from _not_plain(item)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _not_plain(each)
+        for item in value:
+            yield from _not_plain(item)
     elif not isinstance(value, PLAIN):
         yield value
 

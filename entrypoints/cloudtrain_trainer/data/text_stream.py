@@ -1,5 +1,4 @@
-"""Language model data from text: .txt, .jsonl and .parquet files, tokenized while they are read,
-one after the other.
+"""Language model data from .txt, .jsonl and .parquet files, tokenized while they are read.
 
 A file is opened when its turn comes and read from its beginning, so that an input with `mode:
 stream` (SageMaker's FastFile, Azure ML's mount) need not be on the disk.
@@ -23,40 +22,39 @@ SUFFIXES = (".txt", ".jsonl", ".parquet")
 
 
 class Tokenizer(NamedTuple):
-    """How text becomes tokens."""
+    """Turns text into tokens."""
 
     encode: Callable[[str], list[int]]
     end: int
     """The token after each document."""
     vocabulary: int
-    """All tokens are less."""
+    """All tokens are below this."""
 
 
 def tokenizer(name: str, end: str = "<|endoftext|>") -> Tokenizer:
-    """A tokenizer by name: `bytes`; the path of a `tokenizer.json` (package tokenizers); else an
-    encoding of tiktoken.
+    """Return a tokenizer: `bytes`, a path of a `tokenizer.json`, or an encoding of tiktoken.
 
-    `end`: the text of the token after each document. Raises `Refused` if there is no such tokenizer
-    or token.
+    `end`: the text of the token after each document. Raise `Refused` if the tokenizer or the token
+    does not exist.
     """
     if name == "bytes":
         return Tokenizer(lambda text: list(text.encode()), 0, 256)
     if name.endswith(".json"):
         try:
-            found = _package("tokenizers", name).Tokenizer.from_file(name)
+            loaded = _package("tokenizers", name).Tokenizer.from_file(name)
         except Exception as error:  # the package raises nothing narrower
             if isinstance(error, Refused):
                 raise
             raise Refused(f"{name} cannot be read as a tokenizer: {error}") from None
-        number = found.token_to_id(end)
+        number = loaded.token_to_id(end)
         if number is None:
             raise Refused(
                 f"{name} has no token {end!r}: name the one that ends a document with end="
             )
         return Tokenizer(
-            lambda text: found.encode(text, add_special_tokens=False).ids,
+            lambda text: loaded.encode(text, add_special_tokens=False).ids,
             number,
-            found.get_vocab_size(),
+            loaded.get_vocab_size(),
         )
     try:
         encoding = _package("tiktoken", name).get_encoding(name)
@@ -68,13 +66,12 @@ def tokenizer(name: str, end: str = "<|endoftext|>") -> Tokenizer:
 
 
 class TextStream:
-    """An iterable of sequences of `context` tokens and the next token of each, both (context,),
-    int64.
+    """An iterable of sequences of `context` tokens and their next tokens: (context,), int64.
 
-    Documents are joined, each with the tokenizer's end token behind it. `paths`: files, or folders
-    of files; read in an order drawn from (seed, epoch), without a seed in the order of their names.
+    Documents are joined, each followed by the tokenizer's end token. `paths`: files, or folders of
+    files; read in an order drawn from (seed, epoch), without a seed in the order of their names.
     `column`: of the text, in .jsonl and .parquet. It has a `state_dict` and can `shard` its files.
-    Raises `Refused` if there are no files.
+    Raise `Refused` if there are no files.
     """
 
     def __init__(
@@ -101,8 +98,9 @@ class TextStream:
         return len(self.files)
 
     def shard(self, num_shards: int, index: int) -> TextStream:
-        """The part of one of `num_shards` readers: every so many-th file. Together they read each
-        file once.
+        """Return the part of one of `num_shards` readers.
+
+        Together they read each file once.
         """
         part = TextStream(
             self.files[index::num_shards],
@@ -119,9 +117,7 @@ class TextStream:
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: file, document, and the tokens that are read but not yet part of a
-        sequence.
-        """
+        """Return the position: file, document, and tokens of the next sequence."""
         return {
             "file": self._file,
             "document": self._document,
@@ -135,7 +131,7 @@ class TextStream:
         self._left = state["left"].tolist()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """From the position on; after the last file it is the beginning again."""
+        """Yield sequences from the position on; restart after the last file."""
         order = list(self.files)
         if self.seed is not None:
             random.Random(f"{self.seed} {self.epoch}").shuffle(order)
@@ -151,7 +147,7 @@ class TextStream:
         self._left = []
 
     def _drain(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The sequences that are whole; a sequence's last token begins the next one."""
+        """Yield complete sequences; the last token of one begins the next."""
         while len(self._left) > self.context:
             tokens = torch.tensor(self._left[: self.context + 1])
             del self._left[: self.context]
@@ -159,26 +155,27 @@ class TextStream:
 
 
 def _files(paths: Sequence[Path | str]) -> list[Path]:
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
             raise Refused(
                 f"{path} does not exist: expected text ({', '.join(SUFFIXES)}) or a folder of it"
             )
         inside = (
-            sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES)
+            sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
             if path.is_dir()
             else [path]
         )
-        found += [each for each in inside if each.is_file()]
-    if not found:
+        files += [file for file in inside if file.is_file()]
+    if not files:
         raise Refused(f"{', '.join(map(str, paths))} has no text ({', '.join(SUFFIXES)})")
-    return found
+    return files
 
 
 def _documents(path: Path, column: str, skip: int) -> Iterator[str]:
-    """The documents of a file without the first `skip`: a .txt is one, a .jsonl has one in each
-    line.
+    """Yield the documents of a file after the first `skip`.
+
+    A .txt file is one document, a .jsonl file has one per line.
     """
     try:
         if path.suffix == ".parquet":
@@ -196,16 +193,16 @@ def _documents(path: Path, column: str, skip: int) -> Iterator[str]:
 
 def _text(path: Path, number: int, line: str, column: str) -> str:
     try:
-        found = json.loads(line)[column]
+        text = json.loads(line)[column]
     except (ValueError, KeyError, TypeError) as error:
         raise RefusedData(f"{path}:{number}: not a JSON object with {column!r}: {error}") from None
-    if not isinstance(found, str):
+    if not isinstance(text, str):
         raise RefusedData(f"{path}:{number}: {column!r} is not text")
-    return found
+    return text
 
 
 def _parquet(path: Path, column: str, skip: int) -> Iterator[str]:
-    """One row group at a time is in memory; those that are skipped as a whole are not read."""
+    """Yield the rows of a column, one row group in memory at a time."""
     content = _package("pyarrow.parquet", str(path)).ParquetFile(path)
     if column not in content.schema_arrow.names:
         raise RefusedData(

@@ -1,8 +1,7 @@
-"""Language model data from files of tokens: read by memmap, in any order, so that no rank holds
-them in memory.
+"""Language model data from files of tokens, read by memmap in any order.
 
-.npy files say their type themselves; .bin files are plain numbers (uint16, as nanoGPT writes them,
-unless `dtype` says otherwise), or have llm.c's header.
+.npy files contain their type; .bin files are plain numbers (uint16, as nanoGPT writes them, unless
+`dtype` is given), or have llm.c's header.
 """
 
 from __future__ import annotations
@@ -23,19 +22,21 @@ from cloudtrain_trainer.tasks import Draw
 SUFFIXES = (".bin", ".npy")
 LLM_C_MAGIC = 20240520
 LLM_C_HEADER_BYTES = 1024
-"""The first number (int32) of llm.c's files, and where their tokens (uint16) begin. Source: llm.c,
-dev/data.
+"""Offset of the tokens (uint16) in llm.c's files, which begin with the magic (int32).
+
+Source: llm.c, dev/data.
 """
 HELD_OUT = 10
-"""Without files for validation, the last of so many equal parts of each file is for validation."""
+"""Without files for validation, the last of this many equal parts of each file is used."""
 
 
 class TokenFiles:
-    """Sequences of `context` tokens, and the next token of each, both (batch, context), int64.
+    """Sequences of `context` tokens, and their next tokens, both (batch, context), int64.
 
-    Sequences do not reach over the end of a file. With a seed, they begin at other offsets in every
+    Sequences do not cross the end of a file. With a seed, they begin at other offsets in every
     epoch. `part`: the range of each file that is used, from 0 to 1. `vocabulary`: tokens must be
-    less; 0: not checked. Raises `Refused` if a file cannot be used, or there is not one sequence.
+    below it; 0: not checked. Raise `Refused` if a file cannot be used, or is too short for one
+    sequence.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class TokenFiles:
             raise Refused(f"{names}: too few tokens for one sequence of {context}")
 
     def __len__(self) -> int:
-        """The number of sequences in all files."""
+        """Return the number of sequences in all files."""
         return self._ends[-1]
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
@@ -72,22 +73,22 @@ class TokenFiles:
         return tokens[:, :-1], tokens[:, 1:]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the opened files, which a loader process opens itself."""
+        """Leave out the opened files, which a loader process opens itself."""
         return {**self.__dict__, "_opened": {}}
 
     def _sequence(self, index: int, offset: int) -> Any:
         file = bisect_right(self._ends, index)
         first = (index - (self._ends[file - 1] if file else 0)) * self.context + offset
-        found = self._tokens(file)[first : first + self.context + 1].astype(np.int64)
-        if self.vocabulary and int(found.max()) >= self.vocabulary:
+        sequence = self._tokens(file)[first : first + self.context + 1].astype(np.int64)
+        if self.vocabulary and int(sequence.max()) >= self.vocabulary:
             raise RefusedData(
-                f"{self.paths[file]} has the token {int(found.max())} after {first}, and the model"
+                f"{self.paths[file]} has the token {int(sequence.max())} after {first}, and the model"
                 f" knows tokens below {self.vocabulary}: is its type {self._tokens(file).dtype}?"
             )
-        return found
+        return sequence
 
     def _sequences(self, file: int) -> int:
-        """One less if their beginnings move, since the last would reach beyond the end."""
+        """Return the sequences of a file, one fewer if their beginnings move."""
         tokens = len(self._tokens(file))
         self._opened.clear()  # an open file of each of thousands would be too many
         return max(0, (tokens - 1) // self.context - (self.seed is not None))
@@ -109,20 +110,21 @@ class TokenFiles:
 def token_data(
     place: Path | str, context: int, *, dtype: str = "uint16", seed: int = 0, vocabulary: int = 0
 ) -> tuple[TokenFiles, TokenFiles]:
-    """(training, validation) data of a folder: files with `val` in their names are for validation.
+    """Return (training, validation) data of a folder.
 
-    Without such files the end of each file is. Raises `Refused` if the folder has no token files.
+    Files with `val` in their names are for validation, else the end of each file. Raise `Refused`
+    if the folder has no token files.
     """
     folder = Path(place)
     if not folder.is_dir():
         raise Refused(
             f"{folder} is not a folder: expected one with files of tokens ({' or '.join(SUFFIXES)})"
         )
-    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    if not found:
+    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    if not files:
         raise Refused(f"{folder} has no files of tokens ({' or '.join(SUFFIXES)})")
-    held_out = [path for path in found if "val" in path.name]
-    train = [path for path in found if path not in held_out]
+    held_out = [path for path in files if "val" in path.name]
+    train = [path for path in files if path not in held_out]
     share = 1 - 1 / HELD_OUT
     ends = ((0.0, 1.0), (0.0, 1.0)) if held_out else ((0.0, share), (share, 1.0))
     options: dict[str, Any] = {"dtype": dtype, "vocabulary": vocabulary}
@@ -133,16 +135,16 @@ def token_data(
 
 
 def _open(path: Path, dtype: np.dtype[Any]) -> Any:
-    """The file's tokens, (n,), not yet read. Raises `Refused` if it is not such a file."""
+    """Return the file's tokens, (n,), not yet read. Raise `Refused` for another kind of file."""
     try:
         if path.suffix == ".npy":
-            found = np.load(path, mmap_mode="r")
-            if found.ndim != 1 or found.dtype.kind not in "iu":
+            tokens = np.load(path, mmap_mode="r")
+            if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
                 raise Refused(
-                    f"{path} has {found.dtype} of shape {found.shape}: expected whole numbers of"
+                    f"{path} has {tokens.dtype} of shape {tokens.shape}: expected whole numbers of"
                     " shape (n,)"
                 )
-            return found
+            return tokens
         with path.open("rb") as file:
             header = np.frombuffer(file.read(8), dtype=np.int32)
         if len(header) and header[0] == LLM_C_MAGIC:

@@ -64,7 +64,7 @@ def main(argument: str) -> dict[str, Any]:
 
 
 def _plan(options: Options, request: Request, memory: int) -> dict[str, Any]:
-    """Return what a rank takes with these options."""
+    """Return the memory of a rank with these options."""
     from cloudtrain_trainer.memory import device
     from cloudtrain_trainer.memory.live_bytes import CUDA_BLOCK
     from cloudtrain_trainer.memory.rehearsal import World, rehearse
@@ -110,7 +110,7 @@ def _alternatives(options: Options, request: Request, memory: int) -> Iterator[d
 
 
 def _with_smaller_parts(options: Options, request: Request, memory: int) -> dict[str, Any] | None:
-    """Return the first plan that fits with more accumulation steps; None if none does."""
+    """Return the first plan that fits with more accumulation steps, or None."""
     candidates = [options]
     while _can_split(candidates[-1], request.ranks):
         candidates.append(replace(options, accumulate=candidates[-1].accumulate * 2))

@@ -1,4 +1,4 @@
-"""What a device takes besides tensors, and whether it all fits. Standard library only.
+"""Memory of a device besides tensors, and whether a need fits. Standard library only.
 
 The figures of GPUs come from NVIDIA's and torch's documentation and public reports. They have not
 been measured.
@@ -30,16 +30,16 @@ TENSORS = 0.95, 1.03, 1.15
 PROCESS = 0.3, 0.6, 1.0
 """GiB of a process on a CPU with torch and its libraries."""
 CPU_TENSORS = 0.95, 1.1, 1.6
-"""The same on a CPU, whose kernels copy images into layouts of their own."""
+"""The same on a CPU, whose kernels convert images to other layouts."""
 WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "K80", "M60")
-"""GPUs before compute capability 8.0, on which `--amp auto` is float32."""
+"""GPUs before compute capability 8.0, where `--amp auto` is float32."""
 USABLE = {"T4": 0.91, "A10": 0.92, "A10G": 0.92, "L4": 0.92, "L40S": 0.92}
 """Share of the memory in a GPU's name that CUDA reports, where error correction takes a part."""
 USUALLY_USABLE = 0.975
 
 
 def usable(gpu: str, gib: float) -> int:
-    """Return the bytes that programs have on a GPU. Whole GiB are those of the GPU's name."""
+    """Return the bytes that programs have on a GPU. Whole GiB are the figure in the GPU's name."""
     share = USABLE.get(gpu, USUALLY_USABLE) if gib == round(gib) else USUALLY_USABLE
     return int(gib * GIB * share)
 
@@ -52,7 +52,7 @@ def precision(requested: str, gpu: str) -> str:
 
 
 def needed(tensors: int, gpu: str, ranks: int) -> Range:
-    """Return what a rank takes that holds at most so many bytes of tensors."""
+    """Return the memory of a rank that holds at most this many bytes of tensors."""
     factors = TENSORS if gpu else CPU_TENSORS
     constants = [PROCESS]
     if gpu:

@@ -37,7 +37,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count(storage)
             return result
 
-        # FSDP frees and allocates gathered parameters so, which is no operation on tensors.
+        # FSDP frees and allocates gathered parameters so, without an operation on tensors.
         torch.UntypedStorage.resize_ = resize  # type: ignore[assignment, method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -48,7 +48,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def as_if_before(self) -> Iterator[None]:
-        """Count what is made inside and stays as if it had been there at the peak before."""
+        """Count tensors that are created inside and stay as if the earlier peak had them."""
         peak = self.peak
         before = self.now
         yield
@@ -84,7 +84,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute with values if all tensors have them: meshes of devices look at theirs."""
+    """Compute with real values if all tensors have them: meshes of devices read theirs."""
     tensors = [*_tensors(args), *_tensors(kwargs.values())]
     if not tensors or any(isinstance(tensor, FakeTensor) for tensor in tensors):
         return func(*args, **kwargs)
@@ -109,7 +109,7 @@ def _one(tensor: Tensor) -> float | int | bool:
 
 
 def sizes(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of tensors: of a shared one once, of a sharded one those of this rank."""
+    """Return the bytes of tensors: a shared one once, of a sharded one this rank's part."""
     by_tensor: dict[int, int] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor

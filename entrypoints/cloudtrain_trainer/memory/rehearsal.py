@@ -39,7 +39,7 @@ LOCAL_DATA = {
 MOST_PARTS = 2
 """Accumulation steps of a rehearsed step: the first, and the last, which adds to gradients."""
 NO_ESTIMATE = ("dp", "model-parallel")
-"""Strategies of one process with several devices, which have no rehearsal."""
+"""Strategies of one process with several devices, without a rehearsal."""
 
 
 class World(NamedTuple):
@@ -66,10 +66,10 @@ class Held:
 
 
 def rehearse(options: Options, world: World, *, like_gpu: bool, amp: str, block: int = 1) -> Held:
-    """Return what the rank holds that holds most.
+    """Return the tensors of the rank that holds most.
 
     `amp`: no, bf16 or fp16. `like_gpu`: with a GPU's optimizers and layouts. Raise `Refused`, and
-    what the model raises if it needs values.
+    the model's own error if it needs values.
     """
     if options.strategy in NO_ESTIMATE:
         raise rules.Refused(f"there is no estimate for --strategy {options.strategy}")
@@ -159,7 +159,7 @@ def _shapes(
 ) -> list[dict[str, Any]]:
     """Return an example of what each stage of a pipeline receives and sends.
 
-    `count`: micro-batches, of which the example is one.
+    `count`: micro-batches; the example is one of them.
     """
     values = [step.to_device(inputs[: -(-len(inputs) // count)], None)[0]]
     with torch.no_grad(), step.precision():
@@ -232,7 +232,7 @@ class _RankAlone(Ranks):
 
 
 class _Buckets(nn.Module):
-    """DDP, as far as memory is concerned: gradients are copied into buckets, which stay.
+    """The memory of DDP: gradients are copied into buckets, which stay.
 
     DDP itself is in C++ and reads the values of tensors.
     """

@@ -1,3 +1,1 @@
-"""Models that are too large for the file of their task, and how models are divided into stages and
-blocks.
-"""
+"""Models that are too large for the file of their task, and their stages and blocks."""

@@ -1,11 +1,10 @@
-"""A small modern decoder: RMS norm before each part, rotary positions, SwiGLU, causal attention; no
-biases.
+"""A small modern decoder: RMS norm, rotary positions, SwiGLU, causal attention, no biases.
 
 It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix
 whose rows are ordered by head, and gate and up one whose rows are ordered by group, so that tensor
 parallelism gives each rank complete heads and pairs. Under autocast in bf16 all activations are
-bf16, as under FSDP, and each layer's weights are converted together: autocast would convert
-each one by a kernel of its own, in the forward and again in the backward pass.
+bf16, as under FSDP, and each layer's weights are converted together: autocast would convert each
+one by a separate kernel, in the forward and again in the backward pass.
 
 Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary
 positions); Shazeer, arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised
@@ -43,21 +42,16 @@ class Shape:
     layers: int
     heads: int
     tied: bool = False
-    """Whether embedding and head share one matrix: fewer parameters, but the model cannot be split
-    over ranks.
-    """
+    """True if embedding and head share one matrix: the model cannot be split over ranks."""
 
     @property
     def hidden(self) -> int:
-        """Width of the feed-forward part: 8/3 of the model's width costs as much as 4 times without
-        a gate.
-        """
+        """Width of the feed-forward part: 8/3 of the model's costs as much as 4 without a gate."""
         return math.ceil(8 * self.width / 3 / 64) * 64
 
     @property
     def flops(self) -> float:
-        """FLOPs of one sequence, forward and backward: 6 per token and weight of a matrix, plus the
-        attention.
+        """FLOPs of a sequence, forward and backward: 6 per token and weight, plus the attention.
 
         The attention counts as if it were not causal, as usual in published MFU.
         """
@@ -69,15 +63,17 @@ class Shape:
 
     @property
     def tensor_limit(self) -> int:
-        """The count of tensor-parallel ranks must divide this, the greatest common divisor of all
-        that is split.
+        """The number of tensor-parallel ranks must divide this.
+
+        It is the greatest common divisor of all dimensions that are split.
         """
         return math.gcd(self.heads, self.context, self.hidden, self.vocabulary)
 
 
 class Norm(nn.RMSNorm):
-    """RMS norm in the dtype of its input; sums are in float32 inside the kernel. Autocast would
-    convert to float32.
+    """RMS norm in the dtype of its input; sums are in float32 inside the kernel.
+
+    Autocast would convert to float32.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,20 +100,17 @@ class Embedding(nn.Embedding):
 
 
 class Rotary:
-    """Rotary position embedding: rotates pairs of features by an angle proportional to the
-    position.
+    """Rotary position embedding: rotate pairs of features by an angle that grows with the position.
 
-    The table of angles is made once per shape and dtype, and shared by all layers. It is no buffer,
-    which DDP would broadcast in each step and checkpoints would contain.
+    The table of angles is made once per shape and dtype, and shared by all layers. It is not a
+    buffer, which DDP would broadcast in each step and checkpoints would contain.
     """
 
     def __init__(self) -> None:
         self._tables: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x`: (batch, sequence, ..., features), any floating-point dtype; the result has the same
-        shape and dtype.
-        """
+        """Return `x` rotated: (batch, sequence, ..., features), in its shape and dtype."""
         half = x.shape[-1] // 2
         table = self._table(x).view(x.shape[1], *(1 for _ in x.shape[3:]), 2, 2, half)
         rotated: Tensor = (x.view(*x.shape[:-1], 1, 2, half) * table).sum(-2)
@@ -134,9 +127,9 @@ class Rotary:
 
 
 def rotations(tokens: int, features: int, device: torch.device) -> Tensor:
-    """The matrix of each pair of features at each position: (tokens, 2, 2, features / 2), float32.
+    """Return the matrix of each pair at each position: (tokens, 2, 2, features / 2), float32.
 
-    The second dimension is that of the result, the third that of the input.
+    The second dimension belongs to the result, the third to the input.
     """
     half = features // 2
     speed = ROTARY_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
@@ -203,9 +196,7 @@ class Block(nn.Module):
 
 
 def decoder(shape: Shape) -> nn.Sequential:
-    """A model of that shape: tokens (batch, sequence), int64 -> logits (batch, sequence,
-    vocabulary).
-    """
+    """Return a model: tokens (batch, sequence), int64 -> logits (batch, sequence, vocabulary)."""
     head = nn.Linear(shape.width, shape.vocabulary, bias=False)
     rotary = Rotary()
     model = nn.Sequential(
@@ -229,21 +220,20 @@ def decoder(shape: Shape) -> nn.Sequential:
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """The list of the decoder's layers, in order."""
+    """Return the decoder's layers, in order."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def ends(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
-    """What comes before and behind the layers; nothing if one matrix is in both."""
+    """Return the modules before and after the layers; none if one matrix is in both."""
     embedding, norm, head = (model.get_submodule(name) for name in ("embedding", "norm", "head"))
     return ([], []) if head.weight is embedding.weight else ([embedding], [norm, head])
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of about equal cost: a matrix costs its parameter count, the embedding
-    nothing.
+    """Return `count` stages of about equal cost: a matrix costs its number of parameters.
 
-    ValueError if there are fewer layers.
+    The embedding costs nothing. ValueError if there are fewer layers.
     """
 
     def cost(piece: nn.Module) -> float:
@@ -257,11 +247,11 @@ def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
 
 
 def tensor_plan(model: nn.Module) -> dict[str, Any]:
-    """Each rank has complete heads and a share of the hidden width; between them each rank has a
-    share of the tokens.
+    """Return a plan: each rank has complete heads and a share of the hidden width.
 
-    Every parameter is in the plan, since an optimizer step cannot mix distributed with plain
-    tensors. Source: Korthikanti et al., arXiv:2205.05198 (sequence parallelism).
+    Between them each rank has a share of the tokens. Every parameter is in the plan, since an
+    optimizer step cannot mix distributed with plain tensors. Source: Korthikanti et al.,
+    arXiv:2205.05198 (sequence parallelism).
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as styles
@@ -289,7 +279,7 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
 
 
 class _Cast(torch.autograd.Function):
-    """Tensors of one dtype -> copies of another; the gradients take the way back."""
+    """Copies of tensors in another dtype; gradients are converted back."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -308,10 +298,9 @@ def _convert(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, .
 
 
 def weights_to_convert(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The layer's parameters by name if they should be converted together; empty if something else
-    does it.
+    """Return the layer's parameters that should be converted together, by name.
 
-    Parameters of `dtype` need it no more (FSDP gathers them in bf16), those split by tensor
+    Empty if something else converts them: FSDP gathers them in bf16, those split by tensor
     parallelism go through autocast, and a compiler makes one kernel of the conversions itself.
     """
     if torch.compiler.is_compiling():
@@ -322,9 +311,7 @@ def weights_to_convert(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor
 
 
 def convert_together(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies of the tensors in `dtype` by the same names; gradients flow back to the originals, in
-    their dtype.
-    """
+    """Return copies in `dtype` by the same names; gradients return to the originals."""
     return dict(zip(weights, _Cast.apply(dtype, *weights.values()), strict=True))  # type: ignore[no-untyped-call]
 
 
@@ -342,18 +329,17 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class _FromProbabilities(torch.autograd.Function):
-    """The gradient of the mean is (probabilities - 1 at the target) / n.
+    """Cross-entropy whose gradient is (probabilities - 1 at the target) / n.
 
-    In bf16 a probability above 0.998 is 1, and nothing more would be learnt of its token. So 1 less
-    the probability of the target is the sum of the others, which bf16 holds as finely however small
-    they are.
+    In bf16 a probability above 0.998 is 1, and the gradient of its token would be 0. So 1 less the
+    probability of the target is computed as the sum of the others, which bf16 holds precisely even
+    if they are small.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast(
-            logits.device.type, enabled=False
-        ):  # which would compute softmax in float32
+        # Autocast would compute softmax in float32.
+        with torch.autocast(logits.device.type, enabled=False):
             probabilities = torch.softmax(logits, dim=-1)
         columns = targets[:, None]
         chosen = probabilities.gather(1, columns).float()

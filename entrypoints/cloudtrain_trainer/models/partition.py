@@ -1,8 +1,6 @@
-"""How a model is divided: into stages for pipelines, and into the repeated blocks that FSDP shards
-one by one.
+"""Divide a model into stages for pipelines, and into repeated blocks that FSDP shards.
 
-Parameters keep their names in both, so that a checkpoint does not depend on how the model was
-divided.
+Parameters keep their names in both, so that a checkpoint does not depend on the division.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from torch import nn
 
 
 def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> list[nn.Sequential]:
-    """Split a model into `count` consecutive stages, which share its modules: nothing is copied.
+    """Split a model into `count` consecutive stages, which share its modules without copies.
 
     `cost`: the cost of a piece, in any unit; the most expensive stage is made as cheap as possible.
     A piece without cost joins the piece before it, and the first pieces join the first one with a
@@ -35,7 +33,7 @@ def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> l
 def _pieces(
     model: nn.Module, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
-    """The modules that run one after the other, each with the path of names that leads to it."""
+    """Yield the modules that run one after the other, each with its path of names."""
     for name, child in model.named_children():
         if type(child) is nn.Sequential:
             yield from _pieces(child, (*path, name))
@@ -44,9 +42,7 @@ def _pieces(
 
 
 def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
-    """The pieces in nested `nn.Sequential`s again, each under its old path, so that parameters keep
-    their names.
-    """
+    """Return the pieces in nested `nn.Sequential`s, each under its path: names stay."""
     whole = nn.Sequential()
     for path, piece in pieces:
         parent = whole
@@ -59,9 +55,7 @@ def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
 
 
 def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
-    """The first index of each of `count` consecutive groups, such that the most expensive group is
-    as cheap as possible.
-    """
+    """Return the first index of each group, so that the most expensive is as cheap as possible."""
 
     @cache
     def best(first: int, remaining: int) -> tuple[float, tuple[int, ...]]:
@@ -77,8 +71,9 @@ def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of a small network; convolutions and linear layers cost the same. ValueError
-    as `split`.
+    """Return `count` stages of a small network; convolutions and linear layers cost the same.
+
+    ValueError as `split`.
     """
     return split(model, count, lambda piece: isinstance(piece, (nn.Conv2d, nn.Linear)))
 
@@ -88,8 +83,7 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def repeated_blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """The list of blocks that a model repeats: the outermost sibling modules of one class that have
-    parameters.
+    """Return the blocks that a model repeats: outermost siblings of one class with parameters.
 
     Blocks that share a parameter, such as tied weights, are left out, since FSDP would separate it.
     So are blocks that are used twice, since FSDP does not know which use is the last.
@@ -123,7 +117,7 @@ def _shares_nothing(block: nn.Module, uses: Counter[int]) -> bool:
 
 
 def _parameter_uses(module: nn.Module) -> Counter[int]:
-    """id(parameter) -> how many modules have it; a module that is used twice counts twice."""
+    """Return id(parameter) -> number of modules that have it; a module used twice counts twice."""
     return Counter(
         id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)
     )

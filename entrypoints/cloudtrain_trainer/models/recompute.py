@@ -1,5 +1,4 @@
-"""Activation checkpointing: layers forget their activations and compute them again in the backward
-pass.
+"""Activation checkpointing: layers compute their activations again in the backward pass.
 
 Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174;
 torch/utils/checkpoint.py.
@@ -28,17 +27,14 @@ KEPT = [
     aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
 ]
-"""What `selective` does not compute again: the costly operations, whose results are a part of all
-activations.
-"""
+"""Costly operations whose results `selective` keeps, a part of all activations."""
 
 
 def recompute(layers: Sequence[nn.Module], how: str) -> None:
-    """Have each layer compute its activations again in the backward pass, in place. `how`: blocks
-    or selective.
+    """Make each layer compute its activations again in the backward pass, in place.
 
-    Raises `Refused` if there are no layers, or one has batch norm, which would count each batch
-    twice.
+    `how`: blocks or selective. Raise `Refused` without layers, or if one has batch norm, which
+    would count each batch twice.
     """
     if not layers:
         raise Refused("--recompute finds no layers that this model repeats: leave it out")
@@ -69,12 +65,10 @@ def _recomputed(layer: nn.Module, how: str) -> Callable[..., Any]:
             running = False
 
     def forward(*inputs: Any, **named: Any) -> Any:
-        if (
-            running or not torch.is_grad_enabled()
-        ):  # a layer may call itself with converted weights (decoder.py)
+        # A layer may call itself with converted weights (decoder.py).
+        if running or not torch.is_grad_enabled():
             return original(*inputs, **named)
-        # What is compiled converts no weights itself, and may change nothing outside, such as
-        # `running`.
+        # Compiled code converts no weights itself, and must not change `running`.
         function = original if torch.compiler.is_compiling() else run
         return checkpoint(function, *inputs, use_reentrant=False, **options, **named)  # type: ignore[arg-type]
 

@@ -1,7 +1,7 @@
-"""ResNet with bottlenecks, version 1.5: the stride is in the 3 x 3 convolution. One
-`nn.Sequential`.
+"""ResNet with bottlenecks, version 1.5: the stride is in the 3 x 3 convolution.
 
-Modules have torchvision's names, so that weights can be exchanged with it.
+It is one `nn.Sequential`. Modules have torchvision's names, so that weights can be exchanged with
+it.
 
 Sources: He et al., arXiv:1512.03385; Goyal et al., arXiv:1706.02677, section 5.1 (the last batch
 norm of a block starts at zero, so that each block starts as the identity); NVIDIA's "ResNet50 v1.5"
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cloudtrain_trainer.models.partition import split
 
 EXPANSION = 4
-"""The output channels of a block, as a multiple of those of its middle convolution."""
+"""Output channels of a block per channel of its middle convolution."""
 
 
 class Bottleneck(nn.Module):
@@ -52,11 +52,10 @@ class Bottleneck(nn.Module):
 
 
 def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
-    """Images of shape (batch, 3, height, width) -> logits (batch, classes).
+    """Return a model: images (batch, 3, height, width) -> logits (batch, classes).
 
-    `blocks`: how many in each group; each group halves height and width.
-
-    ResNet-50 has (3, 4, 6, 3) blocks of width 64: 25,557,032 parameters with 1,000 classes.
+    `blocks`: number in each group; each group halves height and width. ResNet-50 has (3, 4, 6, 3)
+    blocks of width 64: 25,557,032 parameters with 1,000 classes.
     """
     parts: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(3, width, 7, 2, 3, bias=False),
@@ -85,12 +84,10 @@ def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
 
 
 def bottlenecks(model: nn.Module) -> Sequence[nn.Module]:
-    """The list of the model's blocks, in order."""
+    """Return the model's blocks, in order."""
     return [module for module in model.modules() if isinstance(module, Bottleneck)]
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of about equal cost: all blocks cost the same. ValueError if there are fewer
-    blocks.
-    """
+    """Return `count` stages: all blocks cost the same. ValueError if there are fewer blocks."""
     return split(model, count, lambda piece: isinstance(piece, Bottleneck))

@@ -1,3 +1,1 @@
-"""What users bring for themselves: `--model`, `--data` and `--task` by `module:factory`, with
-losses and metrics.
-"""
+"""Models, data and tasks of users by `module:factory`, with losses and metrics."""

@@ -1,8 +1,7 @@
-"""A user's model, data and task: `--model`, `--data` and `--task` name functions as
-`package.module:factory`.
+"""Tasks of users: `--model`, `--data` and `--task` name functions by `package.module:factory`.
 
 `--model` returns an nn.Module (or is its class), `--data` the training data, or training and
-validation data, and `--task` a whole `Task`. What a Task leaves out is completed here: how the
+validation data, and `--task` a whole `Task`. Missing parts of a Task are completed here: how the
 model is called, its loss, its metrics.
 """
 
@@ -34,40 +33,41 @@ DATA_FIELDS = (
 )  # fmt: skip
 """The fields of a built-in task that are valid for any model of its data."""
 PARTS = ("train", "validation", "collate")
-"""The keys of the dict that a data factory may return; `test` is ignored, which Hugging Face's data
-sets have.
-"""
+"""Keys of a dict that a data factory may return; `test`, as in Hugging Face's, is ignored."""
 
 
 def from_options(options: Options) -> Task:
     """Return the task of the command line, built-in or with a user's model, data or task.
 
-    Raise `Refused` if it cannot be built. An error in the user's own code is not caught, since its
-    traceback says more.
+    Raise `Refused` if it cannot be built. An error in the user's code is not caught, since its
+    traceback explains more.
     """
     if not rules.is_own(options):
         return tasks.build(options.task, options.seed, **options.task_options)
     state.seed_generators(options.seed)  # what a factory draws must be the same on all ranks
-    given = {"seed": options.seed}
+    arguments = {"seed": options.seed}
     model = Factory("--model", options.model) if options.model else None
-    data = _data(Factory("--data", options.data), given) if options.data else {}
+    data = _data(Factory("--data", options.data), arguments) if options.data else {}
     if options.task not in (rules.USER_TASK, *rules.TASKS):
-        return _own(Factory("--task", options.task), given, model, data)
+        return _from_factory(Factory("--task", options.task), arguments, model, data)
     if options.task in rules.TASKS:
         base = tasks.build(options.task, options.seed, **options.task_options)
-        return _with_built_in(base, options.seed, given, model, data)
+        return _with_built_in(base, options.seed, arguments, model, data)
     assert model is not None  # noqa: S101  (arguments.py has refused --data alone)
     if not data:
-        return _own(model, given, None, {})
+        return _from_factory(model, arguments, None, {})
     name = str(model)
     return complete(
-        Task(model=OwnModel(lambda: model(given), name), **data), options.seed, options.data or name
+        Task(model=OwnModel(lambda: model(arguments), name), **data),
+        options.seed,
+        options.data or name,
     )
 
 
 def complete(task: Task, seed: int, name: str) -> Task:
-    """The task with its data, calls, loss and metrics as the loop needs them. Raises `Refused`,
-    with `name`.
+    """Return the task with the data, call, loss and metrics that the loop needs.
+
+    Raise `Refused`, with `name`.
     """
     model = task.model if isinstance(task.model, OwnModel) else OwnModel(task.model, name)
     whole = task.step is not None
@@ -84,8 +84,8 @@ def complete(task: Task, seed: int, name: str) -> Task:
     if task.step is not None:
         changes.update(_step_functions(task.step))
     else:
-        own = task.loss is not tasks.default_loss
-        changes["loss"] = own_losses.checked(task.loss) if own else default_loss
+        has_loss = task.loss is not tasks.default_loss
+        changes["loss"] = own_losses.checked(task.loss) if has_loss else default_loss
         if task.call is tasks.call:
             changes["call"] = model.call
         if task.metrics:
@@ -96,7 +96,7 @@ def complete(task: Task, seed: int, name: str) -> Task:
 
 
 class OwnModel:
-    """Creates the user's model, and calls it as its `forward` takes its inputs."""
+    """Create the user's model, and call it with the inputs that its `forward` takes."""
 
     def __init__(self, create: Any, name: str) -> None:
         self._create = create
@@ -107,7 +107,7 @@ class OwnModel:
         self._forward = name
 
     def __call__(self) -> nn.Module:
-        """A new model. Raises `Refused` if it is not an nn.Module with something to train."""
+        """Return a new model. Raise `Refused` if it is not a trainable nn.Module."""
         model = self._create if isinstance(self._create, nn.Module) else self._create()
         if not isinstance(model, nn.Module):
             hint = (
@@ -125,7 +125,7 @@ class OwnModel:
         return model
 
     def call(self, model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG002
-        """Outputs: a dict is passed by the names of forward's parameters, a tuple or list in order."""
+        """Return the outputs: pass a dict by name, a tuple or list in order."""
         if isinstance(inputs, Mapping):
             return model(**self._select(inputs))
         return model(*inputs) if isinstance(inputs, (list, tuple)) else model(inputs)
@@ -154,30 +154,30 @@ class OwnModel:
             self._required = frozenset(p.name for p in named if p.default is p.empty)
 
 
-def _own(
-    factory: Factory, given: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
+def _from_factory(
+    factory: Factory, arguments: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
 ) -> Task:
-    """The task that a user's function returns, with another model or data if they are given."""
-    task = factory(given)
+    """Return the task of a user's function, with another model or data if given."""
+    task = factory(arguments)
     if not isinstance(task, Task):
         hint = "return a Task"
         if isinstance(task, nn.Module):
             hint = "add --data with your data, or --task with a built-in task's data and loss"
         raise Refused(f"{factory} returned {describe(task)}: {hint}")
     if model is not None:
-        task = replace(task, model=OwnModel(lambda: model(given), str(model)))
-    return complete(replace(task, **data), given["seed"], str(factory))
+        task = replace(task, model=OwnModel(lambda: model(arguments), str(model)))
+    return complete(replace(task, **data), arguments["seed"], str(factory))
 
 
 def _with_built_in(
-    base: Task, seed: int, given: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
+    base: Task, seed: int, arguments: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
 ) -> Task:
-    """A built-in task with a user's model, or with a user's (input, target) pairs, or both."""
+    """Return a built-in task with a user's model, (input, target) pairs, or both."""
     if model is not None:
         # The other fields depend on the model (how it is split and called), and keep their
         # defaults.
         fields: dict[str, Any] = {name: getattr(base, name) for name in DATA_FIELDS}
-        base = Task(model=OwnModel(lambda: model(given), str(model)), **fields)
+        base = Task(model=OwnModel(lambda: model(arguments), str(model)), **fields)
     if data:
         base = replace(
             base,
@@ -193,61 +193,65 @@ def _with_built_in(
     return base
 
 
-def _data(factory: Factory, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a task that a data factory returns. Raises `Refused`."""
-    found = factory(given)
-    if isinstance(found, list) and found and all(isinstance(part, Dataset) for part in found):
-        found = tuple(found)  # as random_split returns them
-    if isinstance(found, Mapping):
-        unknown = [str(key) for key in found if key not in (*PARTS, "test")]
-        if "train" not in found or unknown:
-            keys = ", ".join(map(str, found)) or "no keys"
+def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a task from a data factory. Raise `Refused`."""
+    returned = factory(arguments)
+    if (
+        isinstance(returned, list)
+        and returned
+        and all(isinstance(part, Dataset) for part in returned)
+    ):
+        returned = tuple(returned)  # as random_split returns them
+    if isinstance(returned, Mapping):
+        unknown = [str(key) for key in returned if key not in (*PARTS, "test")]
+        if "train" not in returned or unknown:
+            keys = ", ".join(map(str, returned)) or "no keys"
             raise Refused(
                 f"{factory} returned a dict with {keys}: its keys are train, validation and collate"
             )
-        return {part: found[part] for part in PARTS if part in found}
-    if isinstance(found, tuple):
-        if any(isinstance(part, Tensor) or type(part).__module__ == "numpy" for part in found):
+        return {part: returned[part] for part in PARTS if part in returned}
+    if isinstance(returned, tuple):
+        if any(isinstance(part, Tensor) or type(part).__module__ == "numpy" for part in returned):
             raise Refused(
-                f"{factory} returned {describe(found)}: return"
+                f"{factory} returned {describe(returned)}: return"
                 " torch.utils.data.TensorDataset(inputs, targets)"
             )
-        if len(found) != 2:
+        if len(returned) != 2:
             raise Refused(
-                f"{factory} returned {describe(found)}: return the training data, or (training,"
+                f"{factory} returned {describe(returned)}: return the training data, or (training,"
                 " validation)"
             )
-        return {"train": found[0], "validation": found[1]}
-    if found is None:
+        return {"train": returned[0], "validation": returned[1]}
+    if returned is None:
         raise Refused(
             f"{factory} returned nothing: return the training data, or (training, validation)"
         )
-    return {"train": found}
+    return {"train": returned}
 
 
 def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
-    """The functions of a task whose step returns the loss, and perhaps metrics, of a whole batch."""
+    """Return the functions of a task whose step returns the loss of a whole batch."""
 
     def call(model: nn.Module, batch: Any, training: bool) -> Any:  # noqa: ARG001
         return step(model, batch)
 
     def loss(outputs: Any, batch: Any) -> Tensor:  # noqa: ARG001
-        found = own_losses.loss_in(outputs)
-        if found is None:
+        value = own_losses.loss_in(outputs)
+        if value is None:
             raise Refused(
                 f"{place(step)}: the step returned {describe(outputs)}: return the mean loss, or a"
                 " dict with it"
             )
-        return own_losses.scalar(found, f"{place(step)}: the loss")
+        return own_losses.scalar(value, f"{place(step)}: the loss")
 
     def measures(outputs: Any, batch: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, Mapping):
             return {}
         count = sample_count(batch)
-        others = {name: value for name, value in outputs.items() if name != "loss"}
+        metrics = {name: value for name, value in outputs.items() if name != "loss"}
         return {
             name: own_losses.total(value, count, place(step), name)
-            for name, value in others.items()
+            for name, value in metrics.items()
         }
 
     return {"call": call, "loss": loss, "measures": measures}

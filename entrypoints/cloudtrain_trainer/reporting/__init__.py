@@ -1,1 +1,1 @@
-"""What a run tells while it trains: metrics, progress, trackers, profiles."""
+"""Reports of a training: metrics, progress, step times, trackers, profiles."""

@@ -1,6 +1,4 @@
-"""The numbers of a run: its throughput, the mean training loss, and the evaluation on the
-validation data.
-"""
+"""The numbers of a run: throughput, mean training loss, and evaluations."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ _T = TypeVar("_T")
 
 
 REPORT_SECONDS = 0.5, 10.0
-"""Shortest and longest time between two progress events. Short at first, when people watch; longer
-later, since each event is stored with the run.
+"""Shortest and longest time between two progress events.
+
+Short at first, when people watch; longer later, since each event is stored with the run.
 """
 
 
@@ -44,27 +43,26 @@ class Meter:
         self.total += samples
 
     def due(self) -> bool:
-        """Whether the next report is due, 0.5 to 10 seconds after the last. The first step is
-        reported at once.
+        """Return whether the next report is due, 0.5 to 10 seconds after the last.
+
+        The first step is reported at once.
         """
         shortest, longest = REPORT_SECONDS
         pause = min(longest, max(shortest, self.seconds() / 600))
         return not self._reported or self._clock() - self._since >= pause
 
     def rate(self) -> float:
-        """Samples per second since the last call."""
-        now = self._clock()
-        rate = self._samples / max(now - self._since, 1e-9)
-        self._since = now
+        """Return the samples per second since the last call."""
+        time_now = self._clock()
+        rate = self._samples / max(time_now - self._since, 1e-9)
+        self._since = time_now
         self._samples = 0
         self._reported = True
         return rate
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """A context whose time does not count in the next rate, such as an evaluation between two
-        steps.
-        """
+        """Leave the time of this context out of the next rate, such as an evaluation."""
         began = self._clock()
         try:
             yield
@@ -72,19 +70,18 @@ class Meter:
             self._since += self._clock() - began
 
     def mean_rate(self) -> float:
-        """Samples per second since this process started, including evaluations and checkpoints."""
+        """Return the samples per second since the start, with evaluations and checkpoints."""
         return self.total / max(self.seconds(), 1e-9)
 
     def seconds(self) -> float:
-        """Seconds since this process started."""
+        """Return the seconds since this process started."""
         return self._clock() - self.started
 
 
 class LossMean:
-    """The mean loss over samples. It stays on the device, since reading it at every step would
-    stall a GPU.
+    """The mean loss over samples, on the device, since reading it would stall a GPU.
 
-    `finite`: leave out samples whose loss is NaN or infinite, since one of them would make the mean
+    `finite`: leave out samples whose loss is NaN or infinite, since one would make the mean
     useless.
     """
 
@@ -94,7 +91,7 @@ class LossMean:
         self._samples = 0
 
     def add(self, loss: Tensor, samples: int) -> None:
-        """Add the mean loss of a micro-batch. `loss`: a tensor of shape (). `samples`: their count."""
+        """Add the mean loss of a micro-batch of `samples`, a tensor of shape ()."""
         loss = loss.detach()
         if self._excluded is not None:
             self._excluded.add_(~torch.isfinite(loss), alpha=samples)
@@ -103,18 +100,18 @@ class LossMean:
         self._samples += samples
 
     def value(self) -> float:
-        """The mean so far; 0 without samples. Waits for the device."""
+        """Return the mean; 0 without samples. Waits for the device."""
         total, samples = self.state()
         return total / max(samples, 1)
 
     def state(self) -> tuple[float, int]:
-        """(sum of the losses, count of samples in it). Waits for the device."""
+        """Return (sum of the losses, number of samples in it). Waits for the device."""
         return float(self.total), self._samples - (
             0 if self._excluded is None else int(self._excluded)
         )
 
     def restore(self, state: tuple[float, int]) -> None:
-        """Continue from a `state`: (sum of the losses, count of samples)."""
+        """Continue from a `state`: (sum of the losses, number of samples)."""
         self.total.fill_(state[0])
         self._samples = state[1]
         if self._excluded is not None:
@@ -125,10 +122,10 @@ class LossMean:
 def evaluate(
     step: Step, batch_size: int, workers: int, stop_requested: Callable[[], bool]
 ) -> dict[str, float] | None:
-    """`val_loss` and metrics such as `val_accuracy` over all ranks; None if any rank's
-    `stop_requested()` became true.
+    """Return `val_loss` and metrics such as `val_accuracy` over all ranks.
 
-    `batch_size`: samples per rank and forward pass. Called by all ranks.
+    None if any rank's `stop_requested()` became true. `batch_size`: samples per rank and forward
+    pass. Called by all ranks.
     """
     strategy = step.strategy
     ranks = step.strategy.ranks
@@ -140,8 +137,8 @@ def evaluate(
     for chunk in _chunks(_evaluation_batches(step, batch_size, workers), strategy.n_microbatches):
         wait = ranks.all_reduce_max(stop_requested())
         batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
-        found = strategy.outputs_of_batches(step, [inputs for inputs, _, _ in batches])
-        for outputs, (_, targets, count) in zip(found, batches, strict=True):
+        outputs_by_batch = strategy.outputs_of_batches(step, [inputs for inputs, _, _ in batches])
+        for outputs, (_, targets, count) in zip(outputs_by_batch, batches, strict=True):
             if outputs is None or not strategy.reports_metrics:
                 continue
             for name, value in _measures(step.task, outputs, targets).items():
@@ -165,7 +162,7 @@ def evaluate(
 
 
 def _chunks(items: Iterator[_T], size: int) -> Iterator[list[_T]]:
-    """So many items at a time, the last ones fewer."""
+    """Yield `size` items at a time; the last chunk may have fewer."""
     while chunk := list(islice(items, size)):
         yield chunk
 
@@ -173,7 +170,10 @@ def _chunks(items: Iterator[_T], size: int) -> Iterator[list[_T]]:
 def _evaluation_batches(
     step: Step, batch_size: int, workers: int
 ) -> Iterator[tuple[tuple[Any, Any], int]]:
-    """((inputs, targets), how many of its samples count) of this rank, equally many on all ranks."""
+    """Yield this rank's ((inputs, targets), samples that count).
+
+    All ranks get the same number of batches.
+    """
     data = step.task.validation
     strategy = step.strategy
     if isinstance(data, Stream):
@@ -186,7 +186,7 @@ def _evaluation_batches(
 
 
 def _measures(task: Task, outputs: Any, targets: Any) -> Mapping[str, Tensor]:
-    """Per metric its sum over the samples."""
+    """Return the sum over the samples, per metric."""
     if task.measures is not None:
         return task.measures(outputs, targets)
     return {} if task.correct is None else {"accuracy": task.correct(outputs, targets)}

@@ -1,5 +1,6 @@
-"""`--profile 10:15`: what each rank did during some steps, by torch.profiler and, on GPUs, as a
-memory snapshot.
+"""`--profile 10:15`: profile some steps of each rank with torch.profiler.
+
+On GPUs a memory snapshot is written as well.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from cloudtrain_trainer.ranks import Ranks
 
 TABLE_ROWS = 30
 MEMORY_EVENTS = 100_000
-"""Allocations that a memory snapshot holds at most, the latest ones."""
+"""Maximum allocations in a memory snapshot, the latest ones."""
 
 
 class StepProfiler:
-    """Profiles the steps `first` to `last`, counted from 1 as progress counts them, on each rank.
+    """Profiles the steps `first` to `last`, counted from 1 as in progress, on each rank.
 
-    In `folder`, per rank: `rank-0.json.gz`, a trace for ui.perfetto.dev; `rank-0.txt`, the
+    Files in `folder`, per rank: `rank-0.json.gz`, a trace for ui.perfetto.dev; `rank-0.txt`, the
     operations that took longest; on a GPU `rank-0-memory.pickle`, a snapshot for
-    pytorch.org/memory_viz. Whatever fails is a warning.
+    pytorch.org/memory_viz. A failure is a warning.
     """
 
     def __init__(self, first: int, last: int, folder: Path, ranks: Ranks) -> None:
@@ -38,7 +39,7 @@ class StepProfiler:
         self._failed = False
 
     def before_step(self, step: int) -> None:
-        """Start, if this is the first step to be profiled. A resumed run may begin among them."""
+        """Start at the first step to profile; a resumed run may begin between them."""
         if (
             self._profile is None
             and not self._failed
@@ -48,13 +49,13 @@ class StepProfiler:
             self._try(self._start)
 
     def after_step(self, step: int) -> None:
-        """Write the files, if this was the last step to be profiled."""
+        """Write the files after the last step to profile."""
         self._done = step
         if self._profile is not None and step >= self.last:
             self.finish()
 
     def finish(self) -> None:
-        """Write the files of the steps so far; tell if training has ended before the first."""
+        """Write the files of the profiled steps; warn if training ended before the first."""
         if self._profile is not None:
             self._try(self._write)
             self._profile = None
@@ -97,7 +98,7 @@ class StepProfiler:
             )
 
     def _try(self, act: Callable[[], None]) -> None:
-        """Training goes on without a profile."""
+        """Continue training without a profile if this fails."""
         try:
             act()
         except Exception as error:  # noqa: BLE001  (a disk, a driver, a version of torch: anything)

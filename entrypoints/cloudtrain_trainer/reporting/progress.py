@@ -1,6 +1,4 @@
-"""Progress events: mean loss, throughput, memory and FLOP/s utilisation since the last one, over
-all ranks.
-"""
+"""Progress events: mean loss, throughput, memory and utilisation since the last one."""
 
 from __future__ import annotations
 
@@ -24,13 +22,11 @@ class ProgressReporter:
         self._loss = loop.step.loss.state()
 
     def restart(self) -> None:
-        """Report the loss from here on: after a resume, and in a new epoch. Waits for the device."""
+        """Restart the loss after a resume or in a new epoch. Waits for the device."""
         self._loss = self.loop.step.loss.state()
 
     def report(self) -> None:
-        """Send an event from rank 0, to the trackers as well, and log the steps skipped since the
-        last one.
-        """
+        """Send an event from rank 0, to the trackers as well; log newly skipped steps."""
         loop = self.loop
         total, samples = loop.step.loss.state()
         mine = (
@@ -56,12 +52,12 @@ class ProgressReporter:
             )
 
     def report_times(self) -> None:
-        """Send, from each rank, where its time went since the last such event."""
+        """Send this rank's time by phase since the last such event."""
         loop = self.loop
         emit_event(loop.step.clock.take(loop.position.step, loop.batches.batch_size))
 
     def report_skipped(self) -> int:
-        """Log the steps skipped since the last call; returns the count of all skipped steps.
+        """Log the steps skipped since the last call; return the count of all.
 
         0 without `--on-nan skip`; else waits for the device.
         """
@@ -76,8 +72,9 @@ class ProgressReporter:
         return int(count)
 
     def _values(self, by_rank: Sequence[tuple[float, int, int]], rate: float) -> dict[str, float]:
-        """The fields of the event. `by_rank`: (sum of losses, samples, peak memory in bytes).
-        `rate`: samples per s.
+        """Return the fields of the event.
+
+        `by_rank`: (sum of losses, samples, peak memory in bytes). `rate`: samples per second.
         """
         task = self.loop.task
         device = self.loop.device

@@ -1,6 +1,4 @@
-"""How often a training loop is going to evaluate and save: told once, so that a forecast knows it
-before it is seen.
-"""
+"""Report once how often a loop will evaluate and save, for the forecast of a run."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def schedule(loop: Loop) -> Schedule:
-    """The event. Evaluations are those of a run that no `--patience` and no `--target-accuracy`
-    ends earlier.
-    """
+    """Return the event, as if no `--patience` or `--target-accuracy` ended the run earlier."""
     options = loop.options
     data = loop.task.validation
     batch = loop.batches.batch_size
@@ -30,21 +26,19 @@ def schedule(loop: Loop) -> Schedule:
 
 
 def _evaluations(loop: Loop) -> int:
-    """How many the whole run has: at the ends of epochs, every so many steps, and after the last
-    step.
-    """
+    """Return the evaluations of a run: at ends of epochs, every N steps, and at the end."""
     last = loop.steps
     epoch = max(1, loop.batches.samples_per_epoch // loop.batches.batch_size)
     ends = epoch * loop.options.eval_every
     every = loop.options.eval_every_steps
-    found = 1 + _multiples(ends, last)
+    count = 1 + _multiples(ends, last)
     return (
-        found
+        count
         if every is None
-        else found + _multiples(every, last) - _multiples(math.lcm(ends, every), last)
+        else count + _multiples(every, last) - _multiples(math.lcm(ends, every), last)
     )
 
 
 def _multiples(number: int, below: int) -> int:
-    """How many there are from 1."""
+    """Return how many multiples of a number there are from 1."""
     return max(0, below - 1) // number

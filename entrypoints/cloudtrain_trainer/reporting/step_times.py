@@ -1,8 +1,8 @@
-"""Where the time of a rank goes: seconds by phase, which add up to the time that has passed.
+"""Time of a rank by phase; the phases add up to the time that has passed.
 
 On a CPU the host's clock is exact, and a change of phase costs one look at it. A GPU works behind
-the host: there the phases of some steps are measured on the GPU's own time line (timeline.py), and
-the host never waits for it.
+the host: the phases of some steps are measured on the GPU's own time line (timeline.py), and the
+host never waits for it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ from cloudtrain_trainer.reporting.waiting import Waiting, schedule_seconds
 from cloudtrain_trainer.strategies import Step
 
 PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
-"""What a rank does; each moment is in exactly one of them."""
+"""Phases of a rank; each moment is in exactly one of them."""
 
 DIGITS = 6
-"""Decimals of the seconds that are reported."""
+"""Decimals of the reported seconds."""
 
 REPORT_SECONDS = 0.5, 60.0
-"""Shortest and longest time between two reports: every rank sends one, and they are kept with the
-run.
-"""
+"""Shortest and longest time between two reports: every rank's are stored with the run."""
 
 WARM_UP_STEPS = 2
-"""The first steps of a process, in which memory is allocated, kernels are chosen and models
-compiled.
-"""
+"""First steps of a process, which allocate memory, choose kernels and compile models."""
 
 
 class StepClock:
@@ -44,11 +40,10 @@ class StepClock:
         clock: Callable[[], float] = time.perf_counter,
         schedule: Callable[[], tuple[float, float] | None] = schedule_seconds,
     ) -> None:
-        """`waiting`: what knows how long backward passes wait for messages. `timeline`: that of a
-        GPU.
+        """`waiting`: measures how long passes wait for messages. `timeline`: of a GPU.
 
         `message_bytes`: of the gradients that a step exchanges; 0: none. `schedule`: how long this
-        thread has run, and how long it had no core to run on.
+        thread has run, and how long it was ready without a core.
         """
         self.waiting = waiting
         self._timeline = timeline
@@ -62,19 +57,19 @@ class StepClock:
         self._schedule, self._delayed = schedule, self._run_delay(schedule)
 
     def enter(self, phase: str) -> str:
-        """Another phase begins; returns the one that has ended."""
-        now = self._clock()
+        """Begin another phase; return the previous one."""
+        time_now = self._clock()
         before = self._phase
-        self.seconds[before] += now - self._since
+        self.seconds[before] += time_now - self._since
         self._phase = phase
-        self._since = now
+        self._since = time_now
         if self._timeline is not None:
             self._timeline.mark(phase)
         return before
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """A context whose time is of this phase; afterwards the phase around it goes on."""
+        """Count the time of this context in a phase, then return to the earlier phase."""
         before = self.enter(phase)
         try:
             yield
@@ -82,20 +77,20 @@ class StepClock:
             self.enter(before)
 
     def begin_step(self) -> None:
-        """A training step begins, with its data."""
+        """Begin a training step, with its data."""
         if self._timeline is not None:
             self._timeline.begin_step()
         self.enter("data")
 
     def end_step(self) -> None:
-        """A training step has ended."""
+        """End a training step."""
         self.enter("other")
         if self._timeline is not None:
             self._timeline.end_step()
         self.steps += 1
 
     def restart(self) -> None:
-        """Count from here on."""
+        """Restart at zero."""
         self.enter("other")
         self._began = self._reported = self._since
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -104,16 +99,15 @@ class StepClock:
         self._delayed = self._run_delay(self._schedule)
 
     def due(self) -> bool:
-        """Whether a report is due: at the first step, then after half a second, later after up to a
-        minute.
-        """
+        """Return whether a report is due: at once, then after 0.5 s, later up to a minute."""
         shortest, longest = REPORT_SECONDS
         pause = min(longest, max(shortest, (self._since - self._began) / 60))
         return self._steps_before == 0 or self._since - self._reported >= pause
 
     def take(self, step: int, batch_size: int) -> StepTimes:
-        """The event of the time since the last call. `step`: those done in the run. `batch_size`:
-        of all ranks.
+        """Return the event of the time since the last call.
+
+        `step`: steps done in the run. `batch_size`: of all ranks.
         """
         self.enter(self._phase)
         seconds = self.seconds
@@ -136,11 +130,9 @@ class StepClock:
         return event
 
     def _run_delay(self, schedule: Callable[[], tuple[float, float] | None]) -> float | None:
-        """Seconds in which this thread had no core; None where that is not known, or a GPU's phases
-        are measured.
-        """
-        found = schedule() if self._timeline is None else None
-        return None if found is None else found[1]
+        """Return seconds without a core; None if unknown, or if a GPU's phases count."""
+        times = schedule() if self._timeline is None else None
+        return None if times is None else times[1]
 
     def _delay_since_the_last(self) -> dict[str, float]:
         before = self._delayed
@@ -150,9 +142,7 @@ class StepClock:
         return {"run_delay": round(max(0.0, self._delayed - before), DIGITS)}
 
     def _move_waiting(self, seconds: dict[str, float], steps: int) -> None:
-        """Take the waiting for messages out of the passes; where it is not known, there is no
-        communication at all.
-        """
+        """Move waits for messages out of the passes; drop communication if unknown."""
         waited = self.waiting.take(steps)
         if waited is None:
             seconds["other"] += seconds.pop("communication")
@@ -163,7 +153,7 @@ class StepClock:
 
 
 def step_clock(step: Step) -> StepClock:
-    """The clock of a rank's steps, as its device and its strategy need it."""
+    """Return the clock of a rank's steps for its device and strategy."""
     strategy = step.strategy
     ranks = step.strategy.ranks
     shared = [p for p in step.model.parameters() if p.requires_grad] if ranks.size > 1 else []

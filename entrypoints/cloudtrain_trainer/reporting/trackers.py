@@ -1,5 +1,6 @@
-"""Metrics for TensorBoard, MLflow and Weights & Biases, from rank 0. A tracker that fails never
-ends training.
+"""Metrics for TensorBoard, MLflow and Weights & Biases, from rank 0.
+
+A tracker that fails never ends training.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from typing import Any
 
 
 class Trackers:
-    """Writes TensorBoard files, to MLflow if $MLFLOW_TRACKING_URI is set, to Weights & Biases if
-    $WANDB_PROJECT is.
+    """Writes TensorBoard files, to MLflow by $MLFLOW_TRACKING_URI, to wandb by $WANDB_PROJECT.
 
     Each needs its package. TensorBoard's files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to
-    `<output>/tensorboard`, those of Weights & Biases to `<output>/wandb`. `settings`: the options
-    of the run, as MLflow's parameters. `active`: false on all ranks but the first.
+    `<output>/tensorboard`, Weights & Biases' to `<output>/wandb`. `settings`: the options
+    of the run, as MLflow's parameters. `active`: false on all ranks except the first.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any], active: bool = True) -> None:
@@ -75,13 +75,12 @@ class Trackers:
         wandb: Any = import_module("wandb")  # by name: mypy must not look for it
 
         output.mkdir(parents=True, exist_ok=True)  # else its files go to a temporary folder
-        run_id = os.environ.get("CLOUDTRAIN_RUN_ID")  # so that a restart goes on in the same run
+        run_id = os.environ.get("CLOUDTRAIN_RUN_ID")  # a restart continues the same run
         run = wandb.init(
             id=run_id, name=run_id, resume="allow", dir=str(output), config=dict(settings)
         )
-        run.define_metric(
-            "*", step_metric="step"
-        )  # a resumed run goes back to the step of its checkpoint
+        # A resumed run goes back to the step of its checkpoint.
+        run.define_metric("*", step_metric="step")
         self._sinks["Weights & Biases"] = (
             lambda step, values: run.log({"step": step, **values}),
             lambda outcome: run.finish(exit_code=int(outcome == "failed")),

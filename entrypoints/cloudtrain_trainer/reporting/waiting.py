@@ -1,6 +1,4 @@
-"""How long a rank's forward and backward passes wait for messages of its peers: communication that
-nothing hides.
-"""
+"""Time that a rank's passes wait for messages: communication that nothing hides."""
 
 from __future__ import annotations
 
@@ -15,43 +13,36 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 SAMPLE_SECONDS = 0.005
-"""Shortest time between two looks at DDP's own measurement, each of which costs about 12
-microseconds.
-"""
+"""Shortest time between two reads of DDP's own measurement, 12 microseconds each."""
 
 
 class Waiting:
-    """Of a rank that is alone, which waits for nobody. Others override what they do differently."""
+    """A rank that is alone and never waits; the base of the other kinds."""
 
     def begin(self) -> None:
-        """A forward and backward pass begins, in this thread."""
+        """Begin a forward and backward pass, in this thread."""
 
     def end(self) -> None:
-        """It has ended."""
+        """End the pass."""
 
     def take(self, steps: int) -> float | None:  # noqa: ARG002
-        """Seconds waited in `steps` steps, all those since the last call; None where that is not
-        known.
-        """
+        """Return seconds waited in `steps` steps since the last call; None if unknown."""
         return 0.0
 
 
 class Unknown(Waiting):
-    """Of a strategy that is not measured, as most are on GPUs: waiting there is part of the
-    compute.
-    """
+    """A strategy that is not measured, as most on GPUs: waits are part of the compute."""
 
     def take(self, steps: int) -> float | None:  # noqa: ARG002
         return None
 
 
 class DdpWaiting(Waiting):
-    """From the last gradient that this rank has computed to the end of the backward pass, as DDP
-    itself measures it.
+    """Time from this rank's last gradient to the end of the backward pass, measured by DDP.
 
-    On a CPU all backward passes are measured, of which some are looked at; on a GPU, where a
-    measurement makes the host wait, only the few that torch measures anyway (the first ten, then
-    each hundredth).
+    On a CPU all backward passes are measured, and some are read; on a GPU, where a measurement
+    makes the host wait, only the few that torch measures anyway (the first ten, then each
+    hundredth).
 
     Source: torch/csrc/distributed/c10d/{logger,reducer_timer}.*
     """
@@ -68,16 +59,16 @@ class DdpWaiting(Waiting):
             ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        now = self._clock()
-        if now - self._looked >= SAMPLE_SECONDS:
-            self._looked = now
+        time_now = self._clock()
+        if time_now - self._looked >= SAMPLE_SECONDS:
+            self._looked = time_now
             self._samples += 1
             self._sum += self.latest()
 
     def latest(self) -> float:
-        """Seconds, of the latest backward pass that was measured."""
-        found = self._logger._get_ddp_logging_data().ints_map
-        waited = found.get("backward_comm_time", 0) - found.get(
+        """Return the seconds of the latest backward pass that was measured."""
+        nanoseconds = self._logger._get_ddp_logging_data().ints_map
+        waited = nanoseconds.get("backward_comm_time", 0) - nanoseconds.get(
             "backward_compute_comm_overlap_time", 0
         )
         return max(0.0, float(waited) / 1e9)
@@ -90,11 +81,10 @@ class DdpWaiting(Waiting):
 
 
 class BlockedWaiting(Waiting):
-    """The time in which this thread could not go on, in passes on a CPU: neither computing nor
-    ready to be run.
+    """Time that this thread neither computed nor was ready to run, in passes on a CPU.
 
-    For strategies that communicate in all of a pass. What else blocks a pass, such as a `sleep`,
-    counts as well.
+    For strategies that communicate throughout a pass. Other blocks of a pass, such as a `sleep`,
+    count as well.
     """
 
     def __init__(self) -> None:
@@ -116,19 +106,15 @@ class BlockedWaiting(Waiting):
 
 
 def runnable_seconds() -> float:
-    """Seconds in which this thread has run or waited for a core; on systems that do not tell, those
-    that it has run.
-    """
-    found = schedule_seconds()
-    return time.thread_time() if found is None else sum(found)
+    """Return seconds that this thread ran or waited for a core, as known."""
+    times = schedule_seconds()
+    return time.thread_time() if times is None else sum(times)
 
 
 def schedule_seconds() -> tuple[float, float] | None:
-    """Seconds in which this thread has run, and in which it could have run and had no core: other
-    work had them.
+    """Return seconds that this thread has run, and that it was ready without a core.
 
-    None where the system does not tell, as only Linux does. Source:
-    Documentation/scheduler/sched-stats.rst of Linux.
+    None on systems other than Linux. Source: Documentation/scheduler/sched-stats.rst of Linux.
     """
     with suppress(OSError, ValueError, IndexError):
         ran, waited = (
@@ -139,7 +125,5 @@ def schedule_seconds() -> tuple[float, float] | None:
 
 
 def blocked_or_unknown(device: torch.device) -> Waiting:
-    """For a strategy that is not measured by itself: on a CPU with one thread, which then is all
-    that computes.
-    """
+    """Return `BlockedWaiting` on a CPU with one thread, else `Unknown`."""
     return BlockedWaiting() if device.type == "cpu" and torch.get_num_threads() == 1 else Unknown()

@@ -1,7 +1,7 @@
 """How a model is distributed over ranks: one file per strategy.
 
 A new strategy is a new file here with `build(ranks, options) -> Strategy`; the file name is the
-value of `--strategy`. rules.py says what it works with.
+value of `--strategy`. rules.py has the options that it works with.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class Step(Protocol):
 
 
 class Strategy:
-    """One process with the whole model on one device. Other strategies override what they do
-    differently.
-    """
+    """One process with the whole model on one device; the base of the other strategies."""
 
     communicates_in_forward = False
     """True if ranks communicate inside the forward pass: no rank can run it alone."""
@@ -81,12 +79,14 @@ class Strategy:
         self.options = options
         self.data_rank = ranks.rank
         self.data_ranks = ranks.size
-        """This rank's share of each global batch, and the number of shares. Ranks that split one
-        model train on the same share.
+        """This rank's share of each global batch, and the number of shares.
+
+        Ranks that split one model train on the same share.
         """
         self.reports_metrics = True
-        """True if this rank adds its loss and accuracy to the metrics: one of the ranks that see
-        the same samples does.
+        """True if this rank adds its loss and accuracy to the metrics.
+
+        It is one of the ranks that see the same samples.
         """
         self.shard_group_size = 1
         """Number of consecutive ranks that hold one complete model together."""
@@ -99,14 +99,12 @@ class Strategy:
         return [self.ranks.device]
 
     def start(self) -> None:
-        """Join the process group, before anything is built. Raises `Refused` if the backend does
-        not work here.
-        """
+        """Join the process group first. Raise `Refused` if the backend does not work here."""
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        """(this rank's part of the model, the module to call in training), both on the device.
+        """Return (this rank's part of the model, the module to call in training), on the device.
 
-        `model` is on the CPU and has the same weights on all ranks; where ranks share it, its large
+        `model` is on the CPU and has the same weights on all ranks; if ranks share it, its large
         tensors have no memory until `step.place`. In the part, parameters keep their names, so that
         any strategy can read a checkpoint of any other.
         """
@@ -114,17 +112,16 @@ class Strategy:
         return model, self.with_loss(model, step)
 
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
-        """A module (inputs, targets) -> mean loss of shape (); with `--compile` it is compiled in
-        place.
-        """
+        """Return a module (inputs, targets) -> mean loss of shape (), compiled by `--compile`."""
         module = ModelWithLoss(model, step.task)
         if step.compiles and self.compiles_whole:
             hardware.compile_whole(module)
         return module
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
-        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch,
-        ...) on the device.
+        """Run the forward and backward pass of one micro-batch on the device.
+
+        Inputs and targets: (batch, ...).
         """
         self._run(step, step.wrapped, inputs, targets)
 
@@ -143,29 +140,29 @@ class Strategy:
             return step.task.call(step.model, inputs, False)
 
     def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
-        """`outputs` of `n_microbatches` batches or fewer, in their order. Called by all ranks; all
-        are consumed.
+        """Yield `outputs` of at most `n_microbatches` batches, in their order.
+
+        Called by all ranks; all must be consumed.
         """
         for inputs in batches:
             yield self.outputs(step, inputs)
 
     def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """The context of all micro-batches of a step but the last: gradients are accumulated, not
-        all-reduced.
+        """Return the context of all micro-batches of a step except the last.
 
-        `wrapped`: the second module that `wrap` returned.
+        Gradients are accumulated, not all-reduced. `wrapped`: the second module that `wrap`
+        returned.
         """
         return nullcontext()
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Make buffers, such as batch norm's statistics, equal on all ranks, in place. Called
-        before an evaluation.
+        """Make buffers, such as batch norm's statistics, equal on all ranks, in place.
+
+        Called before an evaluation.
         """
 
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
-        """Replace data-dependent tensors that are not buffers by their mean over all ranks, in
-        place.
-        """
+        """Replace tensors that depend on the data by their mean over all ranks."""
 
     def waiting(self, wrapped: nn.Module) -> Waiting:  # noqa: ARG002
         """Return a clock of how long this rank's passes wait for messages.
@@ -203,9 +200,7 @@ class Strategy:
 
 
 class ModelWithLoss(nn.Module):
-    """A model and its loss as one module: one graph for the compiler, one module for wrappers such
-    as DDP.
-    """
+    """A model and its loss as one module: one graph to compile, one module to wrap."""
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
@@ -214,7 +209,7 @@ class ModelWithLoss(nn.Module):
         self._loss = task.loss
 
     def forward(self, inputs: Any, targets: Any) -> Tensor:
-        """The mean loss over the samples, shape (). `inputs`, `targets`: (batch, ...)."""
+        """Return the mean loss over the samples, shape (). Arguments: (batch, ...)."""
         return self._loss(self._call(self.model, inputs, True), targets)
 
 

@@ -1,11 +1,11 @@
-"""One process per device, each with the whole model and a share of the batch:
-`DistributedDataParallel`.
+"""One process per device, each with the whole model and a share of the batch.
 
-When: the model fits on one device, and you have several, on one node or many. It is the default for
-several processes. Memory: a full copy of parameters, gradients and optimizer state on each rank;
-the gradients are views of the communication buckets (`gradient_as_bucket_view`), which saves
-another copy. Communication: one all-reduce of the gradients per step (2 x their size per rank, in a
-ring), in buckets that are sent during the backward pass; none while gradients are accumulated.
+Use `DistributedDataParallel` if the model fits on one device, and you have several, on one node or
+many. It is the default for several processes. Memory: a full copy of parameters, gradients and
+optimizer state on each rank; the gradients are views of the communication buckets
+(`gradient_as_bucket_view`), which saves another copy. Communication: one all-reduce of the
+gradients per step (2 x their size per rank, in a ring), in buckets that are sent during the
+backward pass; none while gradients are accumulated.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
 2020; torch/nn/parallel/distributed.py.
@@ -44,8 +44,9 @@ class DistributedData(Strategy):
         return model, self.replicated(with_loss, device_ids=devices, gradient_as_bucket_view=True)
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
-        """Raises `Refused` with the names of parameters that the last step did not use: their
-        gradients are missing.
+        """Raise `Refused` with the names of parameters without gradients.
+
+        The last step did not use them.
         """
         try:
             super().forward_backward(step, inputs, targets)
@@ -63,10 +64,11 @@ class DistributedData(Strategy):
             ) from None
 
     def forward_backward_alone(self, step: Step, inputs: Any, targets: Any) -> None:
-        """Without the DDP wrapper, which would wait for the peers, and without the compiler.
+        """Run it without the DDP wrapper and without the compiler.
 
-        A graph compiled outside of the wrapper would be reused inside, where torch splits graphs at
-        DDP's buckets so that gradients are sent while others are computed.
+        The wrapper would wait for the peers. A graph compiled outside of the wrapper would be
+        reused inside, where torch splits graphs at DDP's buckets so that gradients are sent while
+        others are computed.
         """
         with hardware.run_eagerly():
             self._run(step, step.wrapped.module, inputs, targets)  # type: ignore[arg-type]
@@ -80,9 +82,7 @@ class DistributedData(Strategy):
         return DdpWaiting(wrapped)
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Broadcast rank 0's buffers, as DDP does before the next forward pass anyway: training is
-        not changed.
-        """
+        """Broadcast rank 0's buffers, as DDP does before the next forward pass."""
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 

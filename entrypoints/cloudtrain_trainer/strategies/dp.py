@@ -40,9 +40,7 @@ class DataParallel(Strategy):
         return model, self.replicated(AutocastModule(model, step))
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
-        """The outputs (batch, ...) are gathered on the first GPU, where the loss over all of them
-        is computed.
-        """
+        """Gather the outputs (batch, ...) on the first GPU, and compute the loss."""
         with step.precision():
             loss = step.task.loss(step.task.call(step.wrapped, inputs, True), targets)
         step.backward(loss, sample_count(targets))

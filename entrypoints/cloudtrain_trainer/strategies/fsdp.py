@@ -1,20 +1,20 @@
-"""Each rank holds a shard of every parameter, and gathers a layer only while it computes it: FSDP2.
+"""FSDP2: each rank holds a shard of every parameter, and gathers a layer to compute it.
 
 When: the model, its gradients or the optimizer state do not fit on one device. Memory: parameters,
 gradients and optimizer state divided by the number of ranks, plus one complete layer at a time.
 Communication: per micro-batch the parameters are gathered twice (forward and backward) and the
 gradients reduced once, 1.5 times what ddp sends. Accumulated micro-batches are reduced, too, since
 unreduced gradients would be complete on every rank; `--gradient-sync last` keeps them so, and
-reduces once per step, where memory allows it. In bf16, parameters are gathered in bf16, half the
+reduces once per step, if memory allows it. In bf16, parameters are gathered in bf16, half the
 bytes, and gradients are reduced in float32. A model with batch norm is gathered in float32, and
 autograd keeps bf16 copies of its weights until the backward pass. Batch norm's statistics differ
-between ranks until an evaluation or checkpoint, where all take those of rank 0.
+between ranks until an evaluation or checkpoint, when all take rank 0's.
 
-Embedding and head are units of their own where the task names them (`Task.ends`): the head's
-gradients are sent while those of the layers are computed, and the embedding is complete only in its
-own forward pass. Prefetching is torch's own: in the forward pass the host runs ahead of the GPU, so
-the next layer is gathered while one computes; in the backward pass torch asks for the next one
-beforehand (`_backward_prefetch`).
+Embedding and head are separate units if the task names them (`Task.ends`): the head's gradients are
+sent while those of the layers are computed, and the embedding is complete only in its forward pass.
+Prefetching is torch's: in the forward pass the host runs ahead of the GPU, so the next layer is
+gathered while one computes; in the backward pass torch asks for the next one beforehand
+(`_backward_prefetch`).
 
 Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023;
 Rajbhandari et al., "ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
@@ -53,15 +53,13 @@ class FullyShardedData(Strategy):
         self.mesh = self.make_mesh()
 
     def make_mesh(self) -> DeviceMesh:
-        """The device mesh whose ranks share one copy of the model."""
+        """Return the device mesh whose ranks share one copy of the model."""
         return init_device_mesh(
             self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("shard",)
         )
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        """Shard layer by layer, then make the shards: a model that fits on no device is never
-        whole.
-        """
+        """Shard layer by layer, then make the shards: the model is never whole."""
         policy = _policy(model, step.amp)
         layers = layers_of(model, step)
         if step.compiles:
@@ -79,8 +77,9 @@ class FullyShardedData(Strategy):
 
     @contextmanager
     def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
-        """With `--gradient-sync last` gradients stay whole on each rank until the last micro-batch
-        of a step.
+        """Keep gradients whole until the last micro-batch of a step.
+
+        This is `--gradient-sync last`; `each` reduces them after each micro-batch.
         """
         if self.options.gradient_sync == "each":
             yield
@@ -105,9 +104,7 @@ class FullyShardedData(Strategy):
 
 
 def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
-    """Gather in bf16 and reduce in float32. With batch norm all in float32, since batch norm's
-    statistics are.
-    """
+    """Return a policy that gathers in bf16 and reduces in float32; all float32 with batch norm."""
     if amp != "bf16" or any(isinstance(module, _BatchNorm) for module in model.modules()):
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

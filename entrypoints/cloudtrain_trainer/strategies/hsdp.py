@@ -1,10 +1,9 @@
-"""Sharded inside a group of ranks, replicated between groups: FSDP2 over a mesh of replicas x
-shards.
+"""FSDP2 over a mesh of replicas x shards: sharded in a group, replicated between groups.
 
-When: fsdp on many nodes, where gathering over the network between nodes costs more than the memory
-it saves. Memory: as fsdp with `--shard` ranks, by default those of one node. Communication: gathers
+When: fsdp on many nodes, if gathering over the network between nodes costs more than the memory it
+saves. Memory: as fsdp with `--shard` ranks, by default a node's. Communication: gathers
 and reductions stay inside the group; between groups there is one all-reduce per step of each rank's
-shard of the gradients, 1/shard of what ddp sends, however many accumulation steps there are.
+shard of the gradients, 1/shard of what ddp sends, for any number of accumulation steps.
 
 Source: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding); Zhang et al.,
 "MiCS", VLDB 2022.
@@ -33,8 +32,9 @@ class HybridShardedData(FullyShardedData):
 
     @contextmanager
     def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
-        """All micro-batches of a step but the last are reduced inside the group only; between
-        groups their sum is sent once. With `--gradient-sync last` nothing is sent before.
+        """Reduce all micro-batches except the last in the group only.
+
+        Between groups their sum is sent once. With `--gradient-sync last` nothing is sent before.
         """
         if self.options.gradient_sync == "last":
             with super().accumulation_context(wrapped):

@@ -1,11 +1,10 @@
-"""Two kinds of parallelism over a mesh of ranks: data x tensor (`--tensor N`) or data x pipeline
-(`--stages N`).
+"""Data x tensor (`--tensor N`) or data x pipeline (`--stages N`) over a mesh of ranks.
 
 When: models that neither kind fits alone: tensor parallelism inside a node and sharded data
 parallelism between nodes, or several pipelines of a few stages each. Data x tensor is FSDP2 around
 tensor parallelism: memory divided by all ranks. DDP around tensor parallelism fails in torch
 ("mixed torch.Tensor and DTensor") and is not offered. Data x pipeline is one DDP per stage: memory
-divided by the stages. Communication: that of both, each inside its own dimension of the mesh; ranks
+divided by the stages. Communication: of both kinds, each inside its dimension of the mesh; ranks
 that split a sample are neighbours.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
@@ -59,8 +58,9 @@ class DataByTensor(FullyShardedData):
         return super().wrap(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Also broadcast parameters that are not split: several ranks compute them, and differ in
-        the last bits on a GPU.
+        """Also broadcast parameters that are not split.
+
+        Several ranks compute them, and differ in the last bits on a GPU.
         """
         super().sync_buffers(model)
         for parameter in model.parameters():

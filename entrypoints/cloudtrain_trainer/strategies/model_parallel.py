@@ -4,7 +4,7 @@ When: the model does not fit on one GPU, the machine has several, and simplicity
 speed. One device computes at a time while the others wait, so pipeline or fsdp is faster on as many
 GPUs. Memory: parameters, gradients and optimizer state divided by the number of stages (`--stages`,
 by default one per GPU). Communication: the activations between stages, between devices of one
-machine. Without a GPU all stages are on the CPU: the results are right, and nothing is gained.
+machine. Without a GPU all stages are on the CPU: the results are right, but it does not pay.
 
 Source: PyTorch's tutorial "Single-Machine Model Parallel Best Practices" (a ResNet-50 split in
 two).

@@ -1,12 +1,11 @@
-"""Each rank holds some consecutive layers, and micro-batches pass through the ranks: pipeline
-parallelism.
+"""Pipeline parallelism: ranks hold consecutive layers, and micro-batches pass through them.
 
 When: the model does not fit and the ranks are connected by a slow network: only activations at the
 borders of stages are sent. Memory: parameters, gradients and optimizer state divided by the number
-of stages; activations of all micro-batches with `--schedule gpipe`, of at most as many as there are
-stages with `1f1b`. Communication: per micro-batch one tensor to the next stage and one gradient
-back. Idle time: (stages - 1) / (stages - 1 + micro-batches), so use many micro-batches;
-accumulation (`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
+of stages; activations of all micro-batches with `--schedule gpipe`, with `1f1b` at most one per
+stage. Communication: per micro-batch one tensor to the next stage and one gradient back. Idle time:
+(stages - 1) / (stages - 1 + micro-batches), so use many micro-batches; accumulation
+(`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
 
 Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and
 "Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021 (1F1B);
@@ -41,9 +40,7 @@ MAX_DIMENSIONS = 8
 
 
 class Pipeline(Strategy):
-    """Consecutive ranks are the stages of one pipeline; several pipelines (hybrid) share the batch
-    as ddp does.
-    """
+    """Consecutive ranks are the stages of one pipeline; several pipelines share the batch."""
 
     communicates_in_forward = True
     replicated: Callable[..., nn.Module] = DistributedDataParallel
@@ -57,7 +54,7 @@ class Pipeline(Strategy):
         self.reports_metrics = self.stage == stages - 1
         self.shard_group_size = stages
         self.is_warm = False
-        """Whether torch knows the shapes of what stages send each other."""
+        """True if torch knows the shapes of messages between stages."""
         self.n_microbatches = rules.microbatches_per_step(
             options.microbatches, options.accumulate, stages
         )
@@ -115,11 +112,10 @@ class Pipeline(Strategy):
             step.add_loss(torch.stack(losses).sum() / step.loss_weight(len(targets)), len(targets))
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """One pass without lasting effects: in its first pass torch runs each stage on
-        uninitialised memory to learn the shapes.
+        """Run one pass without lasting effects, so that torch learns the shapes.
 
-        It does so in training mode: batch norm's statistics would keep those values, and dropout
-        would draw random numbers.
+        torch runs each stage on uninitialised memory in training mode: batch norm's statistics
+        would keep those values, and dropout would draw random numbers.
         """
         statistics = step.task.statistics(step.model)
         buffers = state.buffers(step.model, statistics)
@@ -131,9 +127,7 @@ class Pipeline(Strategy):
         self.is_warm = True
 
     def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """All micro-batches forward and backward; the losses of the micro-batches on the last
-        stage.
-        """
+        """Run all micro-batches forward and backward; return the losses on the last stage."""
         losses: list[Tensor] = []
         if self.reports_metrics:
             self.schedule.step(target=targets, losses=losses)
@@ -145,7 +139,7 @@ class Pipeline(Strategy):
         return self._evaluation.outputs(batches, step.precision)
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """All pipelines take the buffers of the first."""
+        """Give all pipelines the buffers of the first."""
         for buffer in model.buffers():
             dist.broadcast(buffer, src=self.stage, group=self.mesh.get_group("data"))
 
@@ -155,8 +149,9 @@ class Pipeline(Strategy):
         return total.sqrt()
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """The stages of the first pipeline are sent to rank 0 through host memory; empty on other
-        ranks.
+        """Send the stages of the first pipeline to rank 0 through host memory.
+
+        The dict is empty on other ranks.
         """
         group = self._gloo_group
         mine = model.state_dict() if self.data_rank == 0 else {}
@@ -176,7 +171,7 @@ class Pipeline(Strategy):
 
     @cached_property
     def _gloo_group(self) -> Any:
-        """All ranks in a gloo group, for tensors in host memory; all of them create it together."""
+        """Return a gloo group of all ranks, for tensors in host memory, created by all together."""
         return self.ranks.new_gloo_group([list(range(self.ranks.size))])
 
 

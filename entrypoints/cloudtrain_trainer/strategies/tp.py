@@ -1,11 +1,10 @@
-"""Each matrix is split over all ranks, and every rank computes its part of every sample: tensor
-parallelism.
+"""Tensor parallelism: each matrix is split over all ranks, which compute a part of a sample.
 
 When: one layer or one sample is too large for one device, or the batch cannot be split any further;
 inside a node, where ranks are connected by NVLink. Memory: the matrices in the task's plan, with
 gradients and optimizer state, divided by the number of ranks; parameters outside of the plan are
 replicated. Communication: two all-reduces of the activations per block in the forward pass and two
-in the backward pass, none of which overlaps with computation.
+in the backward pass, which do not overlap with computation.
 
 Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
 """
@@ -52,11 +51,11 @@ class TensorParallel(Strategy):
         return model, self.with_loss(model, step)
 
     def finish_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients of replicated parameters, the factors of norms, over the ranks: all in
-        one message.
+        """Sum the gradients of replicated parameters over the ranks in one message.
 
-        Each rank has those of its share of the tokens. torch would send one message per parameter,
-        and again where the gradients are used a second time, as for clipping.
+        These are the factors of norms; each rank has the gradients of its share of the tokens.
+        torch would send one message per parameter, and again if the gradients are used a second
+        time, as for clipping.
         """
         partial = [
             p for p in model.parameters() if isinstance(p.grad, DTensor) and _is_partial(p.grad)
@@ -73,8 +72,9 @@ class TensorParallel(Strategy):
             parameter.grad = replicated
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Broadcast rank 0's replicated values: each rank computes them, and on a GPU they differ
-        in the last bits.
+        """Broadcast rank 0's replicated values.
+
+        Each rank computes them, and on a GPU they differ in the last bits.
         """
         with torch.no_grad():
             for value in model.state_dict().values():

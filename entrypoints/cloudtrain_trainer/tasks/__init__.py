@@ -1,8 +1,8 @@
-"""What is trained: model, data and loss. One file per task.
+"""Tasks: model, data and loss, one file per task.
 
 A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of
-options.py with the options that only it has, and an entry in TASKS of rules.py with its
-capabilities. Its file name is the value of `--task`.
+options.py with its options, and an entry in TASKS of rules.py with its capabilities. Its file name
+is the value of `--task`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the command line imports options.py, without torch
 
 
 class Draw(NamedTuple):
-    """The samples of one batch, and the epoch they belong to.
+    """The samples of one batch, and their epoch.
 
     Augmentation drawn from (seed, epoch, index) is the same on any number of ranks and workers, and
     after a resume.
@@ -27,7 +27,7 @@ class Draw(NamedTuple):
 
     epoch: int
     indices: list[int]
-    """Of the samples in the data set, from 0."""
+    """Indices of the samples in the data set, from 0."""
 
 
 class Data(Protocol):
@@ -36,21 +36,23 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
-        """Inputs (batch, ...) and targets (batch, ...) on the CPU; a whole batch and None if it has
-        no such parts.
+        """Return inputs (batch, ...) and targets (batch, ...), or a whole batch and None.
+
+        They are on the CPU.
         """
         ...
 
 
 def call(model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG001
-    """Outputs (batch, ...) of a model that follows torch's `train()` and `eval()`, so that
-    `training` is not needed.
-    """
+    """Return the outputs (batch, ...) of a model that follows torch's `train()` and `eval()`."""
     return model(inputs)
 
 
 def default_loss(outputs: Any, targets: Any) -> Tensor:
-    """Return the model's own loss, or one by the type of the targets. Raise `Refused` if none fits."""
+    """Return the model's own loss, or one by the type of the targets.
+
+    Raise `Refused` if none fits.
+    """
     from cloudtrain_trainer.own import losses
 
     return losses.default_loss(outputs, targets)
@@ -58,36 +60,37 @@ def default_loss(outputs: Any, targets: Any) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is trained. A user's task needs a model and training data; the loop needs all that the
-    built-in tasks say.
+    """Model, data and loss. A user's task needs a model and training data.
 
-    Numbers are defaults that the command line may override. own/task.py completes a user's task.
+    The loop needs all fields of the built-in tasks; own/task.py completes a user's task. Numbers
+    are defaults that the command line may override.
     """
 
     model: Callable[[], nn.Module]
-    """Creates the model on the current default device, with initial weights from torch's generator.
-    """
+    """Creates the model on the current default device, with weights from torch's generator."""
     loss: Callable[[Any, Any], Tensor] = default_loss
-    """(outputs, targets) -> the MEAN over the samples, shape (). If samples are dicts, `targets` is
-    the whole batch.
+    """(outputs, targets) -> the MEAN over the samples, shape ().
+
+    If samples are dicts, `targets` is the whole batch.
     """
     correct: Callable[[Any, Any], Tensor] | None = None
-    """(outputs, targets) -> a scalar, the sum over the samples of their share of correct answers (0
-    to 1 each).
-    """
+    """(outputs, targets) -> the sum over the samples of their correct share (0 to 1), shape ()."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """Per name, (outputs, targets) -> a number per sample, shape (batch,), or their mean; reported
-    as `val_<name>`.
+    """Per name, (outputs, targets) -> a number per sample, shape (batch,), or their mean.
+
+    Reported as `val_<name>`.
     """
     step: Callable[[nn.Module, Any], Any] | None = None
-    """(model, batch) -> the mean loss, or a dict with `loss` and metrics; instead of calling the
-    model and a loss.
+    """(model, batch) -> the mean loss, or a dict with `loss` and metrics.
+
+    It replaces the call of the model and the loss.
     """
     collate: Callable[[list[Any]], Any] | None = None
     """A list of samples -> a batch; None: torch's default, which stacks them."""
     train: Any
-    """`Data`; in a user's task a data set or an iterable of samples (data/samples.py,
-    data/streams.py).
+    """`Data`; in a user's task a data set or an iterable of samples.
+
+    See data/samples.py and data/streams.py.
     """
     validation: Any = None
     """The same; None: no evaluation."""
@@ -104,69 +107,63 @@ class Task:
     tokens: int = 0
     """Tokens per sample; 0 if it has none."""
     flops: float = 0.0
-    """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU.
-    """
+    """FLOPs per sample, forward and backward, the numerator of MFU; 0: unknown."""
     channels_last: bool = False
-    """Whether the inputs are images (batch, channels, height, width): GPUs convolve them faster
-    with channels last.
+    """True if inputs are images (batch, channels, height, width).
+
+    GPUs convolve them faster with channels last.
     """
     on_device: Callable[[Any], Any] | None = None
-    """Inputs -> inputs as the model takes them, on the device: there images of uint8 become floats,
-    for example.
-    """
+    """Inputs -> inputs of the model, on the device; for example uint8 images to floats."""
     compiles: bool = True
-    """Whether `--compile auto` may compile the model."""
+    """True if `--compile auto` may compile the model."""
     call: Callable[[nn.Module, Any, bool], Any] = call
     """(model, inputs, training) -> outputs."""
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
-    """Tensors that depend on the data and that neither gradients nor buffers make equal: they are
-    averaged over ranks.
-    """
+    """Tensors that depend on the data, other than buffers; they are averaged over ranks."""
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
-    """The modules that FSDP shards one by one, in order of use; None: the repeated blocks
-    (models/partition.py).
+    """The modules that FSDP shards one by one, in order; None: the repeated blocks.
+
+    See models/partition.py.
     """
     ends: Callable[[nn.Module], tuple[Sequence[nn.Module], Sequence[nn.Module]]] | None = None
-    """The modules before and behind the layers that FSDP shards apart from the rest: (embeddings,
-    head).
+    """The modules before and after the layers, which FSDP shards apart: (embeddings, head).
 
     Embeddings are gathered in the forward pass only, since their gradients do not depend on their
     weights. The modules of the head run one after the other, last of all. Neither may share a
     parameter or be used without being called.
     """
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
-    """How each named module is split over ranks (`ParallelStyle`s of torch); None: no tensor
-    parallelism.
-    """
+    """The `ParallelStyle` of each named module; None: no tensor parallelism."""
     tensor_limit: Callable[[nn.Module], int] | None = None
     """The number of tensor-parallel ranks must divide this, for example the number of heads."""
     stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
-    """(model, count) -> modules that, one after the other, do what the model does, from one tensor
-    to one tensor.
+    """(model, count) -> modules that together do the same as the model, one after the other.
 
-    Their parameters keep the names that they have in the model, so that checkpoints do not depend
-    on stages. None: the model cannot be split.
+    Each takes and returns one tensor. Their parameters keep their names, so that checkpoints do not
+    depend on stages. None: the model cannot be split.
     """
     max_stages: int = 1
-    """The largest number of stages."""
+    """Maximum number of stages."""
     measures: Callable[[Any, Any], Mapping[str, Tensor]] | None = None
-    """(outputs, targets) -> per metric the sum over the samples, shape (); None: `correct` as
-    accuracy.
+    """(outputs, targets) -> per metric the sum over the samples, shape ().
+
+    None: `correct` as accuracy.
     """
 
 
 def build(name: str, seed: int, **options: Any) -> Task:
-    """A built-in task by name. `seed`: of the data split and noise. `options`: those of this task
-    (options.py).
+    """Return a built-in task by name. `seed`: of the data split and noise.
 
-    Raises `Refused` if its data or a package is missing. ModuleNotFoundError for an unknown name.
+    `options`: of this task (options.py). Raise `Refused` if its data or a package is missing.
+    ModuleNotFoundError for an unknown name.
     """
     task: Task = import_module(f"{__name__}.{name.replace('-', '_')}").build(seed, **options)
     return task
 
 
 def capabilities(task: Task) -> Capabilities:
-    """What a task supports, from the task itself: the table in rules.py has built-in tasks only.
+    """Return the capabilities of a task; rules.py has the built-in tasks only.
 
     The model is created on the meta device, so that it takes no memory. `fsdp` is always true.
     """

@@ -1,5 +1,4 @@
-"""Handwritten digits: 1,797 real grey images of 8 x 8 pixels that come with scikit-learn; nothing
-is downloaded.
+"""Handwritten digits: 1,797 grey images of 8 x 8 pixels that come with scikit-learn.
 
 Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998. One sample
 in five is for validation (stratified, fixed by the seed). A small convolutional network with batch
@@ -22,9 +21,9 @@ from cloudtrain_trainer.models.partition import stages
 from cloudtrain_trainer.tasks import Draw, Task
 
 NOISE = 0.05
-"""Standard deviation of the noise that is added to every pixel (0 to 1)."""
+"""Standard deviation of the noise in every pixel (0 to 1)."""
 VALIDATION_SHARE = 5
-"""One sample in so many is for validation."""
+"""One sample of this many is for validation."""
 
 
 class Digits:
@@ -49,9 +48,8 @@ class Digits:
         return (images if self.seed is None else self._augment(images, draw)), labels
 
     def _augment(self, images: Tensor, draw: Draw) -> Tensor:
-        if (
-            draw.epoch != self._noise_epoch
-        ):  # drawn once per epoch for all samples: depends only on the index
+        # Drawn once per epoch for all samples: depends only on the index.
+        if draw.epoch != self._noise_epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             self._noise = NOISE * torch.randn(self.images.shape, generator=generator)
             self._shift = torch.randint(0, 3, (len(self), 2), generator=generator)
@@ -66,10 +64,10 @@ class Digits:
 
 
 def read() -> tuple[Tensor, Tensor]:
-    """Images (1797, 1, 8, 8) from 0 to 1, float32, and labels (1797,), int64, from scikit-learn's
-    file.
+    """Return images (1797, 1, 8, 8) from 0 to 1, float32, and labels (1797,), int64.
 
-    Importing scikit-learn would take a second. ModuleNotFoundError if it is not installed.
+    They come from scikit-learn's file, since importing it would take a second. ModuleNotFoundError
+    if it is not installed.
     """
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
@@ -91,8 +89,7 @@ def read() -> tuple[Tensor, Tensor]:
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices for training (n,) and for validation (m,), int64: every fifth sample of each digit is
-    for validation.
+    """Return indices for training (n,) and validation (m,), int64: every fifth of each digit.
 
     `labels`: of shape (n + m,). `seed`: shuffles before the split.
     """
@@ -103,7 +100,7 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def model() -> nn.Module:
-    """A model of input shape (batch, 1, 8, 8) and logits (batch, 10); about 75,000 parameters."""
+    """Return a model: (batch, 1, 8, 8) -> logits (batch, 10); about 75,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -121,28 +118,28 @@ def model() -> nn.Module:
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy in float32, shape (). `logits`: (batch, classes). `labels`: (batch,),
-    int64.
+    """Return the mean cross-entropy in float32, shape ().
+
+    `logits`: (batch, classes). `labels`: (batch,), int64.
     """
     return F.cross_entropy(logits.float(), labels)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """The count of correct predictions, shape (). `logits`: (batch, classes). `labels`: (batch,)."""
+    """Return the number of correct predictions, shape ().
+
+    `logits`: (batch, classes). `labels`: (batch,).
+    """
     return (logits.argmax(1) == labels).sum()
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
-    """The list of convolutions and linear layers, in order: the ones with enough weights to shard
-    one by one.
-    """
+    """Return the convolutions and linear layers, in order: large enough to shard one by one."""
     return [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
 
 
 def tensor_plan(model: nn.Module) -> dict[str, Any]:
-    """The hidden features between the two linear layers are split over the ranks; all else is
-    replicated.
-    """
+    """Return a plan that splits the features between the two linear layers over the ranks."""
     from torch.distributed.tensor import parallel as styles
 
     hidden, last = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
@@ -150,12 +147,15 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
 
 
 def tensor_limit(model: nn.Module) -> int:
-    """The count of those hidden features."""
+    """Return the number of those features."""
     return next(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
 
 
 def build(seed: int) -> Task:
-    """The task. `seed`: of the split and the noise. ModuleNotFoundError without scikit-learn."""
+    """Return the task. `seed`: of the split and the noise.
+
+    ModuleNotFoundError without scikit-learn.
+    """
     images, labels = read()
     train, validation = split(labels, seed)
     return Task(

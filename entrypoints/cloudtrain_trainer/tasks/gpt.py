@@ -1,5 +1,4 @@
-"""A language model over bytes, of Python's own source or of the text of an input; nothing is
-downloaded.
+"""A language model over bytes, of Python's own source or of an input; no download.
 
 `--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it
 random tokens of GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of
@@ -41,18 +40,17 @@ LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
 INPUT = "CLOUDTRAIN_INPUT_TEXT"
 TOKENS_INPUT = "CLOUDTRAIN_INPUT_TOKENS"
 STDLIB_BYTES = 1 << 20
-"""How much of Python's source is used."""
+"""Maximum bytes of Python's source."""
 MAX_BYTES = 1 << 30
-"""The largest input text: every rank holds all of it in memory."""
+"""Maximum bytes of an input text: every rank holds it in memory."""
 SYNTHETIC_TOKENS = 1 << 22
 GPT2_TOKENS = 50_257
 HELD_OUT = 10
-"""The last of so many equal parts of the text is for validation."""
+"""The last of this many equal parts of the text is for validation."""
 
 
 class Text:
-    """Tokens (batch, sequence) and the next token of each (batch, sequence), both int64, from one
-    long text.
+    """Tokens (batch, sequence) and the next token of each, both int64, from one long text.
 
     With a seed, the sequences begin at other offsets in every epoch.
     """
@@ -63,9 +61,7 @@ class Text:
         self.seed = seed
 
     def __len__(self) -> int:
-        """The number of sequences; one less if their beginnings move, since the last would reach
-        beyond the end.
-        """
+        """Return the number of sequences, one fewer if their beginnings move."""
         return (len(self.tokens) - 1) // self.context - (self.seed is not None)
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
@@ -81,9 +77,7 @@ class Text:
 
 
 def read(paths: Iterable[Path], limit: int) -> Tensor:
-    """The concatenated bytes of the files, up to `limit` bytes: (n,), uint8. OSError if one cannot
-    be read.
-    """
+    """Return the bytes of the files, at most `limit`: (n,), uint8. OSError if one is unreadable."""
     text = bytearray()
     for path in paths:
         with path.open("rb") as content:
@@ -94,10 +88,10 @@ def read(paths: Iterable[Path], limit: int) -> Tensor:
 
 
 def tokens(data: str, seed: int) -> Tensor:
-    """All tokens, (n,): random int32, or the bytes (uint8) of an input's text or of Python's
-    standard library.
+    """Return all tokens, (n,): random int32, or the bytes (uint8) of a text.
 
-    Raises `Refused` if there is no text or too much of it.
+    The text is an input's, or Python's standard library. Raise `Refused` if there is no text, or
+    too much of it.
     """
     if data == "synthetic":
         generator = torch.Generator().manual_seed(seed)
@@ -123,7 +117,7 @@ def tokens(data: str, seed: int) -> Tensor:
 
 
 def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
-    """The mean cross-entropy over tokens in nats, shape ().
+    """Return the mean cross-entropy over tokens in nats, shape ().
 
     `logits`: (batch, sequence, vocabulary). `next_tokens`: (batch, sequence), int64.
     """
@@ -131,7 +125,7 @@ def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, next_tokens: Tensor) -> Tensor:
-    """The sum over the sequences of the fraction of tokens predicted correctly, shape ().
+    """Return the sum over the sequences of the fraction of correct tokens, shape ().
 
     `logits`: (batch, sequence, vocabulary). `next_tokens`: (batch, sequence).
     """
@@ -145,8 +139,9 @@ def build(
     data: str = "text",
     tied: bool | None = None,
 ) -> Task:
-    """The task. `context`: tokens per sequence; None: the size's. Raises `Refused` if the text is
-    too short for it.
+    """Return the task. `context`: tokens per sequence; None: the size's.
+
+    Raise `Refused` if the text is too short for it.
     """
     shape = SIZES[size]
     shape = replace(
@@ -180,7 +175,7 @@ def build(
 
 
 def _from_text(data: str, shape: Shape, seed: int) -> tuple[Text, Text]:
-    """Training and validation data of `tokens`. Raises `Refused` if there are too few."""
+    """Return training and validation data of `tokens`. Raise `Refused` if there are too few."""
     text = tokens(data, seed)
     held_out = len(text) // HELD_OUT
     if held_out <= shape.context:
@@ -192,7 +187,7 @@ def _from_text(data: str, shape: Shape, seed: int) -> tuple[Text, Text]:
 
 
 def _from_files(shape: Shape, seed: int) -> tuple[TokenFiles, TokenFiles]:
-    """Training and validation data of the input tokens. Raises `Refused` if there is none."""
+    """Return training and validation data of the input tokens. Raise `Refused` without it."""
     if not os.environ.get(TOKENS_INPUT):
         raise Refused(
             f"--data tokens needs an input called tokens (${TOKENS_INPUT}), or use --data text"

@@ -1,12 +1,10 @@
-"""A Keras 3 model on its torch backend, trained by the same loop: MNIST, or scikit-learn's digits.
+"""A Keras 3 model on its torch backend, trained by the same loop: MNIST, or digits.
 
-In two ways Keras differs from torch such that training on several processes goes wrong unnoticed:
-- Its layers take `training` as an argument of the call and ignore torch's `train()` and `eval()`.
-  Called without it,
-  batch norm updates no statistics and dropout is off.
-- Batch norm's moving statistics are torch Parameters without gradients, not buffers, so no wrapper
-  makes them equal on
-  all ranks. `statistics` returns them; Keras' integer seeds are not among them.
+Keras differs from torch in two ways that make training on several processes go wrong unnoticed. Its
+layers take `training` as an argument of the call and ignore torch's `train()` and `eval()`: without
+it, batch norm updates no statistics and dropout is off. Batch norm's moving statistics are torch
+Parameters without gradients, not buffers, so no wrapper makes them equal on all ranks. `statistics`
+returns them; Keras' integer seeds are not among them.
 """
 
 from __future__ import annotations
@@ -25,9 +23,10 @@ from cloudtrain_trainer.tasks import Task, digits, mnist
 
 
 def load_keras() -> Any:
-    """The module keras on the torch backend. Its first import takes seconds and fixes the backend.
+    """Return the module keras on the torch backend.
 
-    Raises `Refused` if it is not installed, or was imported with another backend.
+    Its first import takes seconds and fixes the backend. Raise `Refused` if it is not installed, or
+    was imported with another backend.
     """
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
@@ -48,13 +47,10 @@ def load_keras() -> Any:
 
 
 def model() -> nn.Module:
-    """A model of input shape (batch, 1, 28, 28) and logits (batch, 10). Raises `Refused` without
-    Keras.
-    """
+    """Return a model: (batch, 1, 28, 28) -> logits (batch, 10). Raise `Refused` without Keras."""
     keras = load_keras()
-    keras.utils.clear_session(
-        free_memory=False
-    )  # else each further model gets other names in its state
+    # Else each further model gets other names in its state.
+    keras.utils.clear_session(free_memory=False)
     # Keras has its own generator for initial weights: seeded from torch's, they are the same on all
     # ranks.
     keras.utils.set_random_seed(int(torch.randint(2**31, (), device="cpu")))
@@ -80,20 +76,21 @@ def model() -> nn.Module:
 
 
 def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:
-    """Logits of shape (batch, 10); wrappers such as DDP pass the named argument on."""
+    """Return logits of shape (batch, 10); wrappers such as DDP pass the named argument on."""
     outputs: Tensor = model(inputs, training=training)
     return outputs
 
 
 def statistics(model: nn.Module) -> Sequence[Tensor]:
-    """The list of batch norm's moving means and variances, each of shape (channels,)."""
+    """Return batch norm's moving means and variances, each of shape (channels,)."""
     values = [variable.value for variable in model.non_trainable_variables]  # type: ignore[union-attr]
     return [value for value in values if value.is_floating_point()]
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    """The task. `data`: mnist or digits. Raises `Refused` without Keras, or without the files of
-    MNIST.
+    """Return the task. `data`: mnist or digits.
+
+    Raise `Refused` without Keras, or without the files of MNIST.
     """
     load_keras()  # refuse at once, not after the download
     train, validation = mnist.images(data, seed)

@@ -1,8 +1,7 @@
-"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input's four files, or downloaded
-once per node.
+"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input or downloaded.
 
-An input may hold other data in the same format, such as Fashion-MNIST. Source: LeCun, Cortes,
-Burges.
+An input has the four files, and may hold other data in the same format, such as Fashion-MNIST.
+Source: LeCun, Cortes, Burges.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ DEVIATION = 0.3081
 """Mean and standard deviation of the training images' pixels (0 to 1)."""
 normalize = Normalize([MEAN], [DEVIATION])
 SHIFT = 2
-"""Training images are shifted by up to so many pixels."""
+"""Maximum shift of training images, in pixels."""
 
 
 class Images:
@@ -76,9 +75,8 @@ class Images:
         return images[:, None], self.labels[draw.indices]
 
     def _shifted(self, images: Tensor, draw: Draw) -> Tensor:
-        if (
-            draw.epoch != self._shifts_epoch
-        ):  # drawn once per epoch for all samples: depends only on the index
+        # Drawn once per epoch for all samples: depends only on the index.
+        if draw.epoch != self._shifts_epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             self._shifts = torch.randint(0, 2 * SHIFT + 1, (len(self), 2), generator=generator)
             self._shifts_epoch = draw.epoch
@@ -90,9 +88,9 @@ class Images:
 
 
 def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training images (n, 28, 28) and labels (n,), validation images and labels; all uint8.
+    """Return training images (n, 28, 28) and labels (n,), then validation's; all uint8.
 
-    Raises `Refused` if a file is missing, cannot be downloaded, or has another format.
+    Raise `Refused` if a file is missing, cannot be downloaded, or has another format.
     """
     input_folder = os.environ.get(INPUT)
     if input_folder:
@@ -120,8 +118,9 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """scikit-learn's digits in the shapes of `read`: every pixel becomes nine, with a margin of 2.
-    Labels are int64.
+    """Return scikit-learn's digits in the shapes of `read`; labels are int64.
+
+    Every pixel becomes nine, with a margin of 2.
     """
     images, labels = digits.read()
     large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
@@ -130,7 +129,7 @@ def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def images(data: str, seed: int) -> tuple[Images, Images]:
-    """Training and validation data. `data`: mnist or digits. Raises `Refused` as `read` does."""
+    """Return training and validation data. `data`: mnist or digits. Raise `Refused` as `read`."""
     pixels, labels, validation_pixels, validation_labels = (
         read() if data == "mnist" else enlarged_digits(seed)
     )
@@ -138,7 +137,7 @@ def images(data: str, seed: int) -> tuple[Images, Images]:
 
 
 def model() -> nn.Module:
-    """A model of input shape (batch, 1, 28, 28) and logits (batch, 10); 421,738 parameters."""
+    """Return a model: (batch, 1, 28, 28) -> logits (batch, 10); 421,738 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -157,8 +156,9 @@ def model() -> nn.Module:
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    """The task. `data`: mnist or digits. Raises `Refused` if the files of MNIST are missing or
-    damaged.
+    """Return the task. `data`: mnist or digits.
+
+    Raise `Refused` if the files of MNIST are missing or damaged.
     """
     train, validation = images(data, seed)
     return Task(

@@ -1,5 +1,4 @@
-"""The tasks, and the options that each of them has. Standard library only, so that `--help` does
-not import torch.
+"""The tasks and their options. Standard library only: `--help` does not import torch.
 
 A key is a value of `--task`. An option `image-size` is `--image-size` on the command line, and the
 parameter `image_size` of the task's `build`.
@@ -16,14 +15,14 @@ class Option(NamedTuple):
     """An option of one task."""
 
     reader: Callable[[str], Any]
-    """Converts the text; ArgumentTypeError says what was expected."""
+    """Converts the text; ArgumentTypeError says what is expected."""
     default: Any
     """None: the task decides, as the help says."""
     help: str
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """A reader of one of these values. It raises ArgumentTypeError for any other text."""
+    """Return a reader of one of these values; ArgumentTypeError for any other text."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -34,14 +33,12 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def yes_or_no(text: str) -> bool:
-    """A reader of yes (True) or no (False). ArgumentTypeError for any other text."""
+    """Read yes (True) or no (False); ArgumentTypeError for any other text."""
     return one_of("yes", "no")(text) == "yes"
 
 
 def multiple_of(unit: int, limit: int) -> Callable[[str], int]:
-    """A reader of multiples of `unit`, up to `limit`. It raises ArgumentTypeError for any other
-    text.
-    """
+    """Return a reader of multiples of `unit`, up to `limit`; else ArgumentTypeError."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= limit or int(text) % unit:

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 on a folder of images, or on synthetic ones; nothing is downloaded.
+"""ResNet-50 v1.5 on a folder of images, or on synthetic ones; no download.
 
 The folder has train/CLASS/*.jpg and val/CLASS/*.jpg, like ImageNet. Images are decoded with Pillow.
 """
@@ -31,22 +31,21 @@ DEVIATION = (0.229, 0.224, 0.225)
 """Means and standard deviations of ImageNet's pixels (red, green, blue; 0 to 1)."""
 LABEL_SMOOTHING = 0.1
 FLOPS = 24.30e9
-"""Of one image of 224 x 224 pixels through ResNet-50, forward and backward; counted with torch's
-FlopCounterMode.
+"""FLOPs of an image of 224 x 224 pixels through ResNet-50, forward and backward.
+
+Counted with torch's FlopCounterMode.
 """
 MIN_CROP_AREA = 0.08
 MIN_ASPECT_RATIO = 3 / 4
-"""Of a random crop: its share of the image's area, and its width over its height (or the other way
-round).
-"""
+"""Limits of a random crop: its share of the image's area, and its shorter by its longer side."""
 CENTER_SHARE = 224 / 256
 """The side of a validation crop, as a share of the image's shorter side."""
 SYNTHETIC_IMAGES = 64
-"""The number of different synthetic images, each with one label."""
+"""Number of different synthetic images, each with one label."""
 
 
 class Images:
-    """Images (batch, 3, size, size), uint8, and labels (batch,), int64, read from files on demand.
+    """Images (batch, 3, size, size), uint8, and labels (batch,), int64, read on demand.
 
     With a seed, each is cropped and flipped at random by (seed, epoch, index); without, the center
     is cropped.
@@ -67,7 +66,7 @@ class Images:
         )
 
     def _pixels(self, index: int, epoch: int) -> Any:
-        """One image (size, size, 3), uint8. RuntimeError names a file that cannot be read."""
+        """Return one image (size, size, 3), uint8. RuntimeError names a file that is unreadable."""
         path = self.files[index][0]
         image: Any = import_module("PIL.Image")
         try:
@@ -90,9 +89,7 @@ class Images:
 
 
 class Synthetic:
-    """A few random images, repeated, each with its own label: (batch, 3, size, size), uint8, and
-    (batch,), int64.
-    """
+    """A few random images, repeated: (batch, 3, size, size), uint8, and labels (batch,), int64."""
 
     def __init__(self, count: int, size: int, classes: int, seed: int) -> None:
         self.count = count
@@ -110,10 +107,10 @@ class Synthetic:
 
 
 def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of a random crop, in fractional pixels; of the center crop if ten
-    attempts do not fit.
+    """Return (left, top, right, bottom) of a random crop, in fractional pixels.
 
-    Source: Szegedy et al., arXiv:1409.4842, section 6.
+    It is the center crop if ten attempts do not fit. Source: Szegedy et al., arXiv:1409.4842,
+    section 6.
     """
     for _ in range(10):
         area = width * height * rng.uniform(MIN_CROP_AREA, 1)
@@ -128,9 +125,7 @@ def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, flo
 
 
 def center(width: int, height: int) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of the central square, a little smaller than the image, in
-    fractional pixels.
-    """
+    """Return (left, top, right, bottom) of the central square, a little smaller than the image."""
     side = min(width, height) * CENTER_SHARE
     left = (width - side) / 2
     top = (height - side) / 2
@@ -138,10 +133,9 @@ def center(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int]:
-    """(path, label) of all training and of all validation images, sorted, and the number of
-    classes.
+    """Return (path, label) of training and of validation images, sorted, and the number of classes.
 
-    Raises `Refused` if the folder has another layout or no images.
+    Raise `Refused` if the folder has another layout or no images.
     """
     train = folder / "train"
     validation = folder / "val"
@@ -170,7 +164,7 @@ def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], in
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy with label smoothing in float32, shape ().
+    """Return the mean cross-entropy with label smoothing in float32, shape ().
 
     `logits`: (batch, classes). `labels`: (batch,), int64.
     """
@@ -178,15 +172,19 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """The count of correct predictions, shape (). `logits`: (batch, classes). `labels`: (batch,)."""
+    """Return the number of correct predictions, shape ().
+
+    `logits`: (batch, classes). `labels`: (batch,).
+    """
     return (logits.argmax(1) == labels).sum()
 
 
 def build(
     seed: int, size: str = "full", image_size: int | None = None, data: str | None = None
 ) -> Task:
-    """The task. `size`: full or tiny. `image_size`: in pixels. `data`: images or synthetic. Raises
-    `Refused`.
+    """Return the task. `size`: full or tiny. `image_size`: in pixels. `data`: images or synthetic.
+
+    Raise `Refused` if the images or Pillow are missing.
     """
     tiny = size == "tiny"
     pixels = image_size or (64 if tiny else 224)

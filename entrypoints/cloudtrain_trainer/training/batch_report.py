@@ -1,6 +1,4 @@
-"""What a run says about its batch: globally, per device, and whether it is too small for the
-machine.
-"""
+"""Report the batch of a run: in total, per device, and whether it is small for the machine."""
 
 from __future__ import annotations
 
@@ -12,16 +10,14 @@ if TYPE_CHECKING:
 
 FEW_SAMPLES = 8
 FEW_TOKENS = 4096
-"""Of a forward pass on one device: with fewer, the kernels of common models hardly fill a GPU. A
-rule of thumb.
-"""
+"""With fewer per forward pass on a device, common models hardly fill a GPU: a rule of thumb."""
 
 
 class BatchShape(NamedTuple):
     """How a global batch is split."""
 
     samples: int
-    """Per optimizer step, over all ranks."""
+    """Samples per optimizer step, over all ranks."""
     shares: int
     """Ranks, or groups of ranks that see the same samples."""
     group: int
@@ -36,7 +32,7 @@ class BatchShape(NamedTuple):
 
 
 def log_batch(loop: Loop) -> None:
-    """Say at the start how large the batch of a run is, unless it only evaluates."""
+    """Log the size of the batch at the start of a run, unless it only evaluates."""
     if loop.options.eval_only:
         return
     strategy = loop.strategy
@@ -49,9 +45,7 @@ def log_batch(loop: Loop) -> None:
 
 
 def describe(shape: BatchShape, unit: str, device: str, tokens: int = 0) -> list[str]:
-    """The lines. `unit`: of samples. `device`: what a rank computes on. `tokens`: per sample; 0 if
-    it has none.
-    """
+    """Return the lines. `unit`: of samples. `device`: of a rank. `tokens`: per sample, or 0."""
     who = f"{device}" if shape.group == 1 else f"group of {shape.group} {device}s"
     least = shape.samples // shape.shares
     most = math.ceil(shape.samples / shape.shares)

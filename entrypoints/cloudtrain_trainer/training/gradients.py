@@ -1,6 +1,4 @@
-"""The gradients of a step: their norm over all ranks, and clipping by it, a few kernels for all
-parameters.
-"""
+"""Gradients of a step: norm over all ranks, and clipping, in a few kernels for all parameters."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ class Gradients:
         return [grads for grads in gradients if grads]
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale them down to `max_norm`, in place. Returns their norm before, as `norm`. Called by
-        all ranks.
+        """Scale them down to `max_norm`, in place; return the norm before, as `norm`.
+
+        Called by all ranks.
         """
         norm = self.norm()
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
@@ -37,10 +36,9 @@ class Gradients:
         return norm
 
     def norm(self) -> Tensor:
-        """The norm of all ranks' gradients, each parameter counted once: a tensor of shape () on
-        the device.
+        """Return the norm of all ranks' gradients, each parameter counted once.
 
-        Called by all ranks.
+        It is a tensor of shape () on the device. Called by all ranks.
         """
         norms = [_norm(grads).to(self._device) for grads in self.by_sharding()]
         if len(norms) > 1:
@@ -50,8 +48,9 @@ class Gradients:
         )
 
     def local_norm(self) -> Tensor:
-        """A tensor of shape () that is finite only if this rank's gradients are; it needs no
-        message, unlike `norm`.
+        """Return a tensor of shape () that is finite only if this rank's gradients are.
+
+        Unlike `norm` it needs no message.
         """
         norms = [
             torch.stack(torch._foreach_norm([_local(grad) for grad in grads]))
@@ -63,7 +62,7 @@ class Gradients:
 
 
 def _norm(grads: list[Tensor]) -> Tensor:
-    """The norm of gradients that are sharded alike, over all of their shards: a tensor of shape ()."""
+    """Return the norm of gradients that are sharded alike, over all shards: shape ()."""
     if hasattr(grads[0], "full_tensor"):
         whole: Tensor = torch.nn.utils.get_total_norm(grads).full_tensor()  # type: ignore[attr-defined]
         return whole
@@ -72,13 +71,13 @@ def _norm(grads: list[Tensor]) -> Tensor:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's shard."""
+    """Return this rank's shard."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 
 
 def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
-    """Groups of parameters with the same key, in their order."""
+    """Return groups of parameters with the same key, in their order."""
     groups: dict[Hashable, list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault(key(parameter), []).append(parameter)
@@ -86,9 +85,7 @@ def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list
 
 
 def sharding(parameter: Tensor) -> Hashable:
-    """How a parameter is sharded, and where: a fused kernel, or one norm, takes only parameters
-    with the same.
-    """
+    """Return how and where a parameter is sharded: kernels and norms take equal ones only."""
     return (
         getattr(parameter, "device_mesh", None),
         getattr(parameter, "placements", None),

@@ -2,7 +2,7 @@
 
 Ranks that share a model build it on the meta device, where it has shapes and no memory. Rank 0 also
 builds it with values, in host memory, and sends one tensor after the other; each rank keeps its
-part. So the numbers are those of a model that one process builds whole, bit for bit.
+part. So the numbers are the same, bit for bit, as in a model that one process builds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class _Layout(NamedTuple):
     """A parameter or buffer of the whole model."""
 
     names: list[str]
-    """A tied tensor has several."""
+    """Names of the tensor; a tied one has several."""
     shape: torch.Size
     dtype: torch.dtype
 
 
 class InitialModel:
-    """A model with the initial weights of `--seed`, or those of `--weights`.
+    """A model with the initial weights of `--seed` or `--weights`.
 
     `shares`: whether a rank needs only a part of the model. Then the tensors of `model` are on the
     meta device until `place` gives them memory and values. If the model cannot be built on the meta
@@ -71,7 +71,7 @@ class InitialModel:
     def place(self, module: nn.Module, device: torch.device) -> None:
         """Move the model, or a stage of it, to the device, in place, with its values.
 
-        Of a sharded tensor only this rank's shard stays on the device: one tensor at a time is
+        Only this rank's shard of a tensor stays on the device: one tensor at a time is
         whole. Called by all ranks that share the model.
         """
         if not self._layouts:
@@ -156,8 +156,9 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
 
 @contextmanager
 def _same_objects() -> Iterator[None]:
-    """Keep parameters the same objects when they get memory: tied ones stay tied, and FSDP finds
-    its own.
+    """Keep parameters the same objects when they get memory.
+
+    Tied ones stay tied, and FSDP finds its parameters.
     """
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)

@@ -31,16 +31,14 @@ from cloudtrain_trainer.training.step import Step
 
 
 class Position(NamedTuple):
-    """How far training has come."""
+    """Progress of training."""
 
     step: int = 0
     """Optimizer steps done."""
     epoch: int = 0
     """Epochs finished, including their evaluation."""
     samples: int = 0
-    """Samples of the current epoch, over all ranks. If it is all of them, only the evaluation
-    remains.
-    """
+    """Samples of the current epoch over all ranks; after all, only the evaluation remains."""
 
 
 class Loop:
@@ -88,7 +86,10 @@ class Loop:
         self.profiler: StepProfiler | None = None
 
     def run(self) -> str:
-        """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
+        """Train to the end or until SIGTERM. Return "succeeded" or "stopped".
+
+        Raise `NotFinite` after a bad step.
+        """
         self.step.clock.restart()
         if self.ranks.rank == 0:
             emit_event(schedule(self))
@@ -108,9 +109,7 @@ class Loop:
         return "succeeded"
 
     def evaluate_only(self) -> str:
-        """Report an evaluation of the weights as they are; returns "succeeded", or "stopped" at a
-        SIGTERM.
-        """
+        """Report an evaluation of the current weights. Return "succeeded" or "stopped"."""
         with activity("evaluating"):
             values = self._values_of_evaluation()
         if values is None:
@@ -120,9 +119,7 @@ class Loop:
         return "succeeded"
 
     def _is_finished(self) -> bool:
-        """Whether the evaluation just made reached the target accuracy, or was one too many without
-        a lower loss.
-        """
+        """Return whether the last evaluation ends training, by its accuracy or by patience."""
         if self.position.samples and self.checkpointer.best.evaluated_at != self.position.step:
             return False
         reached = self.metrics.get("val_accuracy", 0.0) >= (
@@ -133,8 +130,9 @@ class Loop:
         )
 
     def _train_epoch(self) -> bool:
-        """Train to the end of this epoch, or of training if an evaluation ends it; False if a stop
-        was requested.
+        """Train to the end of this epoch; return False if a stop was requested.
+
+        An evaluation may end training earlier.
         """
         self.step.wrapped.train()
         batch_size = self.batches.batch_size
@@ -180,10 +178,9 @@ class Loop:
         return True
 
     def _local_flags(self) -> tuple[bool, bool, bool, bool, bool]:
-        """Whether this rank asks all to stop, save, report, raise `NotFinite`, or report where
-        their time went.
+        """Return this rank's requests: stop, save, report, raise `NotFinite`, report times.
 
-        Only rank 0 asks to save or report.
+        Only rank 0 requests saves and reports.
         """
         first = self.ranks.rank == 0
         return (
@@ -195,9 +192,7 @@ class Loop:
         )
 
     def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
-        """Raise `NotFinite` on all ranks if any rank had a bad step, or has one of these tensors
-        with a NaN or infinity.
-        """
+        """Raise `NotFinite` on all ranks after a bad step or if a tensor is not finite."""
         must_stop = self.step.finite_watch.must_stop()
         if self.ranks.all_reduce_max(must_stop or not finite.all_finite(tensors))()[0]:
             self.raise_not_finite()
@@ -212,9 +207,7 @@ class Loop:
         raise NotFinite(why)
 
     def _is_evaluation_due(self) -> bool:
-        """Whether `--eval-every-steps` asks for an evaluation here, within an epoch, that was not
-        made yet.
-        """
+        """Return whether `--eval-every-steps` asks for an evaluation that is not done."""
         every = self.options.eval_every_steps
         step = self.position.step
         is_due_within_epoch = every is not None and self.position.samples > 0 and step % every == 0
@@ -225,7 +218,7 @@ class Loop:
         )
 
     def _finish_epoch(self) -> bool:
-        """Evaluate, report, and begin the next epoch; False if a stop was requested meanwhile."""
+        """Evaluate, report, and begin the next epoch; return False at a stop."""
         complete = self.position.samples == self.batches.samples_per_epoch
         last = self.position.step >= self.steps
         epoch = self.position.epoch + (1 if self.position.samples else 0)
@@ -242,10 +235,9 @@ class Loop:
         return True
 
     def _evaluate_and_report(self, epoch: int, evaluate: bool = True) -> bool:
-        """Report the mean loss of the epoch so far, and an evaluation; False if a stop was
-        requested meanwhile.
+        """Report the mean loss of the epoch, and an evaluation; return False at a stop.
 
-        `epoch`: the one that is reported, from 1.
+        `epoch`: the epoch to report, from 1.
         """
         self.check_finite()
         total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
@@ -269,15 +261,12 @@ class Loop:
             self.trackers.log(self.position.step, values)
 
     def _evaluate(self) -> dict[str, float] | None:
-        """The metrics of an evaluation, whose weights are kept if they are the best; None if a stop
-        was requested.
-        """
+        """Return an evaluation, whose weights are kept if they are the best; None at a stop."""
         values = self._values_of_evaluation()
         if values is None:
             return None
-        if not self.step.skips_bad_steps and not math.isfinite(
-            values["val_loss"]
-        ):  # the same value on all ranks
+        # The value is the same on all ranks.
+        if not self.step.skips_bad_steps and not math.isfinite(values["val_loss"]):
             raise NotFinite(
                 f"the evaluation after step {self.position.step}: val_loss is"
                 f" {values['val_loss']:g}"
@@ -300,10 +289,10 @@ class Loop:
         return self.stop.requested
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, if there is one. Raises `Refused` if its
-        options do not match.
+        """Resume from the newest complete checkpoint, if there is one.
 
-        With `--eval-only` its weights alone are loaded, unless `--weights` names others.
+        With `--eval-only` load its weights alone, unless `--weights` names others. Raise `Refused`
+        if its options do not match.
         """
         if self.options.eval_only:
             self.checkpointer.load_weights()
@@ -315,16 +304,15 @@ class Loop:
 
     @property
     def micro_batch(self) -> int:
-        """The count of samples of the largest micro-batch, per rank and accumulation step."""
+        """Samples of the largest micro-batch, per rank and accumulation step."""
         return math.ceil(
             self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps)
         )
 
     def split_to_fit(self, micro_batch: int) -> None:
-        """Increase the accumulation steps until micro-batches have at most so many samples; the
-        batch stays as it is.
+        """Increase the accumulation steps until micro-batches have at most this many samples.
 
-        Raises `Refused` if the batch cannot be split into so small parts.
+        The batch stays the same. Raise `Refused` if it cannot be split into such small parts.
         """
         samples = self.batches.batch_size / self.strategy.data_ranks
         n_microbatches = self.strategy.n_microbatches
@@ -341,11 +329,10 @@ class Loop:
         )
 
     def run_discarded_step(self) -> None:
-        """Run one forward and backward pass and discard its gradients, before a checkpoint is
-        loaded.
+        """Run one forward and backward pass without effect, before a checkpoint is loaded.
 
-        DDP reorders its buckets after its first backward pass, and with them the order in which
-        three or more ranks add their gradients. A resumed run must be past that point, as the
+        DDP reorders its buckets after its first backward pass, and so the order of the sums of
+        gradients on three or more ranks. A resumed run must be past that point, as the
         uninterrupted one was.
         """
         self.step.wrapped.train()
@@ -353,8 +340,9 @@ class Loop:
         self.step.optimizer.zero_grad(set_to_none=True)
 
     def seed_this_rank(self) -> None:
-        """Seed the random generators, differently on ranks with other data, so that noise such as
-        dropout differs.
+        """Seed the random generators, differently on ranks with other data.
+
+        Noise such as dropout then differs.
         """
         state.seed_generators(
             (self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices

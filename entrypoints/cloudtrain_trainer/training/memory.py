@@ -1,8 +1,8 @@
-"""Recognises out-of-memory errors, and finds the largest micro-batch that fits on all ranks.
+"""Recognise out-of-memory errors, and find the largest micro-batch that fits on all ranks.
 
 Before training, one micro-batch is tried. A rank that runs out of memory during training stores
 half of the size that it tried and exits with `OOM_EXIT`; the next start uses that size. In both
-cases more accumulation steps keep the global batch as it is.
+cases more accumulation steps keep the global batch the same.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ FILE = "micro-batch.json"
 """The cache's file, in the checkpoint folder: it is kept as long as the checkpoints are."""
 
 RESERVE_BYTES = 64 << 20
-"""What a trial must leave free for checkpoint threads, libraries and fragmentation."""
+"""Memory that a trial must leave free for checkpoint threads, libraries and fragmentation."""
 
 TOLD_FACTOR = 1.5
 ROOM_SHARE = 0.9
-"""A micro-batch that could be so many times as large is told; of the free memory, the share that it
-may take.
-"""
+"""Log a micro-batch that could be this many times as large in this share of the free memory."""
 
 _OOM_MESSAGES = {
     r"out of memory": "",
@@ -52,15 +50,16 @@ _OOM_MESSAGES = {
         "cuDNN found no algorithm that fits into memory"
     ),
 }
-"""Patterns of out-of-memory errors -> what the message means, where it does not say so itself.
+"""Patterns of out-of-memory errors -> their meaning, if the message lacks it.
 
 cuDNN's NOT_SUPPORTED has other causes, too.
 """
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is, probably, out of memory. On a CPU and in cuDNN only the text of a
-    RuntimeError says so.
+    """Return whether an error is, probably, out of memory.
+
+    On a CPU and in cuDNN only the text of a RuntimeError shows it.
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
@@ -70,7 +69,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """The error's first line (300 characters), and what it means if it does not mention memory."""
+    """Return the error's first line, at most 300 characters, and its meaning."""
     line = (str(error).splitlines() or [type(error).__name__])[0][:300]
     meaning = next(
         (text for sign, text in _OOM_MESSAGES.items() if text and re.search(sign, str(error))), ""
@@ -79,9 +78,7 @@ def describe_error(error: BaseException) -> str:
 
 
 class MicroBatchCache:
-    """The largest micro-batch known to fit (samples per rank), stored per task, strategy and GPU
-    model.
-    """
+    """The largest micro-batch known to fit (samples per rank), by task, strategy and GPU."""
 
     def __init__(self, folder: Path, ranks: Ranks, key: str) -> None:
         self.path = folder / FILE
@@ -89,7 +86,7 @@ class MicroBatchCache:
         self.key = key
 
     def read(self) -> int | None:
-        """The smallest size that any rank has stored; None if there is none. Called by all ranks."""
+        """Return the smallest size that a rank has stored, or None. Called by all ranks."""
         mine = None
         with suppress(OSError, ValueError, AttributeError):
             mine = json.loads(self.path.read_text()).get(self.key)
@@ -99,8 +96,9 @@ class MicroBatchCache:
         return min(limits, default=None)
 
     def write(self, micro_batch: int) -> None:
-        """Store a size in samples, by this rank alone: its peers may wait in a collective. OSError
-        on a full disk.
+        """Store a size in samples by this rank alone: its peers may wait in a collective.
+
+        OSError on a full disk.
         """
         temporary = self.path.with_name(f"{FILE}.{self.ranks.rank}.partial")
         temporary.write_text(json.dumps({self.key: micro_batch}))
@@ -108,10 +106,9 @@ class MicroBatchCache:
 
 
 def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
-    """Increase the accumulation steps until a micro-batch fits: to the cached size, then by trials
-    (`--probe-memory`).
+    """Increase the accumulation steps until a micro-batch fits: the cached size, then trials.
 
-    Raises `Refused` if the batch cannot be split further. Called by all ranks.
+    Raise `Refused` if the batch cannot be split further. Called by all ranks.
     """
     step = loop.step
     device = loop.device
@@ -155,16 +152,14 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
 
 
 class Trial(NamedTuple):
-    """The memory of a GPU, in bytes: before the forward pass, at most in it, and all that it has. 0
-    on CPUs.
-    """
+    """Memory of a GPU in bytes: before the forward pass, peak, and total. 0 on CPUs."""
 
     before: int
     peak: int
     total: int
 
     def largest(self, samples: int) -> int:
-        """About how many samples would fit, if so many took this much."""
+        """Estimate how many samples would fit, from the memory of these."""
         bytes_per_sample = max(1.0, (self.peak - self.before) / samples)
         return (
             max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / bytes_per_sample))
@@ -174,9 +169,7 @@ class Trial(NamedTuple):
 
 
 def _tell_room(loop: Loop, trial: Trial) -> None:
-    """Say how much larger a micro-batch could be on the rank that has least room, if it is much
-    larger.
-    """
+    """Log the largest micro-batch that the fullest rank could take, if it is much larger."""
     largest = min(loop.ranks.all_gather(trial.largest(loop.micro_batch)))
     if largest >= TOLD_FACTOR * loop.micro_batch:
         loop.ranks.log(
@@ -187,7 +180,8 @@ def _tell_room(loop: Loop, trial: Trial) -> None:
 
 
 def _fits(loop: Loop) -> Trial | None:
-    """Try one micro-batch with the optimizer's state on this rank alone; None if they do not fit.
+    """Try one micro-batch with the optimizer's state on this rank; return None if they do not fit.
+
     Model and generators are restored.
     """
     step = loop.step

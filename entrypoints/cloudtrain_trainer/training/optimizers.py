@@ -14,9 +14,9 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.gradients import grouped, sharding
 
 MOMENTUM = 0.9
-"""Of SGD."""
+"""Momentum of SGD."""
 NUMBERS_PER_PARAMETER = {"adamw": 2, "sgd": 1, "adafactor": 0}
-"""How much state an optimizer has at most; Adafactor's is two vectors per matrix."""
+"""Maximum state of an optimizer; Adafactor's is two vectors per matrix."""
 
 
 def build(
@@ -43,9 +43,7 @@ def build(
 
 
 def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Groups of parameters that are sharded alike, which a fused kernel needs, and that decay
-    alike.
-    """
+    """Return groups of parameters that are sharded and decay alike, for a fused kernel each."""
     return [
         {"params": group, "weight_decay": weight_decay if _is_matrix(group[0]) else 0.0}
         for group in grouped(parameters, lambda p: (sharding(p), _is_matrix(p)))
@@ -74,7 +72,7 @@ def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Op
 
 
 class GroupNumbers:
-    """The numbers in an optimizer's groups: initial learning rates, and what it changes itself."""
+    """The numbers in an optimizer's groups: initial learning rates, and its own changes."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups = optimizer.param_groups

@@ -1,5 +1,4 @@
-"""One optimizer step: forward and backward passes of its micro-batches, gradient clipping, the
-update.
+"""One optimizer step: passes over its micro-batches, gradient clipping, the update.
 
 A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is recorded, or skipped
 (`--on-nan skip`).
@@ -29,7 +28,7 @@ from cloudtrain_trainer.training.initial_model import InitialModel
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED_ON: tuple[str, ...] = ("cuda",)
-"""Device types on which images are kept channels-last and an optimizer runs as one fused kernel."""
+"""Device types with channels-last images and fused optimizers."""
 
 
 class Step:
@@ -44,9 +43,7 @@ class Step:
         self.amp = hardware.resolve_precision(options.amp, self.device)
         self.lr = options.lr or task.lr
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
-        """Forward and backward passes per rank and step. A pipeline splits its batch into
-        micro-batches itself.
-        """
+        """Passes per rank and step. A pipeline makes its own micro-batches."""
         self.skips_bad_steps = options.on_nan == "skip"
         self._asynchronous = fused = self.computes_like_gpu()
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
@@ -54,9 +51,7 @@ class Step:
         self._zero = self._local_loss = torch.zeros((), device=self.device)
         """This rank's sum of losses of the step: finite only if all of them are."""
         self.clipped_norm: Tensor | None = None
-        """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None
-        without it.
-        """
+        """The latest norm of gradients before `--clip-norm`, shape (); None without it."""
 
         self._initial = self.initial_model()
         model = self._initial.model
@@ -79,8 +74,9 @@ class Step:
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
     def computes_like_gpu(self) -> bool:
-        """Return True if the device runs behind the host, with fused optimizers and images
-        channels-last.
+        """Return True for a device behind the host, with fused optimizers.
+
+        Images are then channels-last.
         """
         return self.device.type in FUSED_ON
 
@@ -122,8 +118,7 @@ class Step:
         return LossMean(self.device, finite=self.skips_bad_steps)
 
     def train_step(self, batches: Iterator[tuple[Any, Any]], step: int, steps: int) -> None:
-        """Train on the next micro-batches: one step with the gradient of the mean loss over the
-        global batch.
+        """Train on the next micro-batches: one step with the gradient of the global mean loss.
 
         `batches`: this rank's (inputs, targets) per micro-batch. `step`, of `steps` in the run,
         counts from 0.
@@ -171,8 +166,9 @@ class Step:
         self.optimizer.step()
 
     def _update_if_finite(self, step: int) -> Tensor:
-        """Update the weights unless this step is bad. Returns whether it is, as a bool on the
-        device, shape ().
+        """Update the weights unless this step is bad; return True if so.
+
+        The flag is a bool on the device, shape ().
         """
         norm = self._clip()
         bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
@@ -186,10 +182,9 @@ class Step:
         return bad
 
     def _update_scaled(self, step: int) -> Tensor:
-        """The same in fp16, where the loss scaler skips steps whose gradients overflow, and lowers
-        its scale.
+        """Do the same in fp16: the scaler skips steps whose gradients overflow.
 
-        Such a step is not bad, unless the scale is at its minimum.
+        It then lowers its scale. Such a step is not bad, unless the scale is at its minimum.
         """
         assert self.scaler is not None  # noqa: S101  (checked by the caller)
         bad = self._on_any_rank(self._is_bad(self._local_loss))
@@ -219,13 +214,14 @@ class Step:
         return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
     def forward_backward(self, inputs: Any, targets: Any) -> None:
-        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch,
-        ...), on any device.
+        """Run the passes of one micro-batch: inputs (batch, ...), targets (batch, ...).
+
+        They may be on any device.
         """
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
     def backward(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ()."""
+        """Add a micro-batch's gradients. `loss`: its mean over `samples`, shape ()."""
         self.add_loss(loss, samples)
         weight = self.loss_weight(samples)
         if weight != 1:
@@ -233,8 +229,9 @@ class Step:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def add_loss(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's mean loss to the training loss; of ranks that see the same samples,
-        only one does.
+        """Add a micro-batch's mean loss to the training loss.
+
+        Of ranks that see the same samples, only one does.
         """
         loss = loss.detach().to(self.device)
         self._local_loss = loss if self._local_loss is self._zero else self._local_loss + loss
@@ -256,10 +253,9 @@ class Step:
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The tensors that this rank computes with, on its device, as the task prepares them;
-        images channels-last.
+        """Return the tensors to compute with, on the device, as the task prepares them.
 
-        Without targets they are the inputs: a batch that is not a pair.
+        Images are channels-last. Without targets they are the inputs: the batch is not a pair.
         """
         on_device = trees.to_device(inputs, self.device, self._image_format)
         if self.task.on_device is not None:
@@ -269,10 +265,10 @@ class Step:
         return on_device, trees.to_device(targets, self.device)
 
     def _clip(self) -> Tensor:
-        """Scale the gradients down to `--clip-norm`, by their norm over all ranks.
+        """Scale the gradients down to `--clip-norm`; return their norm before.
 
-        Returns the norm before clipping; without `--clip-norm` only that of this rank's gradients,
-        which needs no message.
+        It is the norm over all ranks; without `--clip-norm` over this rank's gradients, which
+        needs no message.
         """
         if self.options.clip_norm is None:
             return self.gradients.local_norm()
@@ -280,8 +276,9 @@ class Step:
         return norm
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Copies of what forward passes change, such as batch norm's statistics: a bad number would
-        stay in them.
+        """Return copies of tensors that forward passes change, such as batch norm's statistics.
+
+        A bad number would stay in them.
         """
         return state.buffers(self.model, self._statistics())
 
@@ -290,11 +287,10 @@ class Step:
 
 
 def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
-    """The learning rate at a step (from 0), as a fraction of the peak: a linear warm-up, then a
-    decay.
+    """Return the learning rate at a step (from 0), as a fraction of the peak.
 
-    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: its fraction
-    of all steps, 0 to 1.
+    It rises linearly, then decays. `kind`: cosine or linear decay, to zero at the last step; or
+    constant. `warm_up`: its fraction of all steps, 0 to 1.
     """
     rise = max(1, int(warm_up * steps)) if warm_up else 0
     if step < rise:

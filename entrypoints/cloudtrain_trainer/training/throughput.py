@@ -1,6 +1,4 @@
-"""Measure samples per second: of one batch size, for the search of the best, or of one number of
-ranks, for a scaling curve.
-"""
+"""Measure samples per second, for a search of the batch size or for a scaling curve."""
 
 from __future__ import annotations
 
@@ -20,13 +18,11 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
 
 WARM_UP_STEPS = 3
-"""Steps that are not measured: the first ones import, compile, choose kernels, and allocate the
-optimizer's state.
-"""
+"""First steps that are not measured: they import, compile, choose kernels and allocate."""
 STEPS_AT_ONCE = 5
-"""After so many steps all ranks wait for their devices, and for each other."""
+"""After this many steps all ranks wait for their devices, and for each other."""
 MIN_SECONDS = 1.0
-"""Least duration of the steps of a report."""
+"""Minimum duration of the steps of a report."""
 
 
 def reports_wanted() -> int:
@@ -37,7 +33,7 @@ def reports_wanted() -> int:
 
 
 def measure(loop: Loop, reports: int) -> str:
-    """Train for a few steps and report `samples_per_s`, of all ranks together, so many times.
+    """Train for a few steps and report `samples_per_s` of all ranks, `reports` times.
 
     Return "succeeded" or "stopped". The memory that training needs beside the steps is held
     meanwhile. Called by all ranks.
@@ -49,15 +45,15 @@ def measure(loop: Loop, reports: int) -> str:
     loop.ranks.begin_training(loop.options.timeout)
     loop.step.clock.restart()
 
-    done = WARM_UP_STEPS
+    steps_done = WARM_UP_STEPS
     for _ in range(reports):
-        steps, seconds = _measure_once(loop, batches, done)
+        steps, seconds = _measure_once(loop, batches, steps_done)
         if not steps:
             return "stopped"
-        done += steps
+        steps_done += steps
         rate = round(steps * loop.batches.batch_size / seconds, 3)
-        emit_event(loop.step.clock.take(done, loop.batches.batch_size))
-        log_metrics(step=done, samples_per_s=rate)
+        emit_event(loop.step.clock.take(steps_done, loop.batches.batch_size))
+        log_metrics(step=steps_done, samples_per_s=rate)
         loop.ranks.log(
             f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second"
         )
@@ -66,14 +62,16 @@ def measure(loop: Loop, reports: int) -> str:
     return "succeeded"
 
 
-def _measure_once(loop: Loop, batches: Iterator[tuple[Any, Any]], done: int) -> tuple[int, float]:
+def _measure_once(
+    loop: Loop, batches: Iterator[tuple[Any, Any]], steps_done: int
+) -> tuple[int, float]:
     """Return the number of steps and their seconds; no steps if a stop was requested."""
     steps = 0
     ended = False
     loop.ranks.barrier()
     began = time.monotonic()
     while not ended:
-        _train(loop, batches, done + steps, STEPS_AT_ONCE)
+        _train(loop, batches, steps_done + steps, STEPS_AT_ONCE)
         steps += STEPS_AT_ONCE
         seconds = time.monotonic() - began
         is_over = loop.ranks.rank == 0 and seconds >= MIN_SECONDS
@@ -84,8 +82,9 @@ def _measure_once(loop: Loop, batches: Iterator[tuple[Any, Any]], done: int) -> 
 
 
 def _train(loop: Loop, batches: Iterator[tuple[Any, Any]], first: int, steps: int) -> None:
-    """Train for so many steps and wait until their kernels have ended; the schedule stays at its
-    last step.
+    """Train for `steps` steps and wait until their kernels have ended.
+
+    The schedule stays at its last step.
     """
     for step in range(first, first + steps):
         loop.step.train_step(batches, min(step, loop.steps - 1), loop.steps)
@@ -96,6 +95,6 @@ def _train(loop: Loop, batches: Iterator[tuple[Any, Any]], first: int, steps: in
 
 
 def _batches(loop: Loop) -> Iterator[tuple[Any, Any]]:
-    """This rank's micro-batches, of one epoch after the other."""
+    """Yield this rank's micro-batches, of one epoch after the other."""
     for epoch in count():
         yield from loop.batches.load(epoch, skip=0)
