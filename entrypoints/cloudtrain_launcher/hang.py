@@ -1,10 +1,9 @@
-"""Notices that a node's ranks hang: nothing has been heard of any of them, and some wait. Standard
-library only.
+"""Notice that a node's ranks hang: all are silent, and some wait. Standard library only.
 
-When nothing was printed or reported for a quarter of the limit, the stack and the CPU time of every
-rank are sampled. A rank waits if its stack stays the same, its main thread neither wakes up nor
-reads, and it is in a collective or uses no CPU. A long computation is no hang: it neither waits nor
-lets a peer wait for longer than the limit.
+After a quarter of the limit without output or events, the stack and the CPU time of every rank are
+sampled. A rank waits if its stack stays the same, its main thread neither wakes up nor reads, and
+it is in a collective or uses no CPU. A long computation is not a hang: it neither waits nor lets a
+peer wait for longer than the limit.
 """
 
 from __future__ import annotations
@@ -35,18 +34,17 @@ from cloudtrain_launcher.reporting import emit
 from cloudtrain_launcher.stacks import STACK_SIGNAL
 
 SAMPLES = 20
-"""Per limit."""
+"""Number of samples per limit."""
 _MIN_SAMPLES = 4
 _OTHER_NODE_SHARE = 0.25
-"""By how much of the limit a node waits longer whose ranks all wait for another one: that one knows
-more.
+"""Extra wait, as a share of the limit, if all ranks of a node wait for another node.
+
+The other node knows more.
 """
 
 
 class HangWatch:
-    """Samples the ranks of one node while they are silent, and ends them when they hang for
-    `limits.hang`.
-    """
+    """Samples silent ranks of one node, and ends them if they hang for `limits.hang`."""
 
     def __init__(
         self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]
@@ -56,46 +54,49 @@ class HangWatch:
         self._log = log
         self._limit = float(job.hang_seconds) if STACK_SIGNAL else 0.0
         self.seconds_between_checks = min(1.0, self._limit / SAMPLES) if self._limit else 1.0
-        """How often `check` must be called."""
+        """Maximum seconds between two calls of `check`."""
         self._samples = RankSamples(scratch)
         self._late_ranks = LateRanks(job, ranks, scratch, log)
         self._next_sample = 0.0
         self._has_warned = False
 
     def check(self, last_output: float) -> None:
-        """Sample, warn, or end the ranks. `last_output`: when one of them last printed, by
-        `time.monotonic()`.
+        """Sample, warn, or end the ranks.
+
+        `last_output`: when one of them last printed, by `time.monotonic()`.
         """
-        now = time.monotonic()
-        if self._late_ranks.check(now - last_output):  # it asks the same ranks for their stacks
+        time_now = time.monotonic()
+        if self._late_ranks.check(
+            time_now - last_output
+        ):  # it asks the same ranks for their stacks
             self._samples.clear()
             return
-        if not self._limit or now - last_output < self._limit / 4:
+        if not self._limit or time_now - last_output < self._limit / 4:
             self._samples.clear()
             self._take_back()
             return
-        if now < self._next_sample:
+        if time_now < self._next_sample:
             return
-        self._next_sample = now + self._limit / SAMPLES
+        self._next_sample = time_now + self._limit / SAMPLES
         self._samples.take(self._ranks.running())
-        if now - last_output > self._limit / 2:
-            self._judge(now - last_output)
+        if time_now - last_output > self._limit / 2:
+            self._judge(time_now - last_output)
 
     def _judge(self, silent_seconds: float) -> None:
-        """Say which rank the others wait for; end the job's attempt if the limit is over."""
-        known = self._samples.known()
+        """Report the rank that the others wait for; end the attempt after the limit."""
+        samples = self._samples.by_rank()
         if self._samples.count() < _MIN_SAMPLES:
             return
         folder = Path.cwd()
         ranks = [
-            activity(self._ranks.rank_of(local_rank), known[local_rank], folder)
-            for local_rank in sorted(known)
+            activity(self._ranks.rank_of(local_rank), samples[local_rank], folder)
+            for local_rank in sorted(samples)
         ]
         ranks += [RankActivity(rank, "ended") for rank in self._ranks.finished]
-        found = verdict(ranks, self._job.nodes)
-        if found is None:
+        result = verdict(ranks, self._job.nodes)
+        if result is None:
             return
-        rank, waiting = found
+        rank, waiting = result
         message = describe(rank, waiting, silent_seconds, self._job.processes)
         limit = self._limit * (1 + _OTHER_NODE_SHARE) if rank in waiting else self._limit
         if silent_seconds >= limit:
@@ -117,9 +118,7 @@ class HangWatch:
             emit(Activity(activity=""))
 
     def _end(self, error: Error) -> None:
-        """Record the cause and kill one rank: torchrun then ends the others, and restarts them if
-        it may.
-        """
+        """Record the cause and kill one rank: torchrun ends and may restart the others."""
         self._ranks.add_error(error)
         self._samples.clear()
         self._take_back()
@@ -134,6 +133,5 @@ class HangWatch:
         )
         for victim in [pid] if pid else list(running.values())[:1]:
             with suppress(OSError):
-                os.killpg(
-                    victim, signal.SIGKILL
-                )  # with the processes that it has started: they may hang, too
+                # Its processes may hang, too.
+                os.killpg(victim, signal.SIGKILL)

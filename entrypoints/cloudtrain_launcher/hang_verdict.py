@@ -1,8 +1,7 @@
-"""Which rank a job waits for, judged by what each of its ranks has done for a while. Standard
-library only.
+"""Find the rank that a job waits for, from samples of each rank. Standard library only.
 
 A rank waits if its stack, its CPU time, its reads and the wakeups of its main thread stand still.
-Those of its other threads do not count: the ones of gloo, NCCL and of trackers wake up many times a
+Its other threads do not count: the threads of gloo, NCCL and of trackers wake up many times a
 second in a job that hangs, too.
 """
 
@@ -26,19 +25,20 @@ from cloudtrain_launcher.processes import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread, program_lines
 
 IDLE_CPU = 0.02
-"""A rank that uses less of one core does nothing but wait."""
+"""A rank that uses less than this share of one core only waits."""
 
 POLL_SECONDS = 5.0
-"""How often a DataLoader and its workers wake up while they wait (torch's
-MP_STATUS_CHECK_INTERVAL).
+"""Seconds between wakeups of a waiting DataLoader and its workers.
+
+torch's MP_STATUS_CHECK_INTERVAL.
 """
 SPARE_WAKEUPS = 1.5
-"""Of a rank that waits, per wakeup that has a known cause; measured: 0.8 to 1.0."""
+"""Maximum wakeups of a waiting rank per wakeup with a known cause; measured: 0.8 to 1.0."""
 FEW_WAKEUPS = 3
-"""More of them, which no cause is known of."""
+"""Maximum further wakeups, without a known cause."""
 
 _LOGGED_FRAMES = 12
-"""Of each rank's stack."""
+"""Maximum logged frames of each rank's stack."""
 _DISTRIBUTED = "/torch/distributed/"
 _BACKWARD = ("_engine_run_backward", "backward")
 _LOADER = "/torch/utils/data/dataloader.py"
@@ -48,9 +48,9 @@ _FROZEN = {
     "t": "is stopped by a debugger",
     "D": "waits in the kernel, as for a disk that does not answer",
 }
-"""States of a process that does not run, nor answer a signal."""
+"""States of a process that neither runs nor answers a signal."""
 _ORDER = ("frozen", "blocked", "ended", "busy")
-"""Who is to blame first."""
+"""Order of blame."""
 _CHILDREN = (
     "/multiprocessing/popen_",
     "/torch/multiprocessing/spawn.py",
@@ -59,51 +59,57 @@ _CHILDREN = (
 
 
 class Sample(NamedTuple):
-    """What was seen of a rank at one moment."""
+    """Measurements of a rank at one moment."""
 
     time: float
-    """By `time.monotonic()`."""
+    """Time by `time.monotonic()`."""
     cpu_seconds: float
-    """Used so far by the rank and by the processes that it started."""
+    """CPU time of the rank and the processes that it started."""
     stack: str = ""
-    """As faulthandler writes it; empty if the rank did not answer."""
+    """Stack as faulthandler writes it; empty if the rank did not answer."""
     state: str = ""
-    """Its process's, a letter of proc(5); empty if unknown."""
+    """State of its process, a letter of proc(5); empty if unknown."""
     moves: ProcessMoves | None = None
-    """Those of the rank itself, before it was asked for its stack; None if unknown."""
+    """Moves of the rank itself, before the request for its stack; None if unknown."""
     children: Mapping[int, ProcessMoves] = {}
-    """Process id -> those of a process that it started."""
+    """Moves of each process that it started, by process id."""
 
 
 class RankActivity(NamedTuple):
-    """What a rank has done for as long as nobody has heard of it."""
+    """Activity of a rank during its silence."""
 
     rank: int
     kind: str
-    """`collective`: it waits for its peers; `blocked`: for something else; `frozen`: its process
-    does not run at all;
-    `busy`: it computes; `ended`: it is gone.
+    """`collective`, `blocked`, `frozen`, `busy` or `ended`.
+
+    `collective`: it waits for its peers; `blocked`: for something else; `frozen`: its process does
+    not run; `busy`: it computes; `ended`: its process is gone.
     """
     call: str = ""
     """The collective, such as `all_reduce`."""
     file: str = ""
-    """Of the innermost line of the program, below the working folder where it is; empty if unknown.
+    """File of the program's innermost line, relative to the working folder if inside.
+
+    Empty if unknown.
     """
     line: int = 0
     stack: str = ""
     state: str = ""
-    """Its process's, a letter of proc(5); empty if unknown."""
+    """State of its process, a letter of proc(5); empty if unknown."""
     has_children: bool = False
-    """Whether it waits for processes of its own."""
+    """True if it waits for processes that it started."""
 
     @property
     def place(self) -> str:
-        """`train.py:7`; empty if unknown."""
+        """Return `train.py:7`; empty if unknown."""
         return f"{self.file}:{self.line}" if self.file else ""
 
 
 def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity:
-    """What a rank does, by at least two samples. `folder`: the job's working folder."""
+    """Return the activity of a rank, from at least two samples.
+
+    `folder`: the job's working folder.
+    """
     stacks = [main_thread(sample.stack) for sample in samples]
     frames = stacks[-1]
     at = next((frame for frame in frames if is_user_code(frame.file, folder, PAYLOAD_DIR)), None)
@@ -137,11 +143,9 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
 
 
 def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collective: bool) -> bool:
-    """Whether a rank, or a process that it started, has woken up or read more than one does that
-    waits.
+    """Return whether a rank or a process of it woke up or read more than a waiting one does.
 
-    A rank in a collective waits for its peers alone: what its other threads and processes do does
-    not matter.
+    A rank in a collective waits for its peers alone: its other threads and processes do not matter.
     """
     first = samples[0]
     last = samples[-1]
@@ -170,47 +174,46 @@ def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collect
 def verdict(
     ranks: Sequence[RankActivity], nodes: int
 ) -> tuple[RankActivity, list[RankActivity]] | None:
-    """The rank that the others wait for, and those; None if none waits, or if the ranks may be
-    computing.
+    """Return (rank that the others wait for, the others); None if ranks may be computing.
 
-    If all of this node's ranks wait at the same place, the one that is missing is on another node:
-    then the first of them is returned, with itself among those that wait.
+    If all of this node's ranks wait at the same place, the missing rank is on another node: then
+    the first of them is returned, with itself among the waiting ranks.
     """
     waiting = [rank for rank in ranks if rank.kind == "collective"]
-    others = [rank for rank in ranks if rank.kind != "collective"]
+    not_waiting = [rank for rank in ranks if rank.kind != "collective"]
     if not waiting:
-        left = [rank for rank in ranks if rank.kind != "ended"]
-        if not left or any(rank.kind == "busy" for rank in left):
+        running = [rank for rank in ranks if rank.kind != "ended"]
+        if not running or any(rank.kind == "busy" for rank in running):
             return None
-        found = min(left, key=_blame)
-        return found, [rank for rank in left if rank is not found]
-    if others:
-        return min(others, key=_blame), waiting
+        blamed = min(running, key=_blame)
+        return blamed, [rank for rank in running if rank is not blamed]
+    if not_waiting:
+        return min(not_waiting, key=_blame), waiting
     places = Counter((rank.call, rank.file, rank.line) for rank in waiting)
     if len(places) == 1:
         return (
             (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
         )
-    # The fewest have gone another way; of equally many, those who are further on have left a
+    # The smallest group went another way; of equal groups, the one that is further on has left a
     # collective out.
     odd = min(waiting, key=lambda rank: (places[rank.call, rank.file, rank.line], -rank.line))
     return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
 
 
 def _blame(rank: RankActivity) -> tuple[int, int]:
-    """What sorts the rank first that the others wait for."""
+    """Return a sort key that puts the rank to blame first."""
     return _ORDER.index(rank.kind), rank.rank
 
 
 def describe(
-    found: RankActivity, waiting: Sequence[RankActivity], silent_seconds: float, processes: int
+    blamed: RankActivity, waiting: Sequence[RankActivity], silent_seconds: float, processes: int
 ) -> str:
-    """The verdict as the rest of a sentence that begins with the rank."""
+    """Return the verdict as the rest of a sentence that begins with the rank."""
     silence = f"has given no sign of life for {duration(silent_seconds)}"
-    where = f" at {found.place}" if found.place else ""
-    if found in waiting:
-        return f"{silence}: all ranks of its node wait in {found.call}{where} for another node"
-    text = f"{silence}: it {_does(found)}{where}"
+    where = f" at {blamed.place}" if blamed.place else ""
+    if blamed in waiting:
+        return f"{silence}: all ranks of its node wait in {blamed.call}{where} for another node"
+    text = f"{silence}: it {_does(blamed)}{where}"
     peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
     if peers:
         call, place = peers[0]
@@ -220,7 +223,7 @@ def describe(
             else f"{len(waiting)} other ranks wait"
         )
         text += f", and {who} for it in {call}" + (f" at {place}" if place else "")
-    if found.has_children and processes > 1:
+    if blamed.has_children and processes > 1:
         text += (
             ". It waits for processes that it has started itself: if those are the ranks, use"
             " processes: 1"
@@ -228,39 +231,39 @@ def describe(
     return text
 
 
-def describe_wait(found: RankActivity, waiting: Sequence[RankActivity]) -> str:
-    """What the node is doing meanwhile, as an `activity` event says it."""
-    if found in waiting:
+def describe_wait(blamed: RankActivity, waiting: Sequence[RankActivity]) -> str:
+    """Return the node's activity for an `activity` event."""
+    if blamed in waiting:
         return "waiting for another node"
-    return f"waiting for rank {found.rank}, which {_does(found)}" + (
-        f" at {found.place}" if found.place else ""
+    return f"waiting for rank {blamed.rank}, which {_does(blamed)}" + (
+        f" at {blamed.place}" if blamed.place else ""
     )
 
 
-def to_error(found: RankActivity, message: str, now: float, folder: Path) -> Error:
-    """The verdict as an error of the rank. `now`: a Unix timestamp."""
+def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) -> Error:
+    """Return the verdict as an error of the rank. `time_now`: a Unix timestamp."""
     code = (
-        linecache.getline(str(folder / found.file), found.line).strip()[:MAX_CODE_CHARS]
-        if found.file
+        linecache.getline(str(folder / blamed.file), blamed.line).strip()[:MAX_CODE_CHARS]
+        if blamed.file
         else ""
     )
     error = Error(
-        rank=found.rank,
-        time=now,
+        rank=blamed.rank,
+        time=time_now,
         exception="Hang",
         message=message,
-        stack=found.stack[:MAX_TRACEBACK_CHARS],
+        stack=blamed.stack[:MAX_TRACEBACK_CHARS],
     )
-    return error.replace(file=found.file, line=found.line, code=code) if found.file else error
+    return error.replace(file=blamed.file, line=blamed.line, code=code) if blamed.file else error
 
 
 def stack_lines(rank: RankActivity) -> list[str]:
-    """For the log: what the rank does, and its stack below."""
+    """Return lines for the log: the rank's activity, and its stack below."""
     return [f"rank {rank.rank} {_does(rank)}:", *program_lines(rank.stack)[:_LOGGED_FRAMES]]
 
 
 def duration(seconds: float) -> str:
-    """`30 min`, or `45 s`."""
+    """Format seconds: `30 min`, or `45 s`."""
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
@@ -275,7 +278,7 @@ def _does(rank: RankActivity) -> str:
 
 
 def _collective(inner: Sequence[StackFrame]) -> str:
-    """The function of torch.distributed that the program has called; empty if it is in none."""
+    """Return the function of torch.distributed that the program has called, or ""."""
     calls = [
         frame.function
         for frame in inner

@@ -1,7 +1,7 @@
-"""Says once which ranks of a node are still there long after others have ended, and what they do.
+"""Report once which ranks of a node run long after others have ended. Standard library only.
 
-It is information, no error: the first rank may evaluate or upload when the others have nothing left
-to do. It may also wait for one that is gone, or be stuck on its way out. Standard library only.
+It is information, not an error: the first rank may evaluate or upload after the others. It may also
+wait for an ended rank, or be stuck on its way out.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit
 
 SILENT_SECONDS = 60.0
-"""How long nothing has been heard of any rank, at most: the report comes before that of a hang."""
+"""Maximum silence of all ranks before the report, which comes before a hang's."""
 _N_SAMPLES = 3
 _MAX_SHOWN = 4
-"""Ranks whose stacks are written."""
+"""Maximum number of ranks whose stacks are logged."""
 
 
 class LateRanks:
-    """Watches one node for ranks that stay when others have ended, and reports them once in each
-    attempt.
-    """
+    """Reports ranks of one node that stay when others have ended, once per attempt."""
 
     def __init__(
         self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]
@@ -43,7 +41,7 @@ class LateRanks:
         self._is_shown = False
 
     def check(self, silent_seconds: float) -> bool:
-        """Sample and report, if that is due; returns whether it asks the ranks for their stacks."""
+        """Sample and report, if due; return True if it asks the ranks for their stacks."""
         if silent_seconds < self._seconds:
             self._samples.clear()
             self._take_back()
@@ -62,24 +60,24 @@ class LateRanks:
 
     def _report(self, late: Iterable[int]) -> None:
         finished = self._ranks.finished
-        there = {self._ranks.rank_of(local_rank) for local_rank in late}
-        leaving = there & set(finished)
-        gone = set(finished) - there
+        present = {self._ranks.rank_of(local_rank) for local_rank in late}
+        leaving = present & set(finished)
+        ended = set(finished) - present
         ended_ago = duration(max(0.0, time.time() - max(finished.values())))
-        texts = [f"{rank_names(gone)} ended {ended_ago} ago with exit code 0"] if gone else []
-        texts += [f"{_are(there - leaving)} still running"] if there - leaving else []
+        texts = [f"{rank_names(ended)} ended {ended_ago} ago with exit code 0"] if ended else []
+        texts += [f"{_are(present - leaving)} still running"] if present - leaving else []
         texts += [f"{_are(leaving)} at the end of the program, but not gone"] if leaving else []
         self._log(f"{'; '.join(texts)}; nothing has been heard since")
-        known = self._samples.known()
-        for local_rank in sorted(known)[:_MAX_SHOWN]:
-            if any(sample.stack for sample in known[local_rank]):
-                found = activity(self._ranks.rank_of(local_rank), known[local_rank], Path.cwd())
-                for line in stack_lines(found):
+        samples = self._samples.by_rank()
+        for local_rank in sorted(samples)[:_MAX_SHOWN]:
+            if any(sample.stack for sample in samples[local_rank]):
+                rank = activity(self._ranks.rank_of(local_rank), samples[local_rank], Path.cwd())
+                for line in stack_lines(rank):
                     self._log(line)
         emit(
             Activity(
-                activity=(f"{rank_names(gone)} ended, " if gone else "")
-                + f"waiting for {rank_names(there)}"
+                activity=(f"{rank_names(ended)} ended, " if ended else "")
+                + f"waiting for {rank_names(present)}"
             )
         )
         self._is_shown = True
@@ -91,7 +89,7 @@ class LateRanks:
 
 
 def rank_names(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0, 2 and 5`, `ranks 1 to 7`; empty for none."""
+    """Format ranks: `rank 3`, `ranks 0, 2 and 5`, `ranks 1 to 7`; empty for none."""
     numbers = sorted(ranks)
     if len(numbers) < 2:
         return f"rank {numbers[0]}" if numbers else ""

@@ -1,6 +1,4 @@
-"""Samples of a node's ranks: the stack and the CPU time of each, taken again and again. Standard
-library only.
-"""
+"""Sample the stack and CPU time of a node's ranks repeatedly. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,24 +11,22 @@ from cloudtrain_launcher.processes import ProcessTree, process_moves, process_st
 from cloudtrain_launcher.stacks import next_stack
 
 MAX_SAMPLES = 16
-"""Samples that are kept of each rank: what it did before must not hide that it hangs now."""
+"""Maximum samples of each rank: its earlier work must not hide that it hangs now."""
 
 
 class RankSamples:
-    """What was seen of the ranks since `clear`. `scratch`: the folder into which they write their
-    stacks.
-    """
+    """Samples of the ranks since `clear`. `scratch`: the folder of their stacks."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._samples: dict[int, list[Sample]] = {}
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all samples."""
         self._samples.clear()
 
     def take(self, processes: Mapping[int, int]) -> None:
-        """Take one sample of each, and forget others. `processes`: local rank -> process id."""
+        """Take one sample of each, and drop other ranks. `processes`: local rank -> pid."""
         tree = ProcessTree()
         self._samples = {
             local_rank: self._samples[local_rank]
@@ -48,24 +44,22 @@ class RankSamples:
                 sleeps=sample.state == "S",
             )
             if not samples:
-                # what an earlier silence has left; the answer comes with the next sample
+                # the text is of an earlier silence; the answer comes with the next sample
                 stack = "(asked)"
             samples.append(sample._replace(stack=stack))
             del samples[:-MAX_SAMPLES]
 
-    def known(self) -> dict[int, list[Sample]]:
-        """The samples of each local rank since it was asked for its stack."""
+    def by_rank(self) -> dict[int, list[Sample]]:
+        """Return the samples of each local rank since the request for its stack."""
         return {local_rank: samples[1:] for local_rank, samples in self._samples.items()}
 
     def count(self) -> int:
-        """How many times each rank has been seen at least, after it was asked; 0 if none was
-        sampled.
-        """
-        return min((len(samples) for samples in self.known().values()), default=0)
+        """Return the minimum number of samples of a rank; 0 without samples."""
+        return min((len(samples) for samples in self.by_rank().values()), default=0)
 
 
 def _sample(pid: int, tree: ProcessTree) -> Sample:
-    """Return what a rank and its descendants have done so far; without the stack."""
+    """Return the measurements of a rank and its descendants, without the stack."""
     use = tree.use(pid)
     children = {child: process_moves(child) for child in tree.descendants(pid)}
     return Sample(

@@ -60,10 +60,10 @@ def _answer_requests(request: Path, output: int) -> None:
 
 
 def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, sleeps: bool) -> str:
-    """Return what the rank has written since the last call and ask it again; empty if nothing.
+    """Return the text that the rank has written since the last call and ask it again.
 
-    `was_asked`: whether the last call was for this process. `sleeps`: whether its main thread
-    sleeps now.
+    It may be empty. `was_asked`: whether the last call was for this process. `sleeps`: whether its
+    main thread sleeps now.
     """
     path = _stacks_path(folder, local_rank)
     try:
@@ -72,7 +72,7 @@ def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, slee
     except OSError:
         return ""
 
-    with suppress(OSError):  # no such pipe, or nobody waits at its other end
+    with suppress(OSError):  # no such pipe, or no reader at its other end
         os.close(os.open(_request_path(folder, local_rank), os.O_WRONLY | os.O_NONBLOCK))
     if was_asked and not text and sleeps:
         with suppress(OSError):

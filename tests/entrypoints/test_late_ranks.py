@@ -108,7 +108,7 @@ class Samples:
             samples = self._known.setdefault(number, [])
             samples.append(Sample(float(len(samples)), 0.0, STACK))
 
-    def known(self) -> dict[int, list[Sample]]:
+    def by_rank(self) -> dict[int, list[Sample]]:
         return self._known
 
     def count(self) -> int:
