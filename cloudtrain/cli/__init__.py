@@ -1,6 +1,4 @@
-"""The command line: a thin shell over the API. Each command is imported when it is called, not
-before.
-"""
+"""The command line: a thin shell over the API that imports a command when it is called."""
 
 from __future__ import annotations
 
@@ -19,23 +17,23 @@ from cloudtrain.errors import CloudtrainError, SpecError, StorageError, UsageErr
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
-        "init": ("init", "Write a job.yaml: a commented starter, or that of a script."),
+        "init": ("init", "Write a job.yaml: a commented starter, or one for a script."),
         "check": ("job", "Report every mistake in a spec, each at its line."),
-        "plan": ("job", "Show the request and what it would do; nothing is started."),
+        "plan": ("job", "Show the exact request of a job, without starting it."),
         "drill": ("drill", "Rehearse failures: a rank killed, a node lost, a disk full, ..."),
         "submit": ("job", "Start a job, or a script without one, and follow it."),
-        "sweep": ("sweep", "Search over settings: trials of a job, and the best of them."),
-        "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
+        "sweep": ("sweep", "Search over settings: run trials of a job, and find the best."),
+        "rerun": ("run", "Run again; a failed or stopped run continues from its checkpoint."),
     },
     "Watch": {
-        "status": ("status", "Show how a run stands, or what runs."),
+        "status": ("status", "Show the state of a run, or all running ones."),
         "attach": ("watch", "Follow a run that was started before."),
         "top": ("watch", "Watch a run on one screen: curves, GPUs, ranks, cost."),
         "logs": ("run", "Print a run's log lines."),
         "metrics": ("metrics", "Show a run's metrics, or write them as CSV."),
         "compare": ("metrics", "Show runs side by side: settings, metrics, time, cost."),
         "report": ("report_page", "Write a run, or two side by side, as one page of HTML."),
-        "diagnose": ("diagnose", "Say why a run, or any program by its log, failed; or is slow."),
+        "diagnose": ("diagnose", "Explain why a run (or a log file) failed or is slow."),
         "wait": ("run", "Wait until a run has ended."),
     },
     "Manage": {
@@ -44,45 +42,43 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "fetch": ("run", "Copy what a run left: model and output."),
     },
     "Tools": {
-        "gpus": ("gpus", "Show machines with GPUs of both clouds, and what they cost."),
-        "doctor": ("doctor", "Ask this machine, or an account, for all that a job needs."),
+        "gpus": ("gpus", "Show machines with GPUs of both clouds, and their prices."),
+        "doctor": ("doctor", "Check that a machine or an account is ready for a job."),
         "image": ("image", "Build the image that jobs run in, and push it."),
         "infra": ("infra", "Print the template of an account; write its settings."),
         "schema": ("job", "Print the JSON Schema of job.yaml."),
         "completion": ("job", "Print the completion script of a shell."),
     },
 }
-"""Every command, by what one wants to do: the module it lives in and the line that --help shows."""
+"""Every command by purpose: its module, and its line in --help."""
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 ALIASES = {"run": "submit", "ls": "list", "ps": "list"}
-"""What people type who know other tools, and the command that they mean."""
+"""Command names of other tools, and our command for each."""
 
 VARIABLES = {
-    "CLOUDTRAIN_PROVIDER": "where to run when --provider is not given",
-    "CLOUDTRAIN_DATA_DIR": "where runs are kept when --data-dir is not given",
+    "CLOUDTRAIN_PROVIDER": "default of --provider",
+    "CLOUDTRAIN_DATA_DIR": "default of --data-dir",
     "CLOUDTRAIN_…": (
         "any other setting: [aws] region is CLOUDTRAIN_AWS_REGION (docs/reference/settings.md)"
     ),
-    "AWS_PROFILE, AZURE_…": (
-        "the clouds' own variables and logins are taken as their tools take them"
-    ),
+    "AWS_PROFILE, AZURE_…": ("variables and logins of the clouds' own tools work as they do there"),
     "NO_COLOR": "no colours",
 }
-"""The environment variables that --help names."""
+"""Environment variables that --help names."""
 
 BUG = "This is a bug in cloudtrain, not a mistake of yours. Please report it with the lines above."
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is used."""
+    """A group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The commands in the order in which one meets them."""
+        """Return the commands in the order of --help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, imported now."""
+        """Import the command of that name."""
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
@@ -92,7 +88,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list in --help, without importing any of them."""
+        """Write the list of --help without importing any command."""
         width = max(map(len, COMMANDS))
         for title, commands in GROUPS.items():
             with formatter.section(title):
@@ -105,7 +101,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a word on what may have been meant."""
+        """Resolve as click does, and suggest a similar name."""
         if args and args[0] not in COMMANDS and args[0] not in ALIASES:
             from cloudtrain.issues import did_you_mean
 
@@ -127,9 +123,9 @@ Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by
 4 cloud, network or disk trouble, 5 stopped or timed out, 130 interrupted.""",
 )
 @click.option(
-    "--data-dir", metavar="DIR", help="Where runs are kept (default: ~/.local/share/cloudtrain)."
+    "--data-dir", metavar="DIR", help="Folder of runs (default: ~/.local/share/cloudtrain)."
 )
-@click.option("--verbose", "-v", is_flag=True, help="Show what the clouds' SDKs have to say.")
+@click.option("--verbose", "-v", is_flag=True, help="Show log messages of the clouds' SDKs.")
 @click.version_option(__version__, prog_name="cloudtrain", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
@@ -145,7 +141,7 @@ def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
         from cloudtrain.cli.terminal import printable
 
         class Printable(logging.Formatter):
-            """What SDKs say, made printable like all else."""
+            """Log records of SDKs, with control characters escaped."""
 
             def format(self, record: logging.LogRecord) -> str:
                 return printable(super().format(record))
@@ -156,7 +152,7 @@ def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit by the codes that --help lists."""
+    """Run the command line, and exit with the codes that --help lists."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
@@ -182,7 +178,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _output_error(error: Exception) -> StorageError | None:
-    """What is to be said of an error of the disk that stdout goes to; None for any other error."""
+    """Return an error that stdout cannot be written; None for any other error."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -198,9 +194,7 @@ def _output_error(error: Exception) -> StorageError | None:
 
 
 def entry() -> NoReturn:
-    """The installed command: `main`, and out at once. Taking a finished interpreter apart takes as
-    long as a plan.
-    """
+    """Run `main`, and exit at once: to tear down the interpreter takes as long as a plan."""
     gc.set_threshold(100_000)  # most commands end before a collection pays
     code: Any = 1
     try:
@@ -216,9 +210,7 @@ def entry() -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    """What is wrong with the command line, as any other error looks; of a group without its
-    command, the help.
-    """
+    """Show an error of the command line like any other; for a group without a command, its help."""
     if isinstance(
         error, getattr(click.exceptions, "NoArgsIsHelpError", ())
     ):  # of click 8.2; before, it is no error
@@ -233,8 +225,9 @@ def _show(error: click.ClickException) -> None:
 
 
 def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
-    """An error and notes on stderr: on a terminal with the line that is wrong, elsewhere as lines
-    that tools read.
+    """Print an error and notes on stderr.
+
+    A terminal shows the wrong line of the file; elsewhere each error is a line for tools.
     """
     from cloudtrain.cli.terminal import indented, write
 

@@ -1,4 +1,4 @@
-"""Which run or sweep a command is about: the one that is named, else the newest one of this folder."""
+"""The run or sweep of a command: the named one, or the newest of this folder."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LAST = "last"
 def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
     """Return the run or sweep of that name.
 
-    `last` is the newest one that was submitted from this folder. So is no name at all, but then
-    UsageError if several are running: the command may stop or repeat the wrong one. What was chosen
-    is printed on stderr.
+    `last` means the newest submission from this folder, and so does None. For None raise UsageError
+    if several are running: the command may stop or repeat the wrong one. Print on stderr what was
+    chosen.
     """
     if (
         name is not None and not name
@@ -43,32 +43,32 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
 
 
 def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
-    """Return the newest submission of the current folder. RunNotFound if there is none."""
-    here = Path.cwd()
-    own = [submission for submission in submissions(store) if submission.is_from(here)]
-    if not own:
-        raise _nothing_from(here, store)
-    if refuse_several and len(own) > 1:
-        running = _running(own, store)
+    """Return the newest submission of the current folder. Raise RunNotFound if there is none."""
+    folder = Path.cwd()
+    candidates = [submission for submission in submissions(store) if submission.is_from(folder)]
+    if not candidates:
+        raise _nothing_from(folder, store)
+    if refuse_several and len(candidates) > 1:
+        running = _running(candidates, store)
         if len(running) > 1:
             names = ", ".join(submission.id for submission in running)
             raise UsageError(
                 f"{len(running)} submissions from this folder are running: {names}",
                 hint="name the one you mean",
             )
-    newest = own[0]
+    newest = candidates[0]
     print_message(f"{newest.id}, the last {'sweep' if newest.is_sweep else 'run'} from this folder")
     return _open(newest)
 
 
-def _running(own: Iterable[Submission], store: RunStore) -> list[Submission]:
-    """Return those that have not ended. Runs that were last seen running are asked again."""
+def _running(candidates: Iterable[Submission], store: RunStore) -> list[Submission]:
+    """Return the submissions that have not ended; ask again about those last seen running."""
     ended = {
         summary["run"] for summary in summaries(store) if summary["state"] in (*ENDED, DAMAGED)
     }
     return [
         submission
-        for submission in own
+        for submission in candidates
         if submission.id not in ended and not _has_ended(_open(submission))
     ]
 
@@ -83,7 +83,7 @@ def _has_ended(candidate: Run | Sweep) -> bool:
         return False
 
 
-def _nothing_from(here: Path, store: RunStore) -> RunNotFound:
+def _nothing_from(folder: Path, store: RunStore) -> RunNotFound:
     """Return an error that names the newest submission of any folder."""
     newest = next(submissions(store), None)
     if newest is None:
@@ -91,7 +91,7 @@ def _nothing_from(here: Path, store: RunStore) -> RunNotFound:
             f"there are no runs in {store.runs_dir}", hint="cloudtrain submit starts one"
         )
     return RunNotFound(
-        f"nothing was submitted from this folder, {here}",
+        f"nothing was submitted from this folder, {folder}",
         hint=(
             f"name a run; the newest is {newest.id}, from"
             f" {', '.join(sorted(newest.places)) or 'an unknown folder'}"
@@ -111,8 +111,9 @@ def _open_sweep(path: Path) -> Sweep:
 
 
 def chosen_run(name: str | None, data_dir: str | None, *, best: bool = False) -> Run:
-    """Return the same, and of a sweep its best trial. `best`: only that; UsageError if no sweep is
-    meant.
+    """Return the run of that name, or the best trial of a sweep.
+
+    `best`: raise UsageError if it is not a sweep.
     """
     candidate = chosen(name, data_dir)
     if not isinstance(candidate, Run):
@@ -125,8 +126,9 @@ def chosen_run(name: str | None, data_dir: str | None, *, best: bool = False) ->
 
 
 def best_trial(sweep: Sweep) -> Run:
-    """The run of a sweep's best trial, named on stderr. RunNotFound while no trial has reported the
-    metric.
+    """Return the run of a sweep's best trial, and name it on stderr.
+
+    Raise RunNotFound while no trial has reported the metric.
     """
     trial, run = sweep.best()
     print_message(

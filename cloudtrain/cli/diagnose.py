@@ -1,6 +1,4 @@
-"""`cloudtrain diagnose`: why a run, or whatever wrote a log, has failed, or why it is slow; and
-what to do about it.
-"""
+"""The command `diagnose`: why a run, or the program behind a log, failed or is slow."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ from cloudtrain_launcher.packages.bounded_files import open_regular_file
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
-_WHAT_ABOUT_A_RESTART = {
+_RESTART_TEXTS = {
     "retry": "the same may succeed: start it again",
     "never": "no restart is needed",
     "after a change": "the same would fail again: change something first",
@@ -46,7 +44,7 @@ MAX_COLLECTIVES = 6
 _ALL_CAME = "every rank whose dump is here has come to the same collective operations"
 _SHOWN_SHARE = 0.005
 CLEAR_FROM = 0.5
-"""The confidence from which a verdict on the speed is no guess."""
+"""Minimum confidence of a verdict on the speed that is not a guess."""
 
 
 @click.command(
@@ -62,12 +60,12 @@ Examples:
 @click.option(
     "--scaling",
     metavar="N,N,...",
-    help="Run the job with so many ranks each, and draw the scaling curve.",
+    help="Run the job with these numbers of ranks, and draw the scaling curve.",
 )
 @click.option(
     "--weak",
     is_flag=True,
-    help="With --scaling: the batch grows with the ranks, instead of staying.",
+    help="With --scaling: the batch grows with the ranks.",
 )
 @provider_option
 @click.option(
@@ -75,7 +73,7 @@ Examples:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="With --scaling: a page of HTML.",
+    help="With --scaling: also write an HTML page.",
 )
 @FORCE
 @yes_option
@@ -93,27 +91,26 @@ def diagnose_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Say why RUN (default: the newest of this folder) failed, or why it is slow.
+    """Explain why RUN (default: the newest of this folder) failed, or why it is slow.
 
     It shows the root cause, its evidence, and what to do.
 
-    A file, or - for what is piped in, is read as the log of any other program: no run of ours is
-    needed. A folder with dumps of torch's flight recorder, one for each rank, tells which rank did
-    not come to a collective operation. Of a sweep, the trials that failed, by cause, and what sets
-    their settings apart; its best trial where none failed. --scaling also takes a job: its file,
-    its folder, or a script.
+    A log file of any program, or - for standard input, needs no run. A folder with dumps of torch's
+    flight recorder, one per rank, shows which rank missed a collective operation. For a sweep: the
+    failed trials by cause, with the settings that set them apart, or its best trial if none failed.
+    --scaling also takes a job: its file, its folder, or a script.
     """
     if scaling is None and (weak or provider or output or force):
         raise UsageError(
             "--weak, --provider, -o and --force are of --scaling", hint="--scaling 1,2,4"
         )
     if scaling is not None:
-        from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
+        from cloudtrain.cli.scaling import ScalingRequest, read_sizes, show_scaling
 
-        asked = Asked(
+        scaling_job = ScalingRequest(
             target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder
         )
-        show_scaling(asked, yes=yes, as_json=as_json, output=output, force=force)
+        show_scaling(scaling_job, yes=yes, as_json=as_json, output=output, force=force)
     elif target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and _is_log(Path(target)):
@@ -121,15 +118,15 @@ def diagnose_command(
     elif target and _is_folder(Path(target)) and (dumps := read_dumps(Path(target))).ranks:
         _show_dumps(dumps, target, as_json)
     else:
-        found = _run_or_sweep(target, folder)
-        if isinstance(found, Run):
-            _show_run(found, as_json)
+        run = _run_or_sweep(target, folder)
+        if isinstance(run, Run):
+            _show_run(run, as_json)
         else:
-            _show_sweep(found, as_json)
+            _show_sweep(run, as_json)
 
 
 def _is_log(path: Path) -> bool:
-    """Whether it is a file, or a pipe such as the shell makes of `<(zstdcat train.log.zst)`."""
+    """Return whether the path is a file, or a pipe such as `<(zstdcat train.log.zst)`."""
     with suppress(OSError, ValueError):  # a whole message is too long for a name
         return path.is_file() or path.is_fifo() or path.is_char_device()
     return False
@@ -142,7 +139,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
-    """What is meant. RunNotFound says, where a name looks like a file's, that there is none either."""
+    """Return the run or sweep that is meant.
+
+    RunNotFound explains a name that looks like a file or a message.
+    """
     try:
         return chosen(target, folder)
     except RunNotFound as unknown:
@@ -165,8 +165,9 @@ def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
 
 
 def diagnose_log(path: Path | None) -> Diagnosis:
-    """The root cause that a log file shows; None: standard input. UsageError when it cannot be
-    read.
+    """Return the root cause in a log file; None means standard input.
+
+    Raise UsageError if it cannot be read.
     """
     notes: list[str] = []
     if path is None:
@@ -178,41 +179,41 @@ def diagnose_log(path: Path | None) -> Diagnosis:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _show_log(found: Diagnosis, name: str, as_json: bool) -> None:
+def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
     if as_json:
-        print_json({"log": name, "failure": found.to_json()})
+        print_json({"log": name, "failure": diagnosis.to_json()})
         return
-    print_prose(f"{one_line(name)}: {indented(found.cause, 4)}")
-    _print(diagnosis_rows(found))
+    print_prose(f"{one_line(name)}: {indented(diagnosis.cause, 4)}")
+    _print(diagnosis_rows(diagnosis))
 
 
 def _show_dumps(record: FlightRecord, name: str, as_json: bool) -> None:
-    found = with_flight_record(
+    diagnosis = with_flight_record(
         Diagnosis(cause=_ALL_CAME, confidence="none", notes=record.unread), record
     )
     if as_json:
-        print_json({"dumps": name, "failure": found.to_json(), "flight_recorder": record.to_json()})
+        print_json(
+            {"dumps": name, "failure": diagnosis.to_json(), "flight_recorder": record.to_json()}
+        )
         return
-    print_prose(f"{one_line(name)}: {indented(found.cause, 4)}")
-    rows = [("also", each.sentence) for each in record.collectives[1:MAX_COLLECTIVES]]
-    _print([("dumps", f"of {count(len(record.ranks), 'rank')}"), *rows, *diagnosis_rows(found)])
+    print_prose(f"{one_line(name)}: {indented(diagnosis.cause, 4)}")
+    rows = [("also", collective.sentence) for collective in record.collectives[1:MAX_COLLECTIVES]]
+    _print([("dumps", f"of {count(len(record.ranks), 'rank')}"), *rows, *diagnosis_rows(diagnosis)])
 
 
 def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
-    """Why a run failed, by its events and logs, and by its flight recorder's dumps if they are on
-    this machine.
-    """
-    found = diagnose_run(run.folder, state)
+    """Return why a run failed, by its events, logs, and dumps on this machine."""
+    diagnosis = diagnose_run(run.folder, state)
     dumps = Path(run.artifacts().get("output", "")) / "flight-recorder"
     return (
-        with_flight_record(found, read_dumps(dumps))
+        with_flight_record(diagnosis, read_dumps(dumps))
         if dumps.is_absolute() and dumps.is_dir()
-        else found
+        else diagnosis
     )
 
 
 def _show_sweep(sweep: Sweep, as_json: bool) -> None:
-    """Why its trials failed or, where none did, what there is to say of the best."""
+    """Show why trials failed, or the diagnosis of the best trial if none did."""
     from cloudtrain.cli.sweep_diagnosis import show_failed_trials
 
     if not show_failed_trials(sweep, as_json=as_json):
@@ -221,22 +222,25 @@ def _show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 def _show_run(run: Run, as_json: bool) -> None:
     state, failure = _as_known(run)
-    found = diagnose_failed(run, state) if state.state == "failed" else None
+    diagnosis = diagnose_failed(run, state) if state.state == "failed" else None
     if state.state == "stopped":
-        found = diagnose_limit(run.folder, state)
+        diagnosis = diagnose_limit(run.folder, state)
     slowness = diagnose_slowness(run.folder, state)
     if as_json:
         if failure is not None:
             raise failure
-        found_all = {"failure": found.to_json() if found else None, "slowness": slowness.to_json()}
-        following = next(iter(_next(run, state, found)), None)
+        found_all = {
+            "failure": diagnosis.to_json() if diagnosis else None,
+            "slowness": slowness.to_json(),
+        }
+        following = next(iter(_next(run, state, diagnosis)), None)
         print_json({"run": run.id, "state": state.state, **found_all, "next": following})
         return
-    print_prose(_headline(run, state, asked=failure is None))
-    rows = diagnosis_rows(found) if found else []
-    if found and found.cause not in explain(state):
-        rows.insert(0, ("cause", found.cause))
-    if slowness.is_slow or (found is None and state.started):
+    print_prose(_headline(run, state, is_current=failure is None))
+    rows = diagnosis_rows(diagnosis) if diagnosis else []
+    if diagnosis and diagnosis.cause not in explain(state):
+        rows.insert(0, ("cause", diagnosis.cause))
+    if slowness.is_slow or (diagnosis is None and state.started):
         rows += slowness_rows(slowness)
     if state.phase and not state.started and not state.has_ended:
         rows.append(
@@ -250,13 +254,11 @@ def _show_run(run: Run, as_json: bool) -> None:
     if failure is not None:
         _print(rows)
         raise failure
-    _print([*rows, *(("next", each) for each in _next(run, state, found))])
+    _print([*rows, *(("next", text) for text in _next(run, state, diagnosis))])
 
 
 def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
-    """The state now or, where the cloud cannot be asked how a run stands that has not ended, as
-    last seen, and why.
-    """
+    """Return the current state, or the state last seen and the error of the cloud."""
     try:
         return run.status(), None
     except (CloudError, StorageError) as error:
@@ -266,7 +268,7 @@ def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
         return state, error if isinstance(error, CloudError) and not state.has_ended else None
 
 
-def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
+def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
     took = format_duration(state.seconds(time.time()))
     if state.state == "failed":
         return f"{run.id} failed after {took}: {indented(explain(state), 4)}"
@@ -276,79 +278,88 @@ def _headline(run: Run, state: RunState, *, asked: bool = True) -> str:
         return f"{run.id} was stopped after {took}, and did not fail" + (
             f": {state.reason}" if state.reason else ""
         )
-    if not asked:
+    if not is_current:
         return f"{run.id} was {state.state} when it was last seen; asking again failed"
     return f"{run.id} is {state.state}: nothing has ended it so far"
 
 
-def diagnosis_rows(found: Diagnosis) -> list[tuple[str, str]]:
-    """What is known of a failure besides its cause, as rows of a word and a text."""
+def diagnosis_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Return rows about a failure besides its cause: a label and a text each."""
     rows = [
-        ("evidence", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}") for line in found.evidence
+        ("evidence", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}")
+        for line in diagnosis.evidence
     ]
     rows += [
         ("last lines", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}")
-        for line in found.last_lines
+        for line in diagnosis.last_lines
     ]
-    rows += [("followed by", each.sentence) for each in found.consequences]
-    if found.remedy:
-        rows.append(("remedy", found.remedy))
-    if found.restart:
-        rows.append(("restart", _WHAT_ABOUT_A_RESTART[found.restart]))
-    if found.rule:
-        rows.append(("rule", f"{found.rule.name}  {found.rule.source}"))
-    return [*rows, *(("note", note) for note in found.notes)]
+    rows += [("followed by", consequence.sentence) for consequence in diagnosis.consequences]
+    if diagnosis.remedy:
+        rows.append(("remedy", diagnosis.remedy))
+    if diagnosis.restart:
+        rows.append(("restart", _RESTART_TEXTS[diagnosis.restart]))
+    if diagnosis.rule:
+        rows.append(("rule", f"{diagnosis.rule.name}  {diagnosis.rule.source}"))
+    return [*rows, *(("note", note) for note in diagnosis.notes)]
 
 
-def slowness_rows(found: Slowness) -> list[tuple[str, str]]:
-    """Why a run is slow, as rows of a word and a text."""
-    is_clear = not found.is_slow or found.confidence >= CLEAR_FROM
-    rows = [("speed", found.sentence if is_clear else f"not clear; most likely: {found.sentence}")]
-    if found.is_slow:
+def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
+    """Return rows that explain why a run is slow: a label and a text each."""
+    is_clear = not slowness.is_slow or slowness.confidence >= CLEAR_FROM
+    rows = [
+        ("speed", slowness.sentence if is_clear else f"not clear; most likely: {slowness.sentence}")
+    ]
+    if slowness.is_slow:
         rows.append(
             (
                 "gain",
-                f"without it up to {found.gain:.1f}x as fast; confidence {found.confidence:.0%}",
+                f"without it up to {slowness.gain:.1f}x as fast; confidence {slowness.confidence:.0%}",
             )
         )
-    if found.shares:
-        phases = {name: share for name, share in found.shares.items() if share >= _SHOWN_SHARE}
-        largest_first = sorted(phases.items(), key=lambda each: -each[1])
+    if slowness.shares:
+        phases = {name: share for name, share in slowness.shares.items() if share >= _SHOWN_SHARE}
+        largest_first = sorted(phases.items(), key=lambda phase: -phase[1])
         rows.append(("time", ", ".join(f"{name} {share:.0%}" for name, share in largest_first)))
-    if found.change:
-        rows.append(("change", found.change))
-    if found.run_delay >= TOLD_FROM_DELAY and without_cores(found.run_delay) not in found.sentence:
-        rows.append(("note", without_cores(found.run_delay)))
+    if slowness.change:
+        rows.append(("change", slowness.change))
+    if (
+        slowness.run_delay >= TOLD_FROM_DELAY
+        and without_cores(slowness.run_delay) not in slowness.sentence
+    ):
+        rows.append(("note", without_cores(slowness.run_delay)))
     return rows
 
 
-def _next(run: Run, state: RunState, found: Diagnosis | None) -> list[str]:
-    """The commands to type next, the likeliest first."""
+def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
+    """Return the commands to type next, the most likely first."""
     if state.state == "failed":
-        is_elsewhere = found is not None and found.rule is not None and found.rule.is_consequence
+        is_elsewhere = (
+            diagnosis is not None and diagnosis.rule is not None and diagnosis.rule.is_consequence
+        )
         rank = state.error.rank if state.error and not is_elsewhere else -1
         logs = command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
         if was_refused(state):  # there is no log
-            return _again(run, state, as_it_is=False)
-        if found is None or found.restart is None:
+            return _rerun_commands(run, state, as_it_is=False)
+        if diagnosis is None or diagnosis.restart is None:
             return [logs]
-        if found.restart == "never":
+        if diagnosis.restart == "never":
             return [command("fetch", run.id)]
-        says_little = found.rule is not None and found.rule.is_general
+        says_little = diagnosis.rule is not None and diagnosis.rule.is_general
         return [
             *([logs] if says_little else []),
-            *_again(run, state, as_it_is=found.restart == "retry"),
+            *_rerun_commands(run, state, as_it_is=diagnosis.restart == "retry"),
         ]
     if state.state == "succeeded":
         return [command("fetch", run.id)]
-    if found is not None and found.restart == "after a change" and state.checkpoint is None:
-        return _again(run, state, as_it_is=False)[:1]
+    if diagnosis is not None and diagnosis.restart == "after a change" and state.checkpoint is None:
+        return _rerun_commands(run, state, as_it_is=False)[:1]
     return [rerun_command(run, state) if state.has_ended else command("attach", run.id)]
 
 
-def _again(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
-    """How to run it again. A rerun has the source and the spec of the run: what was changed since,
-    it does not see.
+def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
+    """Return how to run it again.
+
+    A rerun has the source and the spec of the run, without later changes.
     """
     rerun = command("rerun", run.id)
     if as_it_is:

@@ -1,4 +1,4 @@
-"""The command `cloudtrain doctor`: is this machine, and is this account, what a job needs."""
+"""The command `doctor`: checks that this machine and an account can run a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloudtrain.submission.checkup import Section
 
 WORDS = {"ok": "ok", "wrong": "wrong", "not allowed to look": "-", "not applicable": "-"}
-"""In front of a check where no terminal shows it."""
+"""Prefix of a check without a terminal."""
 
 
 @click.command(
@@ -41,7 +41,7 @@ Examples:
     "--job",
     type=click.Path(path_type=Path),
     metavar="JOB",
-    help="Ask for the machines of this job.",
+    help="Check for the machines of this job.",
 )
 @profile_option
 @set_option
@@ -55,31 +55,30 @@ def doctor_command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Ask this machine, and the account of PROVIDER (docker, aws or azure), for what a job needs of
-    it.
+    """Check that this machine and the account of PROVIDER are ready for a job.
 
-    Every question is shown with its answer and, where something is wrong, with what to do. All of
-    them only read: nothing is started, changed or paid for. What you are not allowed to look at is
-    not wrong. Without a job.yaml it asks for the smallest job that there is.
+    PROVIDER is docker, aws or azure. Each question is shown with its answer and, if it is wrong,
+    the fix. Checks only read: they start, change and cost nothing. Checks that you lack permission
+    for are skipped. Without a job.yaml the smallest job is assumed.
     """
     from cloudtrain.submission import checkup_targets as api
 
-    found: list[Check] = []
+    all_checks: list[Check] = []
     shown: list[dict[str, Any]] = []
     for section in api.doctor(provider, job, overrides, data_dir=folder):
         checks = list(section.checks) if as_json else list(_printed(section))
-        found += checks
+        all_checks += checks
         shown += [{"where": section.title, **check.to_json()} for check in checks]
-    code = api.exit_code(found)
+    code = api.exit_code(all_checks)
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:
-        print_prose(_summary(found))
+        print_prose(_summary(all_checks))
     return code
 
 
 def _printed(section: Section) -> Iterator[Check]:
-    """The checks of a section, each printed as soon as it is answered."""
+    """Yield the checks of a section, and print each as soon as it is answered."""
     print_output(section.title)
     for check in section.checks:
         print_prose(_row(check))
@@ -105,7 +104,7 @@ def _row(check: Check) -> str:
 def _summary(checks: list[Check]) -> str:
     wrong = [check.name for check in checks if check.is_wrong]
     unseen = sum(check.verdict == "not allowed to look" for check in checks)
-    asked = sum(check.verdict != "not applicable" for check in checks) - unseen
+    answered = sum(check.verdict != "not applicable" for check in checks) - unseen
     end = f"; {unseen} that you are not allowed to look at" if unseen else ""
-    told = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
-    return f"{count(asked, 'check')}, {told}{end}"
+    verdict = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
+    return f"{count(answered, 'check')}, {verdict}{end}"

@@ -1,6 +1,4 @@
-"""The command `drill`: rehearses what will happen to a job when something fails, before it is paid
-for.
-"""
+"""The command `drill`: rehearses failures of a job before it is paid for."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ Examples:
     "--as",
     "as_",
     metavar="NAME",
-    help="Under the rules of that cloud: aws, azure or plain (default).",
+    help="Apply the rules of a cloud: aws, azure or plain (default).",
 )
 @job_argument
 @set_option
@@ -54,12 +52,12 @@ Examples:
     "--timeout",
     default="10 min",
     metavar="T",
-    help="The most that the undisturbed job may take (default: 10 min).",
+    help="Maximum time of the undisturbed job (default: 10 min).",
 )
 @click.option(
     "--keep",
     is_flag=True,
-    help="Keep all runs to look at, also those that ended with the same parameters.",
+    help="Keep all runs, even if they ended with the same parameters.",
 )
 @json_option
 @data_dir
@@ -74,14 +72,12 @@ def drill_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Rehearse what will happen to JOB (default: job.yaml) when something fails, before it is paid
-    for.
+    """Rehearse failures of JOB (default: job.yaml) on this machine, before it is paid for.
 
-    On this machine, and only here: the job runs once undisturbed; then once or twice for each
-    drill, in which a rank is killed, a node lost, the job stopped, the disk full, the newest
-    checkpoint torn, or a loader stalls. At the end a scorecard tells which of that the job survives
-    with the same parameters, how many steps were lost, and what to change. Exit code 0: it recovers
-    from all of it, or fails by name.
+    The job runs once undisturbed, then once or twice for each drill: a rank is killed, a node lost,
+    the job stopped, the disk full, the newest checkpoint torn, or a loader stalls. A scorecard
+    shows which of them the job survives with the same parameters, how many steps were lost, and
+    what to change. Exit code 0: it recovers from all of them, or fails with a clear error.
     """
     from cloudtrain.providers.local.lifeline import runs_end_with_this_process
     from cloudtrain.submission.drills.drill import Drill, DrillOptions
@@ -119,21 +115,21 @@ def drill_command(
 
 
 def _scenarios(only: str | None) -> Sequence[Scenario]:
-    """The drills that are meant, in our order. UsageError for a name that is none."""
+    """Return the named drills in our order. Raise UsageError for an unknown name."""
     from cloudtrain.submission.drills.scenario import NAMES, SCENARIOS
 
     if only is None:
         return SCENARIOS
-    wanted = [name.strip() for name in only.split(",") if name.strip()]
-    for name in wanted:
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
         if name not in NAMES:
             raise UsageError(
                 f"--only: there is no drill {name!r}{did_you_mean(name, NAMES)}",
                 hint=", ".join(NAMES),
             )
-    if not wanted:
+    if not names:
         raise UsageError("--only names no drill", hint=", ".join(NAMES))
-    return [scenario for scenario in SCENARIOS if scenario.name in wanted]
+    return [scenario for scenario in SCENARIOS if scenario.name in names]
 
 
 def _seconds(timeout: str) -> float:
@@ -144,7 +140,7 @@ def _seconds(timeout: str) -> float:
 
 
 def _load(source: Path, options: dict[str, Any]) -> Job:
-    """The job, with checkpoints on this machine: those of a drill belong into no bucket."""
+    """Load the job with local checkpoints: a drill writes into no bucket."""
     loaded = load_job(source, options)
     if loaded.spec.checkpoints.uri is None:
         return loaded
@@ -154,7 +150,7 @@ def _load(source: Path, options: dict[str, Any]) -> Job:
 
 
 def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
-    """The plan of the undisturbed run, in the data folder of the drills of this job."""
+    """Plan the undisturbed run, in the data folder of this job's drills."""
     import sys
 
     from cloudtrain.settings import load_settings
@@ -182,7 +178,7 @@ def _show_plan(plan: Plan, scenarios: Sequence[Scenario]) -> None:
 
 
 def _report(card: Scorecard, *, keep: bool, as_json: bool) -> None:
-    """Keep the scorecard, remove the runs of which nothing is to be learnt, and show it."""
+    """Store the scorecard, remove runs that show nothing new, and print it."""
     from cloudtrain.cli.drill_view import scorecard_lines
     from cloudtrain.submission.drills.workplace import remove_runs, write_scorecard
 
@@ -197,7 +193,7 @@ def _report(card: Scorecard, *, keep: bool, as_json: bool) -> None:
 
 
 def _interrupted(drill: Drill, *, keep: bool, as_json: bool) -> None:
-    """After Ctrl-C: the run that went on has been ended; show what is known."""
+    """Report what is known after Ctrl-C has ended the current run."""
     print_message("\ninterrupted; what was running has been ended")
     if drill.finished is not None:
         _report(drill.scorecard(interrupted=True), keep=keep, as_json=as_json)
@@ -205,7 +201,7 @@ def _interrupted(drill: Drill, *, keep: bool, as_json: bool) -> None:
 
 
 def _reference_failed(drill: Drill, error: JobFailed) -> None:
-    """The job fails undisturbed: say why, as `diagnose` does, and nothing else."""
+    """Raise the failure of the undisturbed job, explained as `diagnose` does."""
     from cloudtrain.cli.diagnose import diagnose_failed, diagnosis_rows
     from cloudtrain.cli.drill_view import look_at
 

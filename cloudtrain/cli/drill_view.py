@@ -1,4 +1,4 @@
-"""Shows drills: what will be done to a job, and the scorecard."""
+"""Views of drills: the plan, and the scorecard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDENT = 11
 
 
 def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
-    """What will be done, and how long it takes."""
+    """Yield what the drills do, and how long they take."""
     least = 1 + len(scenarios)
     most = 1 + 2 * len(scenarios)
     yield f"drill of {plan.spec.name}: {headline(plan)}; nothing is sent anywhere, nothing is paid"
@@ -40,7 +40,7 @@ def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
 
 
 def scorecard_lines(card: Scorecard) -> Iterator[str]:
-    """The scorecard as a table, and below it what each drill has shown, and what to change."""
+    """Yield the scorecard as a table, then the details of each drill and what to change."""
     history = card.reference.history
     compared = card.reference.trained.by
     steps = "" if history.last_step is None else f", {history.last_step:g} steps"
@@ -61,39 +61,39 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     for text in card.remarks:
         yield f"note: {text}"
     if card.interrupted:
-        left = ",".join(name for name in card.left)
-        yield f"note: interrupted{f'; what was not done: --only {left}' if left else ''}"
+        missing = ",".join(name for name in card.left)
+        yield f"note: interrupted{f'; what was not done: --only {missing}' if missing else ''}"
 
 
 def look_at(folder: str, *words: str) -> str:
-    """The command that looks at a run of a drill."""
+    """Return the command that looks at a run of a drill."""
     return command("--data-dir", folder, *words)
 
 
 def _row(result: DrillResult) -> tuple[str, ...]:
-    found = result.finding
-    lost = "-" if found.steps_lost is None else f"{found.steps_lost:g}"
+    finding = result.finding
+    lost = "-" if finding.steps_lost is None else f"{finding.steps_lost:g}"
     return (
         result.scenario.name,
-        found.verdict.value,
+        finding.verdict.value,
         lost,
         format_duration(result.seconds) if result.runs else "-",
     )
 
 
 def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
-    found = result.finding
+    finding = result.finding
     rows = []
-    rows.append(("why" if found.verdict is Verdict.SKIPPED else "done", result.injected))
-    if found.seen:
+    rows.append(("why" if finding.verdict is Verdict.SKIPPED else "done", result.injected))
+    if finding.seen:
         after = "" if result.noticed_seconds is None else f" (after {result.noticed_seconds:.1f} s)"
-        rows.append(("told", found.seen + after))
-    if found.seen and result.remedy:
+        rows.append(("told", finding.seen + after))
+    if finding.seen and result.remedy:
         rows.append(("remedy", result.remedy))
-    if result.runs and found.verdict is not Verdict.NOT_INJECTED:
-        rows.append(("then", _then(result)))
+    if result.runs and finding.verdict is not Verdict.NOT_INJECTED:
+        rows.append(("then", _outcome(result)))
     rows += [("change", text) for text in result.advice]
-    if result.runs and found.verdict is not Verdict.SAME:
+    if result.runs and finding.verdict is not Verdict.SAME:
         last = result.runs[-1]
         rows.append(
             (
@@ -110,8 +110,8 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
         yield f"  {name:<{_INDENT - 2}}{one_line(text)}"
 
 
-def _then(result: DrillResult) -> str:
-    """What became of the runs: restarts, and the rerun."""
+def _outcome(result: DrillResult) -> str:
+    """Describe the end of the runs: restarts, and the rerun."""
     first = result.runs[0]
     last = result.runs[-1]
     if first.overdue:
@@ -121,12 +121,12 @@ def _then(result: DrillResult) -> str:
         parts.append(f"{count(first.state.restarts, 'restart')} in place")
     if first.state.state != "succeeded":
         seconds = first.history.stopping_seconds
-        within = (
+        duration = (
             f" within {seconds:.1f} s"
             if seconds is not None and first.state.state == "stopped"
             else ""
         )
-        parts.append(f"the run {first.state.state}{within}")
+        parts.append(f"the run {first.state.state}{duration}")
     if result.finding.rerun:
         parts.append(f"its rerun {last.state.state}")
     elif first.state.state == "succeeded":

@@ -1,8 +1,6 @@
-"""An error as a terminal shows it: what is wrong, the line that says so with a mark below it, and
-what to do.
+"""Errors on a terminal: what is wrong, the marked line of the file, and what to do.
 
-Elsewhere an error stays one line, `job.yaml:7:3: resources.gpu: …`, which editors and other tools
-read.
+Elsewhere an error is one line, `job.yaml:7:3: resources.gpu: …`, for editors and other tools.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ MIN_WIDTH = 40
 
 
 def error_lines(error: CloudtrainError, width: int) -> list[str]:
-    """The lines of an error on a terminal of so many columns, in our colours."""
+    """Return the lines of an error on a terminal of this width, with colours."""
     issues: Sequence[Issue] = getattr(error, "issues", ())
     width = max(MIN_WIDTH, width)
     if not issues:
@@ -34,7 +32,7 @@ def error_lines(error: CloudtrainError, width: int) -> list[str]:
 
 
 def note_lines(text: str, width: int) -> list[str]:
-    """A note below an error."""
+    """Return the lines of a note below an error."""
     return _labelled("note:", text, max(MIN_WIDTH, width))
 
 
@@ -54,8 +52,9 @@ def _hint(hint: str | None, width: int) -> list[str]:
 
 
 def _labelled(word: str, text: str, width: int) -> list[str]:
-    """A text behind a word of ours, wrapped at words; what is too long for a line, such as a path,
-    stays whole.
+    """Wrap a text at words behind its label.
+
+    A word that is too long for a line, such as a path, stays whole.
     """
     lines = []
     for number, paragraph in enumerate(printable(text).splitlines() or [""]):
@@ -72,9 +71,7 @@ def _labelled(word: str, text: str, width: int) -> list[str]:
 
 
 def _source(origin: str, width: int) -> list[str]:
-    """The line of a file that an origin names, and a mark below what is meant; nothing where there
-    is no such line.
-    """
+    """Return the line of the file and a mark below the error; nothing if it cannot be read."""
     place = _PLACE.fullmatch(origin)
     text = _line_of(place["file"], int(place["line"])) if place else None
     if place is None or text is None:
@@ -94,7 +91,7 @@ def _source(origin: str, width: int) -> list[str]:
 
 
 def _line_of(file: str, number: int) -> str | None:
-    """One line of a text file; None where there is no such file or line."""
+    """Return a line of a text file; None if the file or the line is missing."""
     if not os.path.isfile(file):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         return None
     try:
@@ -109,5 +106,5 @@ def _line_of(file: str, number: int) -> str | None:
 
 
 def _columns(text: str) -> int:
-    """How many columns a text takes on a terminal: ideographs take two."""
+    """Return the width of a text on a terminal; ideographs take two columns."""
     return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)

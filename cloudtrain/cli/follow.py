@@ -1,4 +1,4 @@
-"""Following a run: one progress line that redraws itself on a terminal, plain lines elsewhere."""
+"""Following a run: a live progress line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -34,16 +34,13 @@ from cloudtrain_launcher.events import (
 )
 
 PROGRESS_SECONDS = 30.0
-"""Without a terminal, a line of progress is shown this long after the last line with numbers, by
-the job's clock.
-"""
+"""Minimum time between lines of progress without a terminal, by the job's clock."""
 
 MAX_BURST = 20
-"""So many lines with metrics are shown at once, and after them one a second; `logs` has them all.
-"""
+"""Maximum lines of metrics at once; then one per second. `logs` has all of them."""
 
 ACTIVITY_SECONDS = 20.0
-"""Without a terminal, what a run does besides training is told when it has taken this long."""
+"""Minimum time of an activity besides training that is reported without a terminal."""
 
 
 def follow(
@@ -54,12 +51,11 @@ def follow(
     output: bool = True,
     on: str = "",
 ) -> RunState:
-    """Show a run until it has ended, and return its state. Ctrl-C exits with 130 and leaves the run
-    going on.
+    """Show a run until it has ended, and return its state.
 
-    `tail`: of what is there already show only the last so many lines. `output`: whether to show
-    what the job prints, not only its metrics. `on`: what is said after Ctrl-C in place of the ways
-    to go on. TimeoutError after `timeout` seconds.
+    Ctrl-C exits with 130; the run continues. `tail`: show only the last stored lines.
+    `output`: show what the job prints, not only its metrics. `on`: the message after Ctrl-C instead
+    of the commands to continue. Raise TimeoutError after `timeout` seconds.
     """
     view = View(run, output=output)
     try:
@@ -93,17 +89,15 @@ def _goes_on(run: Run, error: CloudtrainError) -> str:
 
 
 class ProgressDisplay:
-    """The progress line at the bottom of a terminal's standard error; nothing where that is no
-    terminal.
-    """
+    """The progress line at the bottom of a terminal; nothing if stderr is not one."""
 
-    def __init__(self, clock: Callable[[], float] = time.time, *, wanted: bool = True) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, *, enabled: bool = True) -> None:
         self.clock = clock
-        self.live = wanted and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = enabled and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._drawn = ""
 
     def draw(self, state: RunState) -> None:
-        """Show how the run stands, below what was printed."""
+        """Show the state of the run below the printed lines."""
         if not self.live or state.has_ended:
             return
         width = shutil.get_terminal_size().columns
@@ -113,16 +107,14 @@ class ProgressDisplay:
             self._drawn = text
 
     def clear(self) -> None:
-        """Take the line away, so that something can be printed."""
+        """Remove the line, so that other text can be printed."""
         if self._drawn:
             redraw("")
             self._drawn = ""
 
 
 class View:
-    """What is on the screen while a run goes on: the lines of rank 0, and how many there are of
-    other ranks.
-    """
+    """The screen of a run: the lines of rank 0, and a count of lines of other ranks."""
 
     def __init__(
         self, run: Run, *, output: bool = True, clock: Callable[[], float] = time.time
@@ -137,11 +129,11 @@ class View:
         self.attempt = 0
         self.last_error = ""
         self._numbers_at = 0.0
-        """The time of the last line with numbers that was shown, or of the first one."""
+        """Time of the last shown line with numbers, or of the first one."""
         self._metrics_at = 0.0
-        """The time of the last line with metrics, shown or not."""
+        """Time of the last line of metrics, shown or not."""
         self._allowance: float = MAX_BURST
-        """How many lines with metrics may be shown now."""
+        """Number of lines of metrics that may be shown at once."""
         self._activity: Activity | None = None
         self._forecast_told = False
         self._terms: Terms | None = None
@@ -151,7 +143,7 @@ class View:
         if update.last_error != self.last_error:
             self.last_error = update.last_error
             if self.last_error:
-                self._line(f"{self.last_error}; the job goes on, asking again")
+                self._line(f"{self.last_error}; the job still runs, asking again")
         limits = list[str]()
         for event in update.events:
             match event:
@@ -179,18 +171,18 @@ class View:
         self.display.draw(update.state)
 
     def finish(self) -> None:
-        """Take the progress line away, and say how many lines of other ranks there are."""
+        """Remove the progress line, and print the number of lines of other ranks."""
         self.clear()
         if self.other_lines and self.output:
             lines = "1 more line" if self.other_lines == 1 else f"{self.other_lines} more lines"
             print_message(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
     def clear(self) -> None:
-        """Take the progress line away."""
+        """Remove the progress line."""
         self.display.clear()
 
     def _restarted(self, event: Restarted) -> None:
-        """Shown once per attempt, by the node that knows the reason, though every node reports it."""
+        """Show a restart once, though every node reports it: by the node that has the reason."""
         self.error_time = 0.0
         self.failed_ranks.clear()
         if event.attempt > self.attempt and event.why != RESTART_ELSEWHERE:
@@ -213,9 +205,7 @@ class View:
             self.other_lines += 1
 
     def _numbers(self, line: LogLine) -> None:
-        """Metrics, unless there are too many of them; progress only where there is no progress
-        line, and seldom.
-        """
+        """Show metrics at a limited rate, and progress only without a progress line."""
         since = max(0.0, line.time - self._numbers_at) if self._numbers_at else 0.0
         if line.kind == "progress":
             self._numbers_at = self._numbers_at or line.time
@@ -232,7 +222,7 @@ class View:
         self._line(line.text)
 
     def _tell_activity(self, state: RunState) -> None:
-        """Without a terminal: what takes its time is told, once."""
+        """Report a slow activity once, without a terminal."""
         doing = state.activity
         if doing is None or doing == self._activity or self.display.live or state.has_ended:
             return
@@ -241,14 +231,14 @@ class View:
             self._line(activity_text(state, self.clock()))
 
     def _tell_forecast(self, state: RunState) -> None:
-        """Once, after the first minute of training."""
+        """Show the forecast once, after the first minute of training."""
         begun = state.laps.first
         if self._forecast_told or not begun or state.laps.time - begun < TOLD_FROM_SECONDS:
             return
         self._terms = self._terms or terms_of(self.run.folder)
-        if found := forecast(state, self._terms, now=self.clock()):
+        if prediction := forecast(state, self._terms, now=self.clock()):
             self._forecast_told = True
-            self._line(f"forecast: {shown(found)}")
+            self._line(f"forecast: {shown(prediction)}")
 
     def _line(self, text: str) -> None:
         self.clear()

@@ -1,4 +1,4 @@
-"""What `cloudtrain check --forecast` says, in a few lines."""
+"""The output of `cloudtrain check --forecast`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ MAX_SECONDS = 3600
 
 
 class Seconds(click.ParamType[int]):
-    """The value of `--forecast`, which may be left out: what follows it may then be taken for the
-    value.
-    """
+    """The optional value of `--forecast`; click may take the next word for it."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Whole seconds."""
+        """Return whole seconds."""
         try:
             seconds = int(value)
         except ValueError:
@@ -36,8 +34,9 @@ class Seconds(click.ParamType[int]):
 
 
 def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
-    """Run the first steps here, with a line of progress on a terminal. Ctrl-C ends them, and exits
-    with 130.
+    """Run the first steps here, with a progress line.
+
+    Ctrl-C ends them, and exits with 130.
     """
     from cloudtrain.cli.follow import ProgressDisplay
     from cloudtrain.cli.output import print_message
@@ -59,27 +58,27 @@ def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
         display.clear()
 
 
-def forecast_lines(found: FirstSteps) -> list[str]:
-    """The time of the whole job here, and what its limits mean elsewhere."""
+def forecast_lines(first_steps: FirstSteps) -> list[str]:
+    """Return the time of the whole job here, and what its limits mean elsewhere."""
     from cloudtrain.runs.forecast_words import limit_warning, shown
     from cloudtrain.units import format_duration
 
-    if found.measured is not None:
+    if first_steps.measured is not None:
         lines = [
-            f"forecast: none is needed: the whole job took {format_duration(found.measured)} here"
+            f"forecast: none is needed: the whole job took {format_duration(first_steps.measured)} here"
         ]
-    elif found.forecast is None:
-        lines = [f"forecast: none: {found.reason}"]
+    elif first_steps.forecast is None:
+        lines = [f"forecast: none: {first_steps.reason}"]
     else:
-        seen = f"by {found.forecast.seen_steps} of {found.forecast.steps} steps"
-        where = "this machine's CPU" if found.on_cpu else "this machine"
-        lines = [f"forecast: on {where} {shown(found.forecast)}; {seen}"]
-        if warning := limit_warning(found.forecast):
+        basis = f"by {first_steps.forecast.seen_steps} of {first_steps.forecast.steps} steps"
+        where = "this machine's CPU" if first_steps.on_cpu else "this machine"
+        lines = [f"forecast: on {where} {shown(first_steps.forecast)}; {basis}"]
+        if warning := limit_warning(first_steps.forecast):
             lines.append(f"  {warning}")
-    return lines + (_there(found.there) if found.there else [])
+    return lines + (_speedup_lines(first_steps.there) if first_steps.there else [])
 
 
-def _there(there: There) -> list[str]:
+def _speedup_lines(there: There) -> list[str]:
     from cloudtrain.units import format_duration
 
     price = (

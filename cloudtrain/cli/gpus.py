@@ -1,6 +1,4 @@
-"""The command `cloudtrain gpus`: machines with GPUs of both clouds, what they cost, and the clouds'
-price lists.
-"""
+"""The command `gpus`: machines with GPUs of both clouds, and their prices."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ SPOT_NOTE = (
 Examples:
   cloudtrain gpus A100:8                   machines with 8 A100, the cheapest first
   cloudtrain gpus --min-memory 40 --max-price 5
-  cloudtrain gpus H100 --region all        in every region of which a price is known
+  cloudtrain gpus H100 --region all        in every region with a known price
   cloudtrain gpus --refresh --region eu-west-1""",
 )
 @click.argument("gpu", metavar="[GPU[:COUNT]]", default="")
@@ -48,19 +46,21 @@ Examples:
     shell_complete=complete_providers,
     help="Only aws, or azure.",
 )
-@click.option("--region", metavar="REGION", default="", help="Prices of that region, or of all.")
-@click.option("--min-memory", metavar="SIZE", help="Memory of one GPU, in GB: 40, or 80 GiB.")
+@click.option("--region", metavar="REGION", default="", help="Prices of this region, or of all.")
+@click.option(
+    "--min-memory", metavar="SIZE", help="Minimum memory of one GPU, in GB: 40, or 80 GiB."
+)
 @click.option(
     "--max-price",
     metavar="USD",
-    help="US dollars per hour of one machine; unknown prices do not pass.",
+    help="Maximum US dollars per hour of one machine; excludes unknown prices.",
 )
 @click.option(
     "--sort",
     type=click.Choice(ORDERS),
     default="price",
     show_default=True,
-    help="What comes first.",
+    help="Order of the machines.",
 )
 @click.option(
     "--refresh", is_flag=True, help="Read the clouds' public price lists first; needs no login."
@@ -78,12 +78,11 @@ def gpus_command(
     as_json: bool,
     **where: str,
 ) -> None:
-    """Show machines with GPUs of both clouds, by tables on this machine: GPU, memory, network,
-    price and its age.
+    """Show machines with GPUs of both clouds, and their prices.
 
-    A price is that of the region of your settings where it is known, else of the region that the
-    table names. Plans use the same tables; your own (setting `prices`) wins, then what --refresh
-    has read.
+    The tables on this machine have GPU, memory, network, price and its age. A price is for the
+    region of your settings if it is known, else for the region in the table. Plans use the same
+    tables: your own (setting `prices`) first, then prices that --refresh has read.
     """
     name, gpus = _gpu_and_count(gpu)
     filters = Filters(
@@ -99,20 +98,20 @@ def gpus_command(
     )
     offers = machine_offers(settings, filters, sort)
     if as_json:
-        print_json({"machines": [each.to_json() for each in offers], **_refreshed_json(read)})
+        print_json({"machines": [offer.to_json() for offer in offers], **_refreshed_json(read)})
         return
-    for each in read:
-        print_message(_told(each))
+    for refreshed in read:
+        print_message(_refreshed_text(refreshed))
     if not offers:
         print_message(_none_passed(settings, filters))
         return
     print_output(offers_table(offers, time.time()))
-    if any(each.spot_usd_per_hour for each in offers):
+    if any(offer.spot_usd_per_hour for offer in offers):
         print_message(SPOT_NOTE)
 
 
 def _none_passed(settings: Settings, filters: Filters) -> str:
-    """That no machine is left; for each filter, what would be found without it."""
+    """Say that no machine passes, and what each filter leaves out."""
     fewer = {
         f"a count other than {filters.gpus}": replace(filters, gpus=None),
         "no --min-memory": replace(filters, min_memory_bytes=None),
@@ -120,9 +119,9 @@ def _none_passed(settings: Settings, filters: Filters) -> str:
         "no --provider": replace(filters, provider=""),
     }
     lines = [
-        f"  with {change}: {count(len(found), 'machine')}, first {_name_and_price(found[0])}"
+        f"  with {change}: {count(len(offers), 'machine')}, first {_name_and_price(offers[0])}"
         for change, without in fewer.items()
-        if without != filters and (found := machine_offers(settings, without))
+        if without != filters and (offers := machine_offers(settings, without))
     ]
     return "\n".join(["no machine passes all of these filters", *lines])
 
@@ -133,7 +132,7 @@ def _name_and_price(offer: MachineOffer) -> str:
 
 
 def _gpu_and_count(text: str) -> tuple[str, int | None]:
-    """`A100:8` as its two parts. UsageError for a count that is none."""
+    """Split `A100:8`. Raise UsageError for an invalid count."""
     name, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"[1-9]\d{0,3}", number):
         raise UsageError(f"{text!r}: {number!r} is no count of GPUs", hint="such as A100:8")
@@ -141,7 +140,7 @@ def _gpu_and_count(text: str) -> tuple[str, int | None]:
 
 
 def _amount(text: str | None, option: str, parse: Any, unit: str) -> float | None:
-    """A quantity, of which the unit may be left out. UsageError names the option."""
+    """Parse a quantity whose unit is optional. UsageError names the option."""
     if text is None:
         return None
     try:
@@ -152,7 +151,7 @@ def _amount(text: str | None, option: str, parse: Any, unit: str) -> float | Non
         raise UsageError(f"{option}: {error}") from None
 
 
-def _told(read: Refreshed) -> str:
+def _refreshed_text(read: Refreshed) -> str:
     where = read.regions[0] if len(read.regions) == 1 else count(len(read.regions), "region")
     odd = (
         f"; {count(read.left_out, 'machine')} without a usable price left out"
@@ -165,13 +164,13 @@ def _told(read: Refreshed) -> str:
 def _refreshed_json(read: list[Refreshed]) -> dict[str, Any]:
     if not read:
         return {}
-    found = [
+    rows = [
         {
-            "provider": each.provider,
-            "regions": list(each.regions),
-            "prices": each.prices,
-            "left_out": each.left_out,
+            "provider": provider.provider,
+            "regions": list(provider.regions),
+            "prices": provider.prices,
+            "left_out": provider.left_out,
         }
-        for each in read
+        for provider in read
     ]
-    return {"refreshed": found}
+    return {"refreshed": rows}

@@ -1,6 +1,4 @@
-"""The commands `cloudtrain image`: build an image on this machine, push it to a registry, remove
-old ones.
-"""
+"""The commands `image`: build an image, push it to a registry, and remove old ones."""
 
 from __future__ import annotations
 
@@ -28,27 +26,27 @@ _RESERVED_OPTIONS = (
     "--tag",
     "--target",
 )
-_what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
+_image_argument = click.argument("source", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
 _arguments = click.option(
     "--arg",
     "args",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument of the build, after those of the settings.",
+    help="A build argument; it overrides the settings.",
 )
 _platform = click.option(
     "--platform",
     metavar="OS/ARCH",
-    help="For which machines [build: this one's; push: linux/amd64].",
+    help="Platform of the image [build: this machine's; push: linux/amd64].",
 )
 _options = click.argument("options", nargs=-1, metavar="[-- OPTIONS OF DOCKER BUILD]")
 
 
 @click.group("image")
 def image_command() -> None:
-    """Build the image that jobs run in, and push it to where a cloud pulls from.
+    """Build the image that jobs run in, and push it to a cloud's registry.
 
-    A submit does both by itself where `image:` asks for it and the image is new.
+    A submit does both if `image:` asks for it and the image is new.
     """
 
 
@@ -61,7 +59,7 @@ Examples:
   cloudtrain image build docker/Dockerfile     your own; the build sees its folder
   cloudtrain image build cpu -- --no-cache --pull""",
 )
-@_what
+@_image_argument
 @_options
 @_arguments
 @click.option(
@@ -70,17 +68,18 @@ Examples:
 @_platform
 @json_option
 def build_command(
-    what: str, options: tuple[str, ...], args: tuple[str, ...], tags: tuple[str, ...], platform: str | None,
+    source: str, options: tuple[str, ...], args: tuple[str, ...], tags: tuple[str, ...], platform: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Build our own image, for GPUs (cuda) or for CPUs (cpu), or that of a DOCKERFILE; prints its
-    name.
+    """Build an image, and print its name.
+
+    Our own image is for GPUs (cuda) or for CPUs (cpu); a DOCKERFILE builds yours.
     """
     from cloudtrain.planning.recipe import LOCAL
     from cloudtrain.submission.build import build
 
-    what, options = _split(what, options)
-    recipe = _recipe(what, args, platform or "")
+    source, options = _split(source, options)
+    recipe = _recipe(source, args, platform or "")
     names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
     name = build(recipe, names=names, options=options)
     if as_json:
@@ -89,10 +88,10 @@ def build_command(
     print_output(name)
     if len(names):
         print_message(f"  also called {', '.join(names)}")
-    same = [word for arg in args for word in ("--arg", arg)] + (
+    flags = [word for arg in args for word in ("--arg", arg)] + (
         ["--platform", platform] if platform else []
     )
-    print_message(f"  push   {command('image', 'push', what, *same, '--to', 'REPOSITORY')}")
+    print_message(f"  push   {command('image', 'push', source, *flags, '--to', 'REPOSITORY')}")
 
 
 @image_command.command(
@@ -103,43 +102,42 @@ Examples:
   cloudtrain image push cpu --to 127.0.0.1:5000/train         to any registry
   cloudtrain image push --provider aws --again -- --pull      built again on today's base image""",
 )
-@_what
+@_image_argument
 @_options
 @_arguments
 @click.option(
     "--to",
     "repository",
     metavar="REPOSITORY",
-    help="Where to, without a tag; default: the provider's.",
+    help="Repository, without a tag (default: the provider's).",
 )
-@click.option("--tag", metavar="TAG", help="The tag there; default: one made from its content.")
-@click.option("--again", is_flag=True, help="Build and push also if that tag is there already.")
+@click.option("--tag", metavar="TAG", help="Tag (default: made from the content).")
+@click.option("--again", is_flag=True, help="Build and push even if the tag exists.")
 @_platform
 @click.option(
-    "--provider", metavar="NAME", help="Whose repository, as the settings say: aws or azure."
+    "--provider", metavar="NAME", help="Use the repository of the settings: aws or azure."
 )
 @json_option
 def push_command(
-    what: str, options: tuple[str, ...], args: tuple[str, ...], repository: str | None, tag: str | None, again: bool,
+    source: str, options: tuple[str, ...], args: tuple[str, ...], repository: str | None, tag: str | None, again: bool,
     platform: str | None, provider: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Push an image to a registry, built first if it is new; prints its address by digest, for
-    `image:`.
+    """Push an image to a registry, and print its address for `image:`.
 
-    To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login`
-    has.
+    A new image is built first. For ECR and ACR it logs in with your credentials; for other
+    registries log in with `docker login`.
     """
     from cloudtrain.planning.reference import without_tag
     from cloudtrain.planning.selection import CLOUD_PLATFORM
     from cloudtrain.submission.images import ensure_pushed
 
-    what, options = _split(what, options)
+    source, options = _split(source, options)
     where = repository or _repository(provider)
     if without_tag(where) != where:
         raise UsageError(
             f"{where} ends in a tag or a digest", hint=f"--to {without_tag(where)} --tag TAG"
         )
-    recipe = _recipe(what, args, platform or CLOUD_PLATFORM)
+    recipe = _recipe(source, args, platform or CLOUD_PLATFORM)
     bar = progress_bar("pushing image", bytes_=True)
     again |= tag not in (None, recipe.tag)  # only our own tags are made from the content
     address = ensure_pushed(
@@ -167,16 +165,14 @@ Examples:
     default="7 d",
     metavar="TIME",
     show_default=True,
-    help="Since it was built.",
+    help="Minimum age.",
 )
 @click.option("--dry-run", is_flag=True, help="Remove nothing.")
 @json_option
 def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
-    """Remove images that cloudtrain has built on this machine and no container uses; prints their
-    names.
+    """Remove images that cloudtrain built and no container uses; print their names.
 
-    A name that you gave one (--tag) stays, and so does its image. What a job needs again is built
-    again.
+    Images with a name that you gave (--tag) stay. A later job builds what it needs again.
     """
     from cloudtrain.submission.build import prune
     from cloudtrain.units import format_size, parse_duration
@@ -187,26 +183,26 @@ def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
         raise UsageError(f"--older-than {age}: {error}") from None
     removed = prune(seconds, dry_run=dry_run)
     if as_json:
-        print_json([{"image": each.name, "bytes": each.size} for each in removed])
+        print_json([{"image": image.name, "bytes": image.size} for image in removed])
         return
-    for each in removed:
-        print_output(each.name)
+    for image in removed:
+        print_output(image.name)
     verb = "would be" if dry_run else "are"
-    total = sum({each.id: each.size for each in removed if each.goes}.values())
+    total = sum({image.id: image.size for image in removed if image.goes}.values())
     print_message(
         f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (shared layers"
         " are kept)"
     )
 
 
-def _split(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """What to build, and the options of `docker build`. UsageError for an option that would make
-    another image.
+def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the source of the image, and the options of `docker build`.
 
-    click takes the first word after `--` for the argument `what` if that is not given.
+    click takes the first word after `--` as the source if it is missing. Raise UsageError for an
+    option that would make another image.
     """
-    if what.startswith("-"):
-        what, options = "cuda", (what, *options)
+    if source.startswith("-"):
+        source, options = "cuda", (source, *options)
     wrong = [
         word
         for word in options
@@ -218,10 +214,10 @@ def _split(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
             " context, no output"
         )
         raise UsageError(f"{wrong[0]} among docker's options", hint=hint)
-    return what, options
+    return source, options
 
 
-def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
+def _recipe(source: str, args: tuple[str, ...], platform: str) -> Recipe:
     from cloudtrain.planning.recipe import KINDS, our_recipe, recipe_of
     from cloudtrain.settings import load_settings
 
@@ -229,17 +225,17 @@ def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
     if wrong:
         raise UsageError(f"--arg {wrong[0]}: expected NAME=VALUE")
     settings = load_settings(Path.cwd())
-    if what in KINDS:
-        return our_recipe(what, (*(settings.get("image.args") or ()), *args), platform)
-    dockerfile = Path(what).absolute()
+    if source in KINDS:
+        return our_recipe(source, (*(settings.get("image.args") or ()), *args), platform)
+    dockerfile = Path(source).absolute()
     if not dockerfile.is_file():
         hint = f"{' or '.join(KINDS)} for our own image, or the path of a Dockerfile"
-        raise UsageError(f"there is no file {what}", hint=hint)
+        raise UsageError(f"there is no file {source}", hint=hint)
     return recipe_of(dockerfile, (*(settings.get("image.build_args") or ()), *args), platform)
 
 
 def _repository(provider: str | None) -> str:
-    """The repository that the settings have for a provider. UsageError if they have none."""
+    """Return the repository of a provider's settings. Raise UsageError if it is not set."""
     from cloudtrain.providers import get_provider
     from cloudtrain.settings import load_settings
 

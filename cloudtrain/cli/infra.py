@@ -1,6 +1,4 @@
-"""The commands `cloudtrain infra`: the template of what an account needs, and its outputs as
-settings.
-"""
+"""The commands `infra`: the template of an account, and its outputs as settings."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def settings_command(
 ) -> None:
     """Read the outputs of a deployed template and write them to ./cloudtrain.toml.
 
-    Show the changes first, and ask. Other lines of the file stay as they are.
+    Show the changes first, and ask. Other lines of the file stay unchanged.
     """
     deployment = _infrastructure(provider, name, region).deployment()
     if as_json:

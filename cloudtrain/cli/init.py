@@ -1,6 +1,4 @@
-"""The command init: writes a commented starter, or the job.yaml that says what `submit train.py`
-and its flags say.
-"""
+"""The command `init`: writes a starter job.yaml, or one that equals `submit train.py` and flags."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from cloudtrain.spec.sources import FILE, is_program, job_folder
 from cloudtrain.spec.written_arguments import written_arguments
 
 SCHEMA_FILE = "job.schema.json"
-"""Which the first line of the starter names, for editors."""
+"""Schema that the first line of the starter names, for editors."""
 
 
 @click.command(
@@ -34,12 +32,12 @@ SCHEMA_FILE = "job.schema.json"
 @resource_options
 @json_option
 def init_command(folder: Path, as_json: bool, **options: Any) -> None:
-    """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is
-    overwritten.
+    """Write a commented starter job.yaml, and a train.py, into DIR (default: here).
 
-    Beside them it puts job.schema.json, from which editors complete and check job.yaml.
+    Existing files are not overwritten. The job.schema.json beside them lets editors complete and
+    check job.yaml.
 
-    Of a SCRIPT: the job.yaml that says what `submit SCRIPT` with the same flags and arguments does.
+    For a SCRIPT: write the job.yaml that equals `submit SCRIPT` with the same flags and arguments.
     """
     resources = resources_of(options)
     arguments = program_arguments()
@@ -67,7 +65,7 @@ def init_command(folder: Path, as_json: bool, **options: Any) -> None:
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Write the files, all of them or none; returns their paths."""
+    """Write all of the files or none, and return their paths."""
     paths = [str(folder / name) for name in texts]
     taken = [path for path in paths if os.path.exists(path)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
     if taken:
@@ -83,8 +81,9 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
 
 
 def job_text(resources: Mapping[str, str], arguments: Sequence[str], script: str = "") -> str:
-    """The starter with these values. For a script that is there already, all that is not given
-    becomes a comment.
+    """Return the starter with these values.
+
+    For an existing script, fields that are not set become comments.
     """
     text = _starter(FILE)
     if script:
@@ -102,17 +101,19 @@ def job_text(resources: Mapping[str, str], arguments: Sequence[str], script: str
             flags=re.MULTILINE,
         )
     if arguments:
-        given = f"args: {written_arguments(arguments)}\n"
-        text = re.sub(rf"{_ARGS.pattern}|^# args: .*\n", lambda _: given, text, flags=re.MULTILINE)
+        args_line = f"args: {written_arguments(arguments)}\n"
+        text = re.sub(
+            rf"{_ARGS.pattern}|^# args: .*\n", lambda _: args_line, text, flags=re.MULTILINE
+        )
     for name, value in resources.items():
         field = re.compile(rf"^  (?:# )?{name}: *(?:\[.*?\]|\w+)", re.MULTILINE)
         line = f"  {name}: {value}"
-        text = field.sub(lambda found, line=line: line.ljust(len(found[0])), text)  # type: ignore[misc]
+        text = field.sub(lambda match, line=line: line.ljust(len(match[0])), text)  # type: ignore[misc]
     return text
 
 
 _ARGS = re.compile(r"^args:.*\n(?:  .*\n)+", re.MULTILINE)
-"""The starter's own arguments."""
+"""Arguments of the starter."""
 
 
 def _starter(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands about a job that has not run yet: check, plan, submit; and schema and completion."""
+"""The commands before a run: check, plan, submit; and schema and completion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   cloudtrain check --set resources.nodes=2
-  cloudtrain check --provider aws --online   ask the account, too
+  cloudtrain check --provider aws --online   also check the account
   cloudtrain check --provider aws --memory   whether it fits into the GPU's memory
   cloudtrain check --forecast                how long it takes, by its first steps here""",
 )
@@ -42,12 +42,12 @@ Examples:
 @click.option(
     "--online",
     is_flag=True,
-    help="Ask the account, or the engine, for what this job needs; only reads.",
+    help="Also check the account or the engine; only reads.",
 )
 @click.option(
     "--memory",
     is_flag=True,
-    help="Estimate what a GPU must hold, with torch: your model is built here.",
+    help="Estimate GPU memory: torch builds your model here.",
 )
 @click.option(
     "--forecast",
@@ -57,8 +57,7 @@ Examples:
     type=Seconds(),
     metavar="[SECONDS]",
     help=(
-        f"Run its first steps here, for {DEFAULT_SECONDS} s of training, and forecast how long all"
-        " of it takes."
+        f"Train here for {DEFAULT_SECONDS} s (or SECONDS), and forecast the time of the whole job."
     ),
 )
 @json_option
@@ -75,11 +74,9 @@ def check_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it
-    here.
+    """Report every mistake in JOB (default: job.yaml), and whether it can run here.
 
-    For a cloud, warnings tell what a reviewer of security would say of the job: its network,
-    encryption and identity.
+    For a cloud, warnings cover security: network, encryption and identity.
     """
     from cloudtrain.cli import github
     from cloudtrain.cli.memory_view import memory_lines
@@ -126,9 +123,9 @@ def check_command(
     report = _memory_report(plan) if memory else None
     first_steps = first_steps_of(loaded, plan, seconds) if seconds else None
     if as_json:
-        found = _found(plan, notes, checks if online else None, report)
+        result = _check_result(plan, notes, checks if online else None, report)
         print_json(
-            {"ok": True, **found, **({"forecast": first_steps.to_json()} if first_steps else {})}
+            {"ok": True, **result, **({"forecast": first_steps.to_json()} if first_steps else {})}
         )
         return
     for note in notes:
@@ -144,19 +141,19 @@ def check_command(
         print_prose("\n".join(forecast_lines(first_steps)))
 
 
-def _found(
+def _check_result(
     plan: Plan, notes: list[str], checks: Sequence[Check] | None, report: MemoryReport | None
 ) -> dict[str, Any]:
-    """What `check --json` prints of a job without mistakes."""
-    found: dict[str, Any] = {"name": plan.spec.name, "provider": plan.provider, "warnings": notes}
-    found |= {} if checks is None else {"checks": [check.to_json() for check in checks]}
+    """Return the JSON document of a job without mistakes."""
+    result: dict[str, Any] = {"name": plan.spec.name, "provider": plan.provider, "warnings": notes}
+    result |= {} if checks is None else {"checks": [check.to_json() for check in checks]}
     choice = plan.to_json()["target"]["choice"]
-    found |= {"machine": choice} if choice and not plan.is_rehearsal else {}
-    return found | ({"memory": report.to_json()} if report else {})
+    result |= {"machine": choice} if choice and not plan.is_rehearsal else {}
+    return result | ({"memory": report.to_json()} if report else {})
 
 
 def _memory_report(plan: Plan) -> MemoryReport:
-    """Return the estimate, which takes seconds to a minute, with a line on a terminal meanwhile."""
+    """Return the estimate, which takes up to a minute; a terminal shows a line meanwhile."""
     from cloudtrain.submission.memory import estimate_memory
 
     with working("building the model, without values"):
@@ -170,7 +167,7 @@ def _memory_report(plan: Plan) -> MemoryReport:
     "--diff",
     "against",
     metavar="RUN|FILE",
-    help="Compare the request with that of a run, or with a file.",
+    help="Compare the request with a run or a file.",
 )
 @json_option
 @data_dir
@@ -184,19 +181,17 @@ def plan_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing
-    is started.
+    """Show the exact request of JOB and what submit would refuse, offline.
 
-    Without an account it shows machines and price all the same, with placeholders for what is not
-    set.
+    Nothing is started. Without an account it shows machines and price too, with placeholders for
+    missing settings.
     """
     from cloudtrain.cli.plan_view import difference, overview
     from cloudtrain.submission import jobs as api
     from cloudtrain.submission.preflight import offline_issues, raise_errors
 
     bar = progress_bar("reading source")
-    # A request with placeholders is shown in words only: it is handed to no other tool, and
-    # compared with none.
+    # Placeholders are for people only: no other tool gets them, and no diff compares them.
     preview = not as_json and against is None
     plan = api.plan(
         load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview
@@ -228,19 +223,19 @@ def plan_command(
 @click.option(
     "--run-id",
     metavar="ID",
-    help="Name the run yourself; a second submit of the same id starts nothing.",
+    help="Set the run id; a second submit with the same id starts nothing.",
 )
-@click.option("--detach", "-d", is_flag=True, help="Start and return at once; the run goes on.")
-@click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
+@click.option("--detach", "-d", is_flag=True, help="Return once the run has started.")
+@click.option("--dry-run", is_flag=True, help="Run all checks, show the plan, start nothing.")
 @json_option
 @data_dir
 def submit_command(
     folder: str | None, /, job: Path, as_json: bool, dry_run: bool, detach: bool, **options: Any
 ) -> None:
-    """Start JOB and follow it: a job.yaml (default: that of this folder), a folder that has one, or
-    a script.
+    """Start JOB and follow it.
 
-    What stands behind -- are arguments of the program. Ctrl-C stops following, not the job.
+    JOB is a job.yaml (default: ./job.yaml), a folder with one, or a script. Words after --
+    are arguments of the program. Ctrl-C stops following, not the job.
     """
     from cloudtrain.cli.plan_view import overview
     from cloudtrain.cli.start import start
@@ -273,7 +268,7 @@ def submit_command(
 
 
 def _as_checked_here(plan: Plan) -> Plan:
-    """Without what only the cluster of its sweep has."""
+    """Return the plan without the requirements of its sweep's cluster."""
     if plan.spec.sweep is None:
         return plan
     from cloudtrain.sweeps.ray.rules import as_checked_here
@@ -282,7 +277,7 @@ def _as_checked_here(plan: Plan) -> Plan:
 
 
 def _sweep_issues(plan: Plan) -> list[Issue]:
-    """What is wrong with the search of a job that has one."""
+    """Return the issues of a job's search, if it has one."""
     if plan.spec.sweep is None:
         return []
     from cloudtrain.sweeps.rules import sweep_issues  # few jobs have one
@@ -293,7 +288,7 @@ def _sweep_issues(plan: Plan) -> list[Issue]:
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")
 @json_option
 def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either way)
-    """Print the JSON Schema of job.yaml, from which editors complete and check it."""
+    """Print the JSON Schema of job.yaml, for editors."""
     from cloudtrain.spec.model import json_schema
 
     print_json(json_schema())
@@ -303,7 +298,7 @@ def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either w
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL; put the line below into your shell's start-up file."""
+    """Print the completion script of SHELL; add the line below to your shell's start-up file."""
     completer = get_completion_class(shell)
     if completer is None:
         ctx.fail(f"no completion for {shell}")

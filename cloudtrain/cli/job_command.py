@@ -1,6 +1,4 @@
-"""Commands that take a job: its file, folder or script, flags that say the same, and arguments of
-the program.
-"""
+"""Commands about a job: its file, folder or script, equivalent flags, and program arguments."""
 
 from __future__ import annotations
 
@@ -21,44 +19,45 @@ if TYPE_CHECKING:
 _ARGUMENTS = "cloudtrain.program_arguments"
 
 FLAGS = {"nodes": "nodes", "gpus": "gpus", "gpu": "gpu", "processes": "processes"}
-"""The flags that are fields of `resources`, by the names of both."""
+"""Flags that are fields of `resources`, by the names of both."""
 
 
 class JobCommand(click.Command):
-    """A command whose words behind `--` are arguments of the job's program."""
+    """A command whose words after `--` are arguments of the job's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, without what is behind `--`; an option that we do not know may be the
-        program's.
+        """Parse as click does, up to `--`.
+
+        The error of an unknown option shows how to pass it to the program.
         """
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
-        given = args[:at]
+        own_args = args[:at]
         try:
-            return super().parse_args(ctx, list(given))
+            return super().parse_args(ctx, list(own_args))
         except click.NoSuchOption as error:
-            ctx.fail(f"{error.format_message()}\n{_belongs_behind(ctx, error.option_name, args)}")
+            ctx.fail(f"{error.format_message()}\n{_program_hint(ctx, error.option_name, args)}")
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Of the usage line in --help."""
+        """Add the program arguments to the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGUMENT...]"]
 
 
-def _belongs_behind(ctx: click.Context, option: str, args: Sequence[str]) -> str:
-    """How to hand an option to the program instead."""
+def _program_hint(ctx: click.Context, option: str, args: Sequence[str]) -> str:
+    """Return how to pass an option to the program instead."""
     at = next((at for at, word in enumerate(args) if word.partition("=")[0] == option), len(args))
     words = [word for word in args[at:] if word != "--"]
     return f"If it is for the program: {command(ctx.info_name or '', *args[:at], '--', *words)}"
 
 
 def program_arguments() -> tuple[str, ...]:
-    """What stood behind `--`."""
-    found: tuple[str, ...] = click.get_current_context().meta.get(_ARGUMENTS, ())
-    return found
+    """Return the words after `--`."""
+    arguments: tuple[str, ...] = click.get_current_context().meta.get(_ARGUMENTS, ())
+    return arguments
 
 
 def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--nodes`, `--gpus`, `--gpu` and `--processes`, which say what `resources` says in job.yaml."""
+    """Add `--nodes`, `--gpus`, `--gpu` and `--processes`, fields of `resources`."""
     for option in (
         click.option(
             "--processes",
@@ -79,32 +78,31 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The job, where it runs, and as what: what every command about a job that has not run yet
-    begins with.
-    """
+    """Add the job, the provider, the rehearsal, and the resources."""
     for option in (resource_options, profile_option, as_option, provider_option, job_argument):
         function = option(function)
     return function
 
 
 def resources_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """What the flags say of `resources`, each field as YAML."""
-    found = {name: str(options[name]) for name in FLAGS if options.get(name) is not None}
-    if "gpu" in found and "," in found["gpu"]:
-        found["gpu"] = f"[{', '.join(found['gpu'].split(','))}]"
-    return found
+    """Return the flags that are fields of `resources`, each as YAML."""
+    resources = {name: str(options[name]) for name in FLAGS if options.get(name) is not None}
+    if "gpu" in resources and "," in resources["gpu"]:
+        resources["gpu"] = f"[{', '.join(resources['gpu'].split(','))}]"
+    return resources
 
 
 def load_job(source: Path, options: Mapping[str, Any]) -> Job:
-    """The job that a command line means, `--set` last. SpecError lists its mistakes, at their lines
-    and flags.
+    """Load the job of a command line, with `--set` last.
+
+    SpecError lists its mistakes, at their lines and flags.
     """
     from cloudtrain.spec.sources import FILE, FlagText, is_program
     from cloudtrain.submission import jobs as api
 
-    if is_program(source) and os.path.exists(beside := source.parent / FILE):  # noqa: PTH110
+    if is_program(source) and os.path.exists(spec_file := source.parent / FILE):  # noqa: PTH110
         print_message(
-            f"note: {one_line(str(beside))} is not read: {one_line(str(source))} is submitted"
+            f"note: {one_line(str(spec_file))} is not read: {one_line(str(source))} is submitted"
             " without it"
         )
     flags = [

@@ -1,4 +1,4 @@
-"""A line of a log as `logs` prints it: for people with what it is of in front, or as JSON."""
+"""A line of `logs`: text with its source in front, or JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from cloudtrain.runs.logs import LogLine
 def print_log_line(
     line: LogLine, *, as_json: bool, names_source: bool, trial: int | None = None
 ) -> None:
-    """Print it. `names_source`: with its rank or node in front; `trial`: of a sweep, that number
-    before it.
+    """Print a line.
+
+    `names_source`: with its rank or node in front. `trial`: with the number of the trial too.
     """
     if as_json:
-        told = {
+        document = {
             "time": line.time,
             "node": line.node,
             "rank": line.rank,
@@ -21,7 +22,7 @@ def print_log_line(
             "kind": line.kind or "output",
             "text": line.text,
         }
-        write_json(told if trial is None else {"trial": trial, **told}, indent=None)
+        write_json(document if trial is None else {"trial": trial, **document}, indent=None)
         return
     source = f"[{line.source or f'node {line.node}'}] " if names_source else ""
     write_log(source if trial is None else f"[trial {trial}] {source}", line.text)

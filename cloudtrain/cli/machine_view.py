@@ -1,4 +1,4 @@
-"""Shows machines: why a plan has its one, what would cost less, and the table of `cloudtrain gpus`."""
+"""Views of machines: why a plan has its machine, cheaper ones, and the table of `gpus`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from cloudtrain.submission.machines import MachineOffer
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
-"""The networks between nodes that a table knows, as people call them."""
+"""Usual names of the networks between nodes."""
 
 
 def machine_lines(plan: Plan) -> list[str]:
-    """Why this machine, and cheaper ones that satisfy the spec, in one line each; nothing where
-    none is rented.
-    """
+    """Return the reason for this machine, and cheaper ones; nothing without a rented machine."""
     choice = plan.target.choice
     if choice is None or plan.is_rehearsal:
         return []
@@ -36,9 +34,7 @@ def machine_lines(plan: Plan) -> list[str]:
 
 
 def elsewhere(plan: Plan) -> str:
-    """What the machine costs where that is known, when it is not known in the plan's own region;
-    empty for nothing.
-    """
+    """Return the price in another region if it is unknown in the plan's own region."""
     offer = plan.target.choice.elsewhere if plan.target.choice else None
     if offer is None:
         return ""
@@ -61,8 +57,8 @@ def _price_date(offer: Offer) -> str:
     return f"price of {offer.as_of}{unverified}" if offer.as_of else f"{offer.source}{unverified}"
 
 
-def offers_table(offers: Sequence[MachineOffer], now: float) -> str:
-    """Machines, one per line; what is not known is blank, a price too."""
+def offers_table(offers: Sequence[MachineOffer], timestamp: float) -> str:
+    """Return a table of machines; unknown values are blank."""
     header = (
         "INSTANCE",
         "GPU",
@@ -75,11 +71,11 @@ def offers_table(offers: Sequence[MachineOffer], now: float) -> str:
         "REGION",
         "PRICE OF",
     )
-    rows = [_cells(offer, now) for offer in offers]
+    rows = [_cells(offer, timestamp) for offer in offers]
     return table(rows, header, optional=("VCPUS", "MEMORY", "NETWORK", "PRICE OF", "SPOT"))
 
 
-def _cells(offer: MachineOffer, now: float) -> tuple[str, ...]:
+def _cells(offer: MachineOffer, timestamp: float) -> tuple[str, ...]:
     row = offer.machine
     price = offer.price
     return (
@@ -92,12 +88,12 @@ def _cells(offer: MachineOffer, now: float) -> tuple[str, ...]:
         f"{price.usd:.2f}" if price else "unknown",
         f"{offer.spot_usd_per_hour:.2f}" if offer.spot_usd_per_hour else "",
         offer.region,
-        _age(price, now) if price else "",
+        _age(price, timestamp) if price else "",
     )
 
 
-def _age(price: Price, now: float) -> str:
-    days = price.age_days(now)
+def _age(price: Price, timestamp: float) -> str:
+    days = price.age_days(timestamp)
     marks = [f"{days} days old"] if days is not None and days > 1 else []
     marks += ["your own table"] if price.source == OWN_TABLE else []
     marks += ["unverified"] if "unverified" in price.source else []

@@ -1,4 +1,4 @@
-"""What `cloudtrain check --memory` says, in a few lines."""
+"""The output of `cloudtrain check --memory`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNPROVEN = "CUDA, NCCL and libraries by their documentation, not measured on thi
 
 
 def memory_lines(report: MemoryReport) -> list[str]:
-    """The need with its interval, how it compares with the machine, and what would make it fit."""
+    """Return the need with its interval, the comparison with the machine, and remedies."""
     if report.reason:
         return [f"memory: no estimate: {report.reason}"]
     of = "GPU" if report.gpu else "process"
@@ -19,8 +19,8 @@ def memory_lines(report: MemoryReport) -> list[str]:
     parts = ", ".join(
         f"{name} {size / 2**20:,.0f} MiB" for name, size in (report.parts or {}).items()
     )
-    rest = f"; the rest: {UNPROVEN}" if report.gpu else "; the rest: the process with torch"
-    lines.append(f"  tensors: {parts}{rest}")
+    remainder = f"; the rest: {UNPROVEN}" if report.gpu else "; the rest: the process with torch"
+    lines.append(f"  tensors: {parts}{remainder}")
     if report.remedies:
         lines.append("  what fits:")
         lines += [f"    {remedy}" for remedy in report.remedies]

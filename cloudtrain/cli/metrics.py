@@ -31,7 +31,7 @@ from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 
 MAX_CELL = 40
-"""Characters of a setting that are shown; JSON has all of them."""
+"""Maximum characters of a setting; JSON has all of them."""
 
 
 @click.command("metrics", epilog="Example:\n\n  cloudtrain metrics --csv > metrics.csv")
@@ -48,17 +48,17 @@ def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_jso
     """
     if as_csv and as_json:
         raise UsageError("--csv and --json ask for different things")
-    found = chosen_run(run, folder)
-    found.last_known()  # a cloud's log is read first
-    points = found.metrics()
+    shown_run = chosen_run(run, folder)
+    shown_run.last_known()  # a cloud's log is read first
+    points = shown_run.metrics()
     if as_json:
-        print_json({"run": found.id, "points": [point.to_json() for point in points]})
+        print_json({"run": shown_run.id, "points": [point.to_json() for point in points]})
     elif as_csv:
         write_csv(_csv(points))
     elif not points:
-        print_message(f"{found.id} has reported no metrics")
+        print_message(f"{shown_run.id} has reported no metrics")
     else:
-        curves = found.cached_status().curves
+        curves = shown_run.cached_status().curves
         rows = [
             (
                 name,
@@ -73,7 +73,7 @@ def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_jso
 
 
 def _csv(points: Iterable[MetricPoint]) -> str:
-    """A header, and one line per report."""
+    """Return a header, and one line per report."""
     points = list(points)
     names = list(dict.fromkeys(name for point in points for name in point.values))
     text = io.StringIO()
@@ -86,14 +86,15 @@ def _csv(points: Iterable[MetricPoint]) -> str:
 
 
 def _column(name: str) -> str:
-    """The name of a column; one that a spreadsheet would run as a formula begins with a quotation
-    mark.
+    """Return the name of a column.
+
+    A quotation mark in front keeps a spreadsheet from running it as a formula.
     """
     return one_line(f"'{name}" if name[:1] in "=+-@" else name)
 
 
 def best_text(series: Series) -> str:
-    """`0.93 at step 100`; the range where the name does not tell whether less or more is better."""
+    """Return `0.93 at step 100`, or the range if the better direction is unknown."""
     if series.best is None:
         return f"{format_number(series.low[0])} to {format_number(series.high[0])}"
     value, step = series.best
@@ -105,15 +106,16 @@ def best_text(series: Series) -> str:
 @json_option
 @data_dir
 def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool) -> None:
-    """Show RUNs side by side: the settings that differ, the metrics, time and cost. Of a sweep, all
-    of its trials.
+    """Show RUNs side by side: settings that differ, metrics, time and cost.
+
+    For a sweep, show all of its trials.
     """
-    found = [each for run in runs for each in _runs_of(run, folder)]
-    if len({run.id for run in found}) < 2:
+    compared_runs = [found_run for run in runs for found_run in _runs_of(run, folder)]
+    if len({run.id for run in compared_runs}) < 2:
         raise UsageError("two or more runs are compared", hint="cloudtrain list shows them")
-    for run in found:
+    for run in compared_runs:
         run.last_known()
-    compared = compare(found)
+    compared = compare(compared_runs)
     if as_json:
         print_json(compared.to_json())
     else:
@@ -121,26 +123,26 @@ def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool)
 
 
 def _runs_of(name: str, folder: str | None) -> list[Run]:
-    """The run of that name or, of a sweep, the latest run of each trial."""
-    found = chosen(name, folder)
-    if isinstance(found, Run):
-        return [found]
-    return [found.run_of(trial) for trial in found.status().trials if trial.run]
+    """Return the run of that name, or the latest run of each trial of a sweep."""
+    target = chosen(name, folder)
+    if isinstance(target, Run):
+        return [target]
+    return [target.run_of(trial) for trial in target.status().trials if trial.run]
 
 
-def _rows(compared: Compared, now: float) -> Iterable[Sequence[str]]:
+def _rows(compared: Compared, timestamp: float) -> Iterable[Sequence[str]]:
     states = compared.states
     yield "state", *(colour_state(state.state) for state in states)
-    yield "submitted", *(format_age(state.created, now) for state in states)
-    yield "took", *(format_duration(state.seconds(now)) for state in states)
+    yield "submitted", *(format_age(state.created, timestamp) for state in states)
+    yield "took", *(format_duration(state.seconds(timestamp)) for state in states)
     if any(map(format_cost, states)):
         yield "cost", *(format_cost(state) for state in states)
     for name, values in compared.settings.items():
         yield name, *("" if value is None else _cell(value) for value in values)
     for name in compared.metrics:
-        series = [each.get(name) for each in compared.series]
-        yield name, *("" if each is None else format_number(each.last[0]) for each in series)
-        yield "  best", *("" if each is None else best_text(each) for each in series)
+        series = [metrics.get(name) for metrics in compared.series]
+        yield name, *("" if values is None else format_number(values.last[0]) for values in series)
+        yield "  best", *("" if values is None else best_text(values) for values in series)
     if any(_rate(state) for state in states):
         yield "samples/s", *map(_rate, states)
 

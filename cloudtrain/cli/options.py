@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and the completion of run ids."""
+"""Shared options and arguments, and the completion of run ids."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def complete_providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The names of providers that begin so."""
+    """Return the names of providers with this prefix."""
     from cloudtrain.declaration import provider_names
 
     return [name for name in provider_names() if name.startswith(incomplete)]
 
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print only JSON on stdout.")
 job_argument = click.argument(
     "job", default="job.yaml", metavar="[JOB]", type=click.Path(path_type=Path)
 )
 last_run_argument = click.argument("run", metavar="[RUN]", required=False, shell_complete=_run_ids)
-"""For `chosen_run`: the last run when none is named."""
+"""Argument of `chosen_run`, by default the last run."""
 runs_argument = click.argument(
     "runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_run_ids
 )
@@ -48,7 +46,7 @@ provider_option = click.option(
     "--provider",
     metavar="NAME",
     shell_complete=complete_providers,
-    help="Where to run: local (default), docker, aws or azure.",
+    help="Provider: local (default), docker, aws or azure.",
 )
 as_option = click.option(
     "--as",
@@ -60,16 +58,18 @@ as_option = click.option(
 
 
 def _choose_profile(ctx: click.Context, param: click.Parameter, name: str | None) -> None:  # noqa: ARG001
-    """For this command and all that it calls: it is what the variable of the cloud's own tools
-    does.
-    """
+    """Set the variables of the clouds' own tools for this command."""
     import os
 
     from cloudtrain.declaration import declarations
 
     if name:
         os.environ.update(
-            {variable: name for each in declarations() for variable in each.profile_variables}
+            {
+                variable: name
+                for declaration in declarations()
+                for variable in declaration.profile_variables
+            }
         )
 
 
@@ -81,7 +81,7 @@ profile_option = click.option(
     help="Profile of the AWS CLI: credentials and region (default: AWS_PROFILE).",
 )
 best_option = click.option(
-    "--best", is_flag=True, help="Of a sweep, its best trial, as its name alone means, too."
+    "--best", is_flag=True, help="Best trial of a sweep (a sweep's name means it too)."
 )
 yes_option = click.option(
     "--yes", "-y", is_flag=True, help="Do not ask before a job that costs money."

@@ -1,4 +1,4 @@
-"""What a user sees: times, tables, sparklines, colours, JSON."""
+"""Output for users: times, tables, sparklines, colours, JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration, format_number
 
 MAX_NAME = 40
-"""So many characters of the name of a metric are shown beside its curve."""
+"""Maximum characters of a metric's name beside its curve."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout and nothing else; numbers that JSON cannot hold become null."""
+    """Print JSON on stdout; numbers that JSON cannot hold become null."""
     write_json(finite(value))
 
 
@@ -50,7 +50,7 @@ def print_prose(text: str) -> None:
 
 
 def colour_state(state: str) -> str:
-    """A state in its colour, or as it is where no colours are shown."""
+    """Return a state, in its colour if colours are shown."""
     return (
         click.style(state, fg=STATE_COLOURS[state])
         if state in STATE_COLOURS and coloured(sys.stdout)
@@ -59,12 +59,12 @@ def colour_state(state: str) -> str:
 
 
 def command(*words: str) -> str:
-    """A command line to type next, quoted for a shell."""
+    """Return a command line to type next, quoted for a shell."""
     return shlex.join([_program(), *words])
 
 
 def _program() -> str:
-    """`cloudtrain` when that is on the PATH, else how it was called."""
+    """Return `cloudtrain` if it is on the PATH, else how it was called."""
     from shutil import which
 
     called = sys.argv[0]
@@ -74,10 +74,10 @@ def _program() -> str:
 
 
 def abbreviate_home(path: str | Path) -> str:
-    """A path with the home folder as `~`."""
+    """Return a path with the home folder as `~`."""
     text = str(path)
-    own = str(Path.home())
-    return "~" + text[len(own) :] if text.startswith(own + os.sep) else text
+    home = str(Path.home())
+    return "~" + text[len(home) :] if text.startswith(home + os.sep) else text
 
 
 def table(
@@ -119,7 +119,7 @@ def _width(cell: str) -> int:
 
 
 def count(number: int, word: str) -> str:
-    """`1 node`, `2 processes`."""
+    """Return `1 node`, `2 processes`."""
     return (
         f"{number} {word}"
         if number == 1
@@ -127,21 +127,23 @@ def count(number: int, word: str) -> str:
     )
 
 
-def format_age(seconds: float, now: float) -> str:
-    """`3 min ago`, in the largest unit alone. Both are Unix timestamps."""
-    return f"{' '.join(format_duration(max(0.0, now - seconds)).split()[:2])} ago"
+def format_age(seconds: float, timestamp: float) -> str:
+    """Return `3 min ago`, in the largest unit. Both are Unix timestamps."""
+    return f"{' '.join(format_duration(max(0.0, timestamp - seconds)).split()[:2])} ago"
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """Values as a line of at most `width` blocks, higher for larger values: `▇▅▃▂▁`. Empty without
-    finite values.
+    """Return values as a line of at most `width` blocks: `▇▅▃▂▁`.
+
+    It is empty without finite values.
     """
     return bars(values, width, 1)[0]
 
 
 def bars(values: Sequence[float], width: int, height: int) -> list[str]:
-    """Draw values as columns of blocks, `height` lines high, the top line first. Empty lines
-    without finite values.
+    """Draw values as columns of blocks, `height` lines high, the top line first.
+
+    The lines are empty without finite values.
     """
     points = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
     if len(points) > width:
@@ -164,15 +166,13 @@ def _block(level: int) -> str:
 
 
 def short_name(name: str) -> str:
-    """The name of a metric on one line, with an ellipsis where it is so long that nothing has room
-    beside it.
-    """
+    """Return the name of a metric on one line, cut with an ellipsis."""
     text = one_line(name)
     return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
 
 
 def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
-    """One line for each of the first six metrics: its first value, a sparkline, its last value."""
+    """Return a line per metric, at most six: first value, sparkline, last value."""
     rows = []
     for name, values in list(curves.items())[:6]:
         if len(values) > 1:

@@ -1,6 +1,4 @@
-"""Shows a plan: what runs where, from which source, at what cost and limits; and the difference of
-two requests.
-"""
+"""Views of a plan: machines, source, cost and limits; and the difference of two requests."""
 
 from __future__ import annotations
 
@@ -33,14 +31,15 @@ from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 WHEELS_TO_COME = ", from wheels that a submit downloads first"
 MAX_PACKAGES = 6
-"""Of the packages that are installed, in a plan."""
+"""Maximum installed packages that a plan shows."""
 MAX_CHANGES = 3
-"""Of what has changed since a rehearsal, in a plan."""
+"""Maximum changes since a rehearsal that a plan shows."""
 
 
 def headline(plan: Plan) -> str:
-    """`2 nodes x 2 processes on this machine`, `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot,
-    us-east-1`.
+    """Return `2 nodes x 2 processes on this machine`, for example.
+
+    For a cloud: `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot, us-east-1`.
     """
     resources = plan.spec.resources
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:
@@ -52,14 +51,14 @@ def headline(plan: Plan) -> str:
 
 
 def place(plan: Plan) -> str:
-    """`on this machine`, `on this machine, as SageMaker would run it`, `in us-east-1`."""
+    """Return `on this machine`, `on this machine, as SageMaker would run it`, or `in us-east-1`."""
     if plan.is_rehearsal:
         return f"on {plan.host.where}, as {plan.target.declaration.label} would run it"
     return f"{'on' if plan.target.cost_estimate is None else 'in'} {plan.target.where}"
 
 
 def _machines(plan: Plan) -> str:
-    """The instance types in order of preference, each with its GPUs and network."""
+    """Return the instance types by preference, with their GPUs and network."""
     described = []
     for name in _types(plan):
         row = find_instance(plan.target.provider, name)
@@ -70,23 +69,21 @@ def _machines(plan: Plan) -> str:
 
 
 def _types(plan: Plan) -> tuple[str, ...]:
-    """The instance types that the provider may use."""
+    """Return the instance types that the provider may use."""
     return plan.target.instances if plan.target.tries_all_instances else plan.target.instances[:1]
 
 
 def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
-    """The plan in a few lines of text: command, account, image, source, inputs, limits, cost, notes
-    on `issues`.
-    """
+    """Return the plan as text: command, account, image, source, inputs, limits, cost, notes."""
     spec = plan.spec
     source = plan.context.source
     world = spec.resources.nodes * plan.processes
-    what = spec.entrypoint or "the shared trainer"
+    program = spec.entrypoint or "the shared trainer"
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
     rows = [
         (
             "runs",
-            f"{what} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
+            f"{program} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
             + f"      {world} process{'es' if world > 1 else ''}",
         ),
         *(("account", text) for text in _borrowed(plan)),
@@ -136,7 +133,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
 
 
 def _input(plan: Plan, item: Input) -> str:
-    """Where an input is, and whether the job gets a file or a folder; a guess is marked as one."""
+    """Return the location of an input, and whether it is a file or a folder; mark a guess."""
     location = plan.target.location_for(item.uri) or ""
     if plan.target.contract == "plain":
         return location
@@ -149,9 +146,7 @@ def _input(plan: Plan, item: Input) -> str:
 
 
 def rehearsed(plan: Plan) -> str:
-    """The rehearsal of this job that succeeded, and whether its request was the same; empty where
-    there is none.
-    """
+    """Return the successful rehearsal of this job, and later changes; may be empty."""
     rehearsal = plan.context.rehearsal
     if rehearsal is None:
         return ""
@@ -165,31 +160,31 @@ def rehearsed(plan: Plan) -> str:
 
 
 def _packages(plan: Plan) -> str:
-    """What is installed, from which file, and where; empty for nothing."""
-    said = plan.spec.dependencies
+    """Return the packages to install, their file, and the place; may be empty."""
+    dependencies = plan.spec.dependencies
     source = plan.context.source
     if not dependencies_document(plan):
         return ""
-    wanted = [hide_passwords(text) for text in said.packages] or list(source.packages)
-    more = f" and {len(wanted) - MAX_PACKAGES} more" if len(wanted) > MAX_PACKAGES else ""
-    here = plan.target.contract == "plain" or plan.is_rehearsal
-    where = "into an environment kept on this machine" if here else "on each node, before the start"
-    file = said.file or source.requirements
-    torch = ", torch too if they ask for another" if said.replace_torch else "; torch stays"
-    if said.vendor:
+    packages = [hide_passwords(text) for text in dependencies.packages] or list(source.packages)
+    more = f" and {len(packages) - MAX_PACKAGES} more" if len(packages) > MAX_PACKAGES else ""
+    is_local = plan.target.contract == "plain" or plan.is_rehearsal
+    where = (
+        "into an environment kept on this machine" if is_local else "on each node, before the start"
+    )
+    file = dependencies.file or source.requirements
+    torch = ", torch too if they ask for another" if dependencies.replace_torch else "; torch stays"
+    if dependencies.vendor:
         where += (
             f", from {count(source.wheels, 'wheel')} sent along"
             if source.wheels
             else WHEELS_TO_COME
         )
     origin = file or plan.where("dependencies")
-    return f"{', '.join(wanted[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
+    return f"{', '.join(packages[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
 
 
 def _borrowed(plan: Plan) -> list[str]:
-    """Account settings that come from the cloud's own tools, because neither the spec nor the
-    settings have them.
-    """
+    """Return account settings that come from the cloud's own tools."""
     return [
         f"{path} {value}  ← {plan.origins.get(path, '')}"
         for path, value in plan.target.borrowed.items()
@@ -208,9 +203,7 @@ def _kind(plan: Plan) -> str:
 
 
 def cost(plan: Plan) -> list[str]:
-    """The price per hour and the highest cost in US dollars, one line each; the reason if there is
-    none.
-    """
+    """Return the price per hour and the highest cost in US dollars, or why they are unknown."""
     estimate = plan.target.cost_estimate
     if estimate is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
@@ -218,7 +211,7 @@ def cost(plan: Plan) -> list[str]:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
         return [
             f"unknown: no price for {machines} in"
-            f" {plan.target.where}{elsewhere(plan)}{_kept(estimate)}"
+            f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
         ]
     age = estimate.age_days(plan.context.time)
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
@@ -237,14 +230,12 @@ def cost(plan: Plan) -> list[str]:
         f"at most {estimate.worst_usd:.2f} USD of machine time: "
         f"stops after {format_duration(estimate.max_seconds)}{reason}"
     )
-    lines[-1] += _kept(estimate)
+    lines[-1] += _keep_alive(estimate)
     return lines
 
 
 def _sweep(plan: Plan) -> list[str]:
-    """The search over the job's settings in two lines: how many trials of what, and what they may
-    cost together.
-    """
+    """Return the search in two lines: its trials and space, then the objective and the cost."""
     sweep = plan.spec.sweep
     if sweep is None:
         return []
@@ -271,8 +262,8 @@ def _sweep(plan: Plan) -> list[str]:
     ]
 
 
-def _kept(estimate: CostEstimate) -> str:
-    """The cost of machines that are kept for the next job; empty if none are."""
+def _keep_alive(estimate: CostEstimate) -> str:
+    """Return the cost of machines that are kept for the next job; may be empty."""
     if not estimate.kept_seconds:
         return ""
     usd = f": {estimate.kept_usd:.2f} USD of that" if estimate.kept_usd is not None else ""
@@ -295,26 +286,25 @@ def _limits(plan: Plan) -> str:
 
 
 def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
-    """Fields that a flag sets, with that flag: they are not in the file."""
+    """Return the fields that flags set, with the flag: the file does not have them."""
     flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--")]
     # The section around a field has the same origin, and need not be shown too.
     return [
         (path, origin)
         for path, origin in flags
-        if not any(_is_around(path, other) for other, _ in flags)
+        if not any(_is_around(path, another) for another, _ in flags)
     ]
 
 
-def _is_around(path: str, other: str) -> bool:
-    return other.startswith((f"{path}.", f"{path}["))
+def _is_around(path: str, another: str) -> bool:
+    return another.startswith((f"{path}.", f"{path}["))
 
 
 def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
-    """A unified diff of two requests and their job documents; empty if they are equal.
+    """Return a unified diff of two requests and their job documents; may be empty.
 
-    Run ids and times of planning, which always differ, are left out. `against`: a run, or a JSON
-    file with a request alone. UsageError if the file is not JSON, RunNotFound if there is no such
-    run.
+    Run ids and times of planning are left out. `against`: a run, or a JSON file with a request
+    alone. Raise UsageError if the file is not JSON, RunNotFound if the run is unknown.
     """
     from difflib import unified_diff
 
@@ -322,14 +312,14 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     new = {"request": request.document, "job": request.job.to_json()}
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:
-            other = json.loads(read_regular_text(against))
+            old_request = json.loads(read_regular_text(against))
         except OSError as error:
             raise UsageError(f"{against}: cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             hint = "cloudtrain plan --json > FILE writes one"
             raise UsageError(f"{against}: is not JSON: {error}", hint=hint) from None
-        old = {"request": other}
-        other_id = _id_of(other)
+        old = {"request": old_request}
+        other_id = _id_of(old_request)
         new = {"request": request.document}
     else:
         from cloudtrain.submission.lookup import find_run
@@ -345,7 +335,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
 
 
 def _id_of(document: Any) -> str:
-    """The run id in a request of any provider; empty if there is none."""
+    """Return the run id in a request of any provider; may be empty."""
     named = document if isinstance(document, dict) else {}
     return str(named.get("run_id") or named.get("TrainingJobName") or named.get("name") or "")
 

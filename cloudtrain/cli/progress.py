@@ -1,6 +1,4 @@
-"""The progress line of a run: what it is doing, how far it has got, how fast, and when it will be
-done.
-"""
+"""The progress line of a run: activity, position, speed, and time left."""
 
 from __future__ import annotations
 
@@ -13,18 +11,16 @@ from cloudtrain.units import format_duration, format_number
 MAX_METRICS = 4
 
 _Part = tuple[int, str]
-"""A part of the line, after its rank: where the line is too long, the parts of the highest ranks
-are left out.
-"""
+"""Rank and text of a part; a line that is too long drops the highest ranks."""
 
 
-def progress_line(state: RunState, now: float, width: int) -> str:
-    """The line, at most `width` characters long. `now`: a Unix timestamp."""
-    elapsed = format_duration(state.seconds(now))
-    parts = _training_parts(state, now)
+def progress_line(state: RunState, time: float, width: int) -> str:
+    """Return the line, at most `width` characters long. `time`: a Unix timestamp."""
+    elapsed = format_duration(state.seconds(time))
+    parts = _training_parts(state, time)
     if not parts:
-        return one_line(_before_training(state, now, elapsed))[:width]
-    parts = [*_activity_parts(state, now), *parts, (1, elapsed)]
+        return one_line(_before_training(state, time, elapsed))[:width]
+    parts = [*_activity_parts(state, time), *parts, (1, elapsed)]
     while _length(parts) > width and len(parts) > 1:
         least = max(rank for rank, _ in parts)
         at = max(index for index, (rank, _) in enumerate(parts) if rank == least)
@@ -36,32 +32,32 @@ def _length(parts: list[_Part]) -> int:
     return len(one_line("  ".join(text for _, text in parts)))
 
 
-def activity_text(state: RunState, now: float) -> str:
-    """`restoring for 12 s`; empty where the run is training, or has not begun."""
+def activity_text(state: RunState, time: float) -> str:
+    """Return `restoring for 12 s`; empty while the run trains, or has not begun."""
     doing = state.activity
     if doing is None:
         return ""
     return doing.activity + (
-        f" for {format_duration(now - doing.time)}" if now - doing.time >= 1 else ""
+        f" for {format_duration(time - doing.time)}" if time - doing.time >= 1 else ""
     )
 
 
-def _activity_parts(state: RunState, now: float) -> list[_Part]:
-    text = activity_text(state, now)
+def _activity_parts(state: RunState, time: float) -> list[_Part]:
+    text = activity_text(state, time)
     return [(0, text)] if text else []
 
 
-def _before_training(state: RunState, now: float, elapsed: str) -> str:
+def _before_training(state: RunState, time: float, elapsed: str) -> str:
     if state.state == "running" and state.activity:
-        return activity_text(state, now)
+        return activity_text(state, time)
     if state.state != "running":
-        since = format_duration(max(0.0, now - state.phase_since)) if state.phase else elapsed
+        since = format_duration(max(0.0, time - state.phase_since)) if state.phase else elapsed
         return f"{state.phase or state.state}  {since}"
     return f"{len(state.ranks)} of {state.nodes * state.processes} ranks up  {elapsed}"
 
 
-def _training_parts(state: RunState, now: float) -> list[_Part]:
-    """What is known of the training; nothing before the first report."""
+def _training_parts(state: RunState, time: float) -> list[_Part]:
+    """Return the parts about training; nothing before the first report."""
     at = state.position
     parts = list[_Part]()
     if not state.progress and not state.metrics:
@@ -73,16 +69,14 @@ def _training_parts(state: RunState, now: float) -> list[_Part]:
         parts.append((3, rate_text(state)))
     if isinstance(at.steps, int) and at.steps:
         parts.append((6, bar(at.step or 0, at.steps)))
-    eta = seconds_left(state, now)
+    eta = seconds_left(state, time)
     if eta is not None:
         parts.append((1, f"{format_duration(eta)} left"))
     return parts
 
 
 def latest_metrics(state: RunState) -> list[str]:
-    """`loss 0.25`, `val_accuracy 0.93`: the running loss, then what was reported, the validation
-    first.
-    """
+    """Return `loss 0.25`, `val_accuracy 0.93`: the running loss, then validation first."""
     running = (
         {"loss": state.progress.loss} if state.progress and state.progress.loss is not None else {}
     )
@@ -93,9 +87,7 @@ def latest_metrics(state: RunState) -> list[str]:
 
 
 def rate_text(state: RunState) -> str:
-    """`1.2k images/s` where that is reported, else `3.1 steps/s` by the times of the reports; empty
-    where unknown.
-    """
+    """Return `1.2k images/s` if reported, else `3.1 steps/s`; empty if unknown."""
     if state.progress and state.progress.samples_per_s is not None:
         return f"{format_number(state.progress.samples_per_s)} {state.progress.unit or 'samples'}/s"
     per_step = state.laps.seconds_per_step

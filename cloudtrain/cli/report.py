@@ -1,6 +1,4 @@
-"""The report at the end of a run: how it ended, where its artifacts are, what it cost, what to type
-next.
-"""
+"""The report at the end of a run: result, artifacts, cost, and the next command."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 
 
 def report(run: Run, state: RunState) -> None:
-    """Print how a run ended, where its artifacts are, and what to type next."""
+    """Print the result of a run, its artifacts, and the next command."""
     took = format_duration(state.seconds(time.time()))
     for warning in state.lasting_warnings:
         print_message(f"warning: {warning}")
@@ -45,11 +43,11 @@ def report(run: Run, state: RunState) -> None:
     )
     for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         print_message(f"  {line}")
-    left = run.artifacts()
-    rows = [(name, format_artifact(place)) for name, place in left.items()]
+    artifacts = run.artifacts()
+    rows = [(name, format_artifact(place)) for name, place in artifacts.items()]
     if format_cost(state):
         rows.append(("cost", format_cost(state)))
-    if state.profile and "output" in left:
+    if state.profile and "output" in artifacts:
         rows.append(("profile", profile_text(state.profile)))
     if state.log_unread:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
@@ -69,16 +67,14 @@ def report(run: Run, state: RunState) -> None:
     elif rehearsed := rehearsed_by(state.provider, state.contract):
         pay = command("rerun", run.id, "--provider", rehearsed.name)
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
-    elif left:
+    elif artifacts:
         rows.append(("next", command("fetch", run.id)))
     for name, text in rows:
         print_message(f"  {name:<11} {one_line(text)}")
 
 
 def rerun_command(run: Run, state: RunState) -> str:
-    """What runs it again: with a higher limit, where by the forecast it would not end within the
-    one that it had.
-    """
+    """Return the command that runs it again, with a higher limit if it needs one."""
     raised = state.limit_too_low.raised if state.limit_too_low else ""
     return command(
         "rerun", run.id, *(("--set", raised) if raised and state.state == "stopped" else ())
@@ -107,7 +103,7 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
 
 
 def profile_text(profile: Profile) -> str:
-    """Which steps were profiled, where the files are in the output, and what shows them."""
+    """Return which steps were profiled, where the files are, and the tool that shows them."""
     first = profile.first_step
     last = profile.last_step
     steps = f" of steps {first:g} to {last:g}" if first is not None and last is not None else ""
@@ -115,17 +111,17 @@ def profile_text(profile: Profile) -> str:
 
 
 def source_line(cause: Cause) -> str:
-    """`train.py:6  raise ValueError(…)`: the line of the program that failed."""
+    """Return the line of the program that failed: `train.py:6  raise ValueError(…)`."""
     return f"{cause.file}:{cause.line}  {cause.code}"
 
 
 def format_artifact(place: str) -> str:
-    """An artifact's location for people: a folder of this machine with a slash, a URI as it is."""
+    """Return the location of an artifact: a local folder with a slash, or a URI."""
     return place if "://" in place else abbreviate_home(place) + "/"
 
 
 def format_cost(state: RunState) -> str:
-    """`1 h 2 min billed, 25.40 USD at list price`; empty where nothing was billed."""
+    """Return `1 h 2 min billed, 25.40 USD at list price`; empty without a bill."""
     bill = state.billing
     if bill is None:
         return ""
@@ -140,20 +136,21 @@ def format_cost(state: RunState) -> str:
         text = f"{format_duration(max(1, trained))} of machine time"
     else:
         return ""
-    about = "about " if billed is None else ""
+    prefix = "about " if billed is None else ""
     return text + (
-        f", {about}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown"
+        f", {prefix}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown"
     )
 
 
 def report_and_exit(
-    run: Run, state: RunState, as_json: bool, *, wanted: str = "succeeded"
+    run: Run, state: RunState, as_json: bool, *, success: str = "succeeded"
 ) -> NoReturn:
-    """Print the report of an ended run and exit with its exit code: 0 if it ended in the state that
-    was wanted.
+    """Print the report of an ended run, and exit with its code.
+
+    `success`: the state whose exit code is 0.
     """
     report(run, state)
     github.annotate_failure(run, state)
     if as_json:
         print_json({**state.to_json(), "results": dict(run.artifacts())})
-    raise click.exceptions.Exit(0 if state.state == wanted else EXIT_CODES[state.state])
+    raise click.exceptions.Exit(0 if state.state == success else EXIT_CODES[state.state])

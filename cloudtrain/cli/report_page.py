@@ -1,4 +1,4 @@
-"""`cloudtrain report`: a run, two runs side by side, or a sweep, as one page of HTML."""
+"""The command `report`: a run, two runs side by side, or a sweep, as one HTML page."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def report_command(
 ) -> None:
     """Write RUN (default: the newest of this folder) as one HTML page.
 
-    The page needs nothing else: it can be opened, sent, and kept.
+    The page is standalone: open it, send it, keep it.
 
-    It has the curves, throughput, how busy GPUs or ranks were, a timeline of states, phases and
-    restarts, the cost, why it failed, spec and request. With OTHER, both side by side. Of a sweep,
-    the page that `sweep plot` writes. It can be written while the run goes on.
+    It has curves, throughput, utilisation of GPUs or ranks, a timeline of states, phases and
+    restarts, the cost, the failure, spec and request. With OTHER: both side by side. For a sweep:
+    the page of `sweep plot`. It also works before the run has ended.
     """
-    found = chosen(run, folder)
-    if not isinstance(found, Run):
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
         if other is not None:
             raise UsageError(
                 "a sweep is not put beside another",
                 hint=f"cloudtrain compare {run} shows its trials",
             )
-        write_plot(found, output, force)
+        write_plot(target, output, force)
         return
     from cloudtrain.pages.run_page import page
 
-    runs = [found, *([chosen_run(other, folder)] if other is not None else [])]
-    if len({each.id for each in runs}) < len(runs):
+    runs = [target, *([chosen_run(other, folder)] if other is not None else [])]
+    if len({reported.id for reported in runs}) < len(runs):
         raise UsageError(
             f"{run} and {other} are the same run", hint="cloudtrain list shows the others"
         )
-    for each in runs:
-        each.last_known()
-    name = f"{'-and-'.join(each.id for each in runs)}.html"
-    file = output_file(output, found.folder.path / name, force)
+    for reported in runs:
+        reported.last_known()
+    name = f"{'-and-'.join(reported.id for reported in runs)}.html"
+    file = output_file(output, target.folder.path / name, force)
     with storing(file, "write it elsewhere with -o"):
         replace_text(file, page(runs, time.time()))
     print_output(str(file))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     "-f",
     "following",
     is_flag=True,
-    help="Go on until the run, or the sweep, has ended.",
+    help="Follow until the run or the sweep has ended.",
 )
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only this node.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank.")
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     metavar="T",
     help="Only lines younger than a duration (10 min) or after a time (2026-11-21T10:00).",
 )
-@click.option("--grep", metavar="RE", help="Only lines that this regular expression matches.")
+@click.option("--grep", metavar="RE", help="Only lines that match this regular expression.")
 @click.option(
     "--metrics/--no-metrics", default=True, help="Also the lines of metrics and progress (default)."
 )
-@click.option("--trial", type=click.IntRange(0), metavar="N", help="Of a sweep, only this trial.")
+@click.option("--trial", type=click.IntRange(0), metavar="N", help="Only this trial of a sweep.")
 @json_option
 @data_dir
 def logs_command(
@@ -79,26 +79,27 @@ def logs_command(
 ) -> None:
     """Print the log lines of RUN (default: the newest of this folder).
 
-    They are those of all nodes and ranks, or of the ones that you name. The lines of a sweep begin
-    with the number of their trial.
+    By default of all nodes and ranks. The lines of a sweep begin with the number of their trial.
     """
     since_time = None if since is None else _parse_since(since)
-    found = chosen(run, folder)
-    if not isinstance(found, Run):
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
         from cloudtrain.cli.sweep_logs import print_logs
 
         print_logs(
-            found, trial=trial, following=following, as_json=as_json, since=since_time, **options
+            target, trial=trial, following=following, as_json=as_json, since=since_time, **options
         )
         return
     if trial is not None:
         raise UsageError(
-            f"{found.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both"
+            f"{target.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both"
         )
-    display = ProgressDisplay(wanted=following and not as_json and sys.stdout.isatty())
+    display = ProgressDisplay(enabled=following and not as_json and sys.stdout.isatty())
     line = None
     try:
-        for line in found.logs(follow=following, since=since_time, waiting=display.draw, **options):
+        for line in target.logs(
+            follow=following, since=since_time, waiting=display.draw, **options
+        ):
             display.clear()
             print_log_line(line, as_json=as_json, names_source=options["rank"] is None)
     except KeyboardInterrupt:
@@ -110,9 +111,9 @@ def logs_command(
             value is not None and value is not True for value in (since, *options.values())
         )
         print_message(
-            f"no such lines; {command('logs', found.id)} shows all of them"
+            f"no such lines; {command('logs', target.id)} shows all of them"
             if is_narrowed
-            else _no_lines(found.cached_status())
+            else _no_lines(target.cached_status())
         )
 
 
@@ -139,7 +140,7 @@ def _parse_since(text: str) -> float:
 @click.command("wait", epilog="Example:\n\n  cloudtrain wait && cloudtrain fetch")
 @last_run_argument
 @click.option(
-    "--timeout", metavar="T", help="Give up waiting after this long, e.g. 10 min; the run goes on."
+    "--timeout", metavar="T", help="Stop waiting after this time, e.g. 10 min; the run continues."
 )
 @json_option
 @data_dir
@@ -148,25 +149,25 @@ def wait_command(
 ) -> None:
     """Wait until RUN (default: the newest of this folder) has ended.
 
-    Its metrics are shown, and the exit code is that of the run.
+    Its metrics are shown, and its exit code is returned.
     """
-    found = chosen(run, folder)
-    if not isinstance(found, Run):
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
         from cloudtrain.cli.sweep import follow_and_exit
 
-        follow_and_exit(found, as_json)
+        follow_and_exit(target, as_json)
     try:
         seconds = None if timeout is None else parse_duration(timeout)
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
     try:
-        state = follow(found, tail=0, timeout=seconds, output=False, on=f"{found.id} goes on")
+        state = follow(target, tail=0, timeout=seconds, output=False, on=f"{target.id} goes on")
     except TimeoutError as error:
         print_message(str(error))
         if as_json:
-            print_json(found.status().to_json())
+            print_json(target.status().to_json())
         raise click.exceptions.Exit(5) from None
-    report_and_exit(found, state, as_json)
+    report_and_exit(target, state, as_json)
 
 
 @click.command("stop", epilog="Example:\n\n  cloudtrain stop --release")
@@ -174,50 +175,46 @@ def wait_command(
 @click.option(
     "--release",
     is_flag=True,
-    help="Also give back machines that are kept after it (aws.keep_alive).",
+    help="Also release machines that are kept after it (aws.keep_alive).",
 )
 @json_option
 @data_dir
 def stop_command(folder: str | None, /, run: str | None, as_json: bool, release: bool) -> None:
-    """Stop RUN (default: the newest of this folder): SIGTERM to every rank, then the grace period.
+    """Stop RUN (default: the newest of this folder); `rerun` continues from its checkpoint.
 
-    `rerun` continues from what it saved. If several runs or sweeps of this folder are running, name
-    one.
-
-    The shared trainer stops all ranks at the same step and saves; a program of your own decides for
-    itself. Of a sweep, all trials that run are stopped. The exit code is 0 when the run was
+    Every rank gets SIGTERM, then the grace period. The shared trainer stops all ranks at the same
+    step and saves; your own program decides for itself. A sweep stops all running trials. If
+    several runs or sweeps of this folder are running, name one. The exit code is 0 if the run was
     stopped.
     """
-    found = chosen(run, folder)
-    if not isinstance(found, Run):
-        _stop_sweep(found, as_json)
-    state = found.last_known()
-    whose = f", which {state.owner} has started" if state.owner else ""
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
+        _stop_sweep(target, as_json)
+    state = target.last_known()
+    owner = f", which {state.owner} has started" if state.owner else ""
     if state.has_ended:
-        print_message(f"{found.id} had ended already")
+        print_message(f"{target.id} had ended already")
     else:
-        print_message(f"stopping {found.id}{whose} …")
+        print_message(f"stopping {target.id}{owner} …")
     try:
-        state = found.stop(note=lambda text: print_message(f"{found.id}: {text} …"))
+        state = target.stop(note=lambda text: print_message(f"{target.id}: {text} …"))
     except KeyboardInterrupt:
-        _say_whether_told(found)
+        _say_whether_requested(target)
         raise
     if release:
-        found.release()
-        print_message(f"{found.id}: its machines are given back")
-    report_and_exit(found, state, as_json, wanted="stopped")
+        target.release()
+        print_message(f"{target.id}: its machines are given back")
+    report_and_exit(target, state, as_json, success="stopped")
 
 
 def _stop_sweep(sweep: Sweep, as_json: bool) -> NoReturn:
-    """Stop all trials of a sweep; the exit code is 0 when it was stopped."""
+    """Stop all trials of a sweep; exit with 0 if it was stopped."""
     from cloudtrain.cli.sweep_view import report, sweep_as_json
 
     if sweep.status().ended:
         print_message(f"{sweep.id} had ended already")
         raise click.exceptions.Exit(0)
-    print_message(
-        f"stopping {sweep.id}: no trial is started any more, and those that run are told to stop …"
-    )
+    print_message(f"stopping {sweep.id}: no new trials start, and running trials are stopped …")
     state = sweep.stop()
     if as_json:
         print_json(sweep_as_json(state))
@@ -225,26 +222,24 @@ def _stop_sweep(sweep: Sweep, as_json: bool) -> NoReturn:
     raise click.exceptions.Exit(0 if state.state == "stopped" else EXIT_CODES[state.state])
 
 
-def _say_whether_told(found: Run) -> None:
-    """What an interrupted `stop` leaves behind: a run that ends by itself, or one that may not know
-    of it yet.
-    """
-    state = found.cached_status()
+def _say_whether_requested(target: Run) -> None:
+    """Report after an interrupted `stop` whether the run was asked to stop."""
+    state = target.cached_status()
     if state.has_ended:
         return
     if state.stop_requested:
         print_message(
-            f"{found.id} was told to stop: it saves, and ends by itself; nobody waits for it any"
+            f"{target.id} was told to stop: it saves, and ends by itself; nobody waits for it any"
             " more"
         )
     else:
         print_message(
-            f"whether {found.id} was told to stop is not known: this was interrupted before the"
+            f"whether {target.id} was told to stop is not known: this was interrupted before the"
             " answer"
         )
     print_message(
-        f"cloudtrain stop {found.id} waits again, and sees to it that it ends; cloudtrain status"
-        f" {found.id}"
+        f"cloudtrain stop {target.id} waits again, and sees to it that it ends; cloudtrain status"
+        f" {target.id}"
     )
 
 
@@ -252,11 +247,11 @@ def _say_whether_told(found: Run) -> None:
 @last_run_argument
 @click.argument("target", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @best_option
-@click.option("--checkpoints", is_flag=True, help="Checkpoints too, not only model and output.")
+@click.option("--checkpoints", is_flag=True, help="Also copy checkpoints.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Again into the same folder: what an earlier fetch brought is replaced.",
+    help="Replace the files of an earlier fetch in the same folder.",
 )
 @json_option
 @data_dir
@@ -274,17 +269,17 @@ def fetch_command(
 
     DIR is by default a folder named like the run. A sweep means its best trial.
 
-    A .gitignore in it keeps it out of commits, and out of what the next submit sends.
+    A .gitignore in DIR keeps it out of commits and of the next submit.
     """
     if (
         run is not None and target is None and ("/" in run or run.startswith("."))
     ):  # no id has these: it is DIR
         target = Path(run)
         run = None
-    found = chosen_run(run, folder, best=best)
+    source = chosen_run(run, folder, best=best)
     notes: list[str] = []
     bar = progress_bar("fetching", bytes_=True)
-    path = found.fetch(
+    path = source.fetch(
         target, checkpoints=checkpoints, force=force, progress=bar, note=notes.append
     )
     for note in notes[:MAX_LISTED]:
@@ -293,14 +288,14 @@ def fetch_command(
         print_message(
             f"note: and {len(notes) - MAX_LISTED} more were left out; --json names them all"
         )
-    if not found.cached_status().has_ended:
+    if not source.cached_status().has_ended:
         print_message(
-            f"run {found.id} goes on: these are its files as they are now, perhaps not all of them"
+            f"run {source.id} goes on: these are its files as they are now, perhaps not all of them"
             " finished"
         )
     copied = fetched_files(path)
     if as_json:
-        print_json({"run": found.id, "folder": str(path), "files": copied, "left_out": notes})
+        print_json({"run": source.id, "folder": str(path), "files": copied, "left_out": notes})
     else:
         print_output("\n".join(map(one_line, copied)))
 
@@ -312,8 +307,8 @@ def fetch_command(
 @provider_option
 @profile_option
 @yes_option
-@click.option("--fresh", is_flag=True, help="From the beginning, even when there is a checkpoint.")
-@click.option("--detach", "-d", is_flag=True, help="Start and return at once.")
+@click.option("--fresh", is_flag=True, help="Ignore checkpoints, and start from the beginning.")
+@click.option("--detach", "-d", is_flag=True, help="Return once the run has started.")
 @json_option
 @data_dir
 def rerun_command(
@@ -321,7 +316,7 @@ def rerun_command(
 ) -> None:
     """Run source and spec of RUN (default: the newest of this folder) again, under a new id.
 
-    What did not succeed goes on from its last checkpoint.
+    A run that did not succeed continues from its last checkpoint.
     """
     from cloudtrain.cli.start import start
     from cloudtrain.submission.context import archive_of

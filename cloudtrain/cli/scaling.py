@@ -1,6 +1,4 @@
-"""`cloudtrain diagnose --scaling`: run a job with different numbers of ranks, in turns, and draw
-the curve.
-"""
+"""The option `diagnose --scaling`: runs a job with several numbers of ranks, and draws a curve."""
 
 from __future__ import annotations
 
@@ -49,16 +47,16 @@ from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_number
 
 BUSY_FROM = 0.5
-"""The load per core of this machine, before anything runs, from which other work counts."""
+"""Minimum load per core, before a run, that counts as other work on this machine."""
 
 TURNS = 2
 BILLED_TURNS = 1
-"""How often each number of ranks runs: where it is free, and where it costs money."""
+"""Runs per number of ranks, free or billed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What a scaling curve is to be of."""
+class ScalingRequest:
+    """A request for a scaling curve."""
 
     target: str | None
     """A run, or a job's file, folder or script."""
@@ -69,7 +67,7 @@ class Asked:
 
 
 def read_sizes(text: str) -> tuple[int, ...]:
-    """Numbers of ranks, `1,2,4`, rising. UsageError says what is wrong with them."""
+    """Parse numbers of ranks, `1,2,4`, and sort them. UsageError says what is wrong."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and 1 <= int(word) <= 10_000 for word in words):
         raise UsageError(
@@ -85,17 +83,18 @@ def read_sizes(text: str) -> tuple[int, ...]:
 
 
 def show_scaling(
-    asked: Asked, *, yes: bool, as_json: bool, output: Path | None, force: bool
+    request: ScalingRequest, *, yes: bool, as_json: bool, output: Path | None, force: bool
 ) -> None:
-    """Measure the curve, and show it; with Ctrl-C what there is of it. Exit code 1 where nothing
-    could be measured.
+    """Measure the curve, and show it; after Ctrl-C show what was measured.
+
+    The exit code is 1 if nothing could be measured.
     """
     if output is not None:
         check_writable(output, force)
-    make, base, earlier, archive = _job(asked)
+    make, base, earlier, archive = _job(request)
     check_reports(base, earlier)
-    plans = scaled_plans(make, base, asked.sizes, weak=asked.weak)
-    notes = _announce(base, plans, asked)
+    plans = scaled_plans(make, base, request.sizes, weak=request.weak)
+    notes = _announce(base, plans, request)
     if not yes:
         _confirm(plans)
     if archive is None:
@@ -103,7 +102,7 @@ def show_scaling(
     archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
     with _every_end_is_an_interrupt():
         measured, is_interrupted = _measure(plans, archive)
-    if not any(each.turns for each in measured.values()):
+    if not any(measurement.turns for measurement in measured.values()):
         _nothing_measured(measured, is_interrupted)
     curve = ScalingCurve(list(measured.values()))
     setup = setup_of_job(
@@ -128,7 +127,7 @@ def show_scaling(
         print_json(
             {
                 "job": base.spec.name,
-                "scaling": _kind(asked, base).strip(),
+                "scaling": _kind(request, base).strip(),
                 **curve.to_json(),
                 **words,
             }
@@ -138,36 +137,34 @@ def show_scaling(
         for name, text in rows:
             print_output(f"  {name:<11} {one_line(text)}")
     if output is not None:
-        _write(output, curve, base, asked, rows)
+        _write(output, curve, base, request, rows)
     if is_interrupted:
         raise click.exceptions.Exit(130)
 
 
-def _job(asked: Asked) -> tuple[MakePlan, Plan, Run | None, Path | None]:
-    """How plans of the job are made, the job as it is, the run that it is of, if any, and its
-    packed source.
-    """
-    path = Path(asked.target or "")
+def _job(request: ScalingRequest) -> tuple[MakePlan, Plan, Run | None, Path | None]:
+    """Return how to plan the job, its base plan, its run if any, and its packed source."""
+    path = Path(request.target or "")
     is_spec = path.suffix in (
         ".yaml",
         ".yml",
     )  # which no run's id ends with: one that is missing is told as such
-    if asked.target and (is_spec or _is_job(path)):
+    if request.target and (is_spec or _is_job(path)):
 
         def make(overrides: Sequence[str]) -> Plan:
-            return api.plan(api.load(path, overrides), asked.provider, data_dir=asked.data_dir)
+            return api.plan(api.load(path, overrides), request.provider, data_dir=request.data_dir)
 
         return make, make(()), None, None
-    if asked.target and _is_file(path):
+    if request.target and _is_file(path):
         hint = "it takes a run, a job.yaml, a folder that has one, or a script"
-        raise UsageError(f"--scaling runs a job, and {asked.target} is none", hint=hint)
-    run = chosen_run(asked.target, asked.data_dir)
+        raise UsageError(f"--scaling runs a job, and {request.target} is none", hint=hint)
+    run = chosen_run(request.target, request.data_dir)
 
-    def again(overrides: Sequence[str]) -> Plan:
-        return run.plan_again(tuple(overrides), fresh=True, provider=asked.provider)
+    def replan(overrides: Sequence[str]) -> Plan:
+        return run.plan_again(tuple(overrides), fresh=True, provider=request.provider)
 
-    base = again(("checkpoints.uri=null",))
-    return again, base, run, archive_of(base)
+    base = replan(("checkpoints.uri=null",))
+    return replan, base, run, archive_of(base)
 
 
 def _is_job(path: Path) -> bool:
@@ -182,18 +179,16 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def _kind(asked: Asked, base: Plan) -> str:
-    """`strong ` or `weak `; empty for a program of one's own, which decides by itself what it
-    trains on.
-    """
-    return "" if base.spec.entrypoint is not None else "weak " if asked.weak else "strong "
+def _kind(request: ScalingRequest, base: Plan) -> str:
+    """Return `strong ` or `weak `; empty for your own program, which chooses its data."""
+    return "" if base.spec.entrypoint is not None else "weak " if request.weak else "strong "
 
 
-def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
-    """Say what will run, and return what is to be said of the result."""
+def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> list[str]:
+    """Print what will run, and return the notes for the result."""
     held = (
         "each rank trains on as many samples"
-        if asked.weak
+        if request.weak
         else "a step trains on as many samples, of all ranks"
     )
     if base.spec.entrypoint is not None:
@@ -207,7 +202,7 @@ def _announce(base: Plan, plans: dict[int, Plan], asked: Asked) -> list[str]:
         else f"one after the other, {_turns(plans)} times"
     )
     print_message(f"measures {base.spec.name} with {', '.join(map(str, plans))} ranks, {runs}")
-    print_message(f"  {_kind(asked, base)}scaling: {held}")
+    print_message(f"  {_kind(request, base)}scaling: {held}")
     if (threads := threads_each(base, max(plans))) is not None:
         print_message(
             f"  each rank computes with {count(threads, 'thread')}, however many ranks there are"
@@ -259,12 +254,12 @@ def _turns(plans: dict[int, Plan]) -> int:
 
 
 def _worst_usd(plans: dict[int, Plan]) -> float | None:
-    found = [
+    costs = [
         plan.target.cost_estimate.worst_usd if plan.target.cost_estimate else None
         for plan in plans.values()
     ]
-    known = [usd for usd in found if usd is not None]
-    return sum(known) * _turns(plans) if len(known) == len(found) else None
+    known_costs = [usd for usd in costs if usd is not None]
+    return sum(known_costs) * _turns(plans) if len(known_costs) == len(costs) else None
 
 
 def _confirm(plans: dict[int, Plan]) -> None:
@@ -273,12 +268,13 @@ def _confirm(plans: dict[int, Plan]) -> None:
 
 
 def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measurement], bool]:
-    """What each number of ranks has measured so far, and whether Ctrl-C ended it: the run that went
-    on is stopped.
+    """Return the measurements by number of ranks, and whether Ctrl-C ended them.
+
+    The interrupted run is stopped.
     """
-    found: dict[int, Measurement] = {}
+    measured: dict[int, Measurement] = {}
     for turn, ranks in turns(tuple(plans), _turns(plans)):
-        if turn and found[ranks].failure:
+        if turn and measured[ranks].failure:
             continue  # it would fail again
         plan = plans[ranks] if turn == 0 else another(plans[ranks])
         print_message(f"{plan.run_id}  {count(ranks, 'rank')}")
@@ -288,7 +284,7 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
             with suppress(OSError):  # the terminal may be gone
                 print_message(f"\ninterrupted: stops {plan.run_id}")
             _stop(plan)
-            return found, True
+            return measured, True
         except CloudtrainError as error:
             print_message(f"  {indented(error.render(), 2)}")
             one = Measurement(ranks=ranks, failure=error.message, runs=(plan.run_id,))
@@ -297,16 +293,15 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
         print_message(
             f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}"
         )
-        found[ranks] = joined(found.get(ranks), one)
-    return found, False
+        measured[ranks] = joined(measured.get(ranks), one)
+    return measured, False
 
 
 @contextmanager
 def _every_end_is_an_interrupt() -> Iterator[None]:
-    """SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) end it as Ctrl-C
-    does.
+    """Treat SIGTERM (a cancelled CI job) and SIGHUP (a closed terminal) like Ctrl-C.
 
-    The run that goes on is paid for, and nobody else would stop it before its limit.
+    Otherwise the current run costs money until its limit.
     """
     ends = [
         number
@@ -336,7 +331,7 @@ def _run(plan: Plan, archive: Path) -> tuple[Run, RunState]:
 
 
 def _stop(plan: Plan) -> None:
-    """Stop the run that was interrupted, as far as it had come."""
+    """Stop the interrupted run, if it was started."""
     from cloudtrain.submission.lookup import find_run
 
     try:
@@ -362,10 +357,14 @@ def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) ->
 
 
 def _write(
-    output: Path, curve: ScalingCurve, base: Plan, asked: Asked, rows: Sequence[tuple[str, Any]]
+    output: Path,
+    curve: ScalingCurve,
+    base: Plan,
+    request: ScalingRequest,
+    rows: Sequence[tuple[str, Any]],
 ) -> None:
     from cloudtrain.pages.scaling import page
 
     with storing(output, "write it elsewhere with -o"):
-        replace_text(output, page(base.spec.name, _kind(asked, base), curve, rows))
+        replace_text(output, page(base.spec.name, _kind(request, base), curve, rows))
     print_message(str(output))

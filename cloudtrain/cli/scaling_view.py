@@ -1,6 +1,4 @@
-"""A scaling curve on a terminal: a table, with a bar for each speed-up in the length of the ideal
-one.
-"""
+"""A scaling curve on a terminal: a table with a bar for each speed-up."""
 
 from __future__ import annotations
 
@@ -9,11 +7,11 @@ from cloudtrain.diagnosis.scaling import Point, ScalingCurve
 from cloudtrain.units import format_number
 
 BAR = 32
-"""The width of the largest ideal speed-up, in characters."""
+"""Width of the largest ideal speed-up, in characters."""
 
 
 def drawn(curve: ScalingCurve) -> str:
-    """The table, and a bar of each speed-up in the ideal one's length."""
+    """Return the table; each bar fills the length of the ideal speed-up."""
     priced = any(point.usd_per_million for point in curve.points)
     header = [
         "ranks",

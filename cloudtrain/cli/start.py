@@ -1,4 +1,4 @@
-"""Submitting a plan from the command line: show what it is and may cost, start it, and follow it."""
+"""Submitting a plan from the command line: show it with its cost, start it, and follow it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def start(
     after: str | None = None,
     yes: bool = False,
 ) -> None:
-    """Start a plan that has passed its preflight. The run id is printed before anything is done.
+    """Start a plan that has passed its preflight; print the run id first.
 
-    `after`: the run that this one repeats. `yes`: what it may cost has been agreed to.
+    `after`: the run that this one repeats. `yes`: the cost is confirmed already.
     """
     from cloudtrain.cli.follow import follow
     from cloudtrain.cli.plan_view import cost, headline, rehearsed
@@ -82,25 +82,24 @@ def start(
 
 
 def _confirm(plan: Plan) -> None:
-    """Ask where the job costs money."""
+    """Ask before a job that costs money."""
     estimate = plan.target.cost_estimate
     if estimate is not None and not plan.is_rehearsal:
         confirm_cost(Path(plan.context.folder), estimate.worst_usd)
 
 
 def confirm_cost(folder: Path, worst_usd: float | None) -> None:
-    """Ask once before money is spent, where somebody can answer. RefusedError for a no.
+    """Ask before money is spent, on a terminal. Raise RefusedError for a no.
 
-    `folder`: of the job, whose settings may want no question. `worst_usd`: None where it is not
-    known.
+    `folder`: of the job, whose settings may turn the question off. `worst_usd`: None if unknown.
     """
     from cloudtrain.settings import load_settings
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or not load_settings(folder)["confirm"]:
         return
-    known = "Start it? What it will cost is not known"
+    question = "Start it? What it will cost is not known"
     if not click.confirm(
-        known if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True
+        question if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True
     ):
         hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
         raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)

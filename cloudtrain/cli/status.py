@@ -54,7 +54,11 @@ DEFAULT_LIMIT = 20
 
 @click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
 @click.option(
-    "--all", "-a", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}."
+    "--all",
+    "-a",
+    "everything",
+    is_flag=True,
+    help=f"All runs, not only the newest {DEFAULT_LIMIT}.",
 )
 @provider_option
 @profile_option
@@ -64,12 +68,12 @@ DEFAULT_LIMIT = 20
 def list_command(
     folder: str | None, /, everything: bool, state: str | None, provider: str | None, as_json: bool
 ) -> None:
-    """List runs and sweeps, the newest first. Clouds are asked about runs that have not ended.
+    """List runs and sweeps, the newest first.
 
-    With --provider aws or azure the list also has those that other machines have started.
+    For runs that have not ended the state comes from the cloud. With --provider aws or azure the list includes
+    runs of other machines.
 
-    A sweep is one line; `cloudtrain status SWEEP` shows its trials, and --all lists them as runs,
-    too.
+    A sweep is one line: `cloudtrain status SWEEP` shows its trials, and --all lists them as runs.
     """
     if provider is not None:
         try:
@@ -107,7 +111,7 @@ def list_command(
 
 
 def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[str, Any]]:
-    """Each sweep as one line in place of its trials."""
+    """Replace the trials of each sweep by one line."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     sweeps = sweep_ids(folder)
     trials = {run["run"]: sweep for run in runs if (sweep := sweep_of_run(run["run"], sweeps))}
@@ -120,12 +124,12 @@ def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[
     lines = [
         as_listed(sweep.status()) for sweep in list_sweeps(data_dir=data_dir) if sweep.id in shown
     ]
-    found = [run for run in runs if run["run"] not in trials] + lines
-    return sorted(found, key=lambda run: -run["created"])
+    rows = [run for run in runs if run["run"] not in trials] + lines
+    return sorted(rows, key=lambda run: -run["created"])
 
 
 def _table_of(runs: Sequence[dict[str, Any]]) -> str:
-    """One line for each run; whose it is, if not all of them are yours."""
+    """Return a line for each run, with its owner if some are not yours."""
     now = time.time()
     rows = []
     foreign = any(run["owner"] for run in runs)
@@ -164,18 +168,18 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _format_state(run: dict[str, Any]) -> str:
-    """The state for a list: `not started` where a submit was refused, as no job has failed."""
+    """Return the state in a list: `not started` if a submit was refused."""
     never = run["state"] == "failed" and not run["submitted"]
     return "not started" if never else colour_state(run["state"])
 
 
 def _is_as_last_seen(run: dict[str, Any]) -> bool:
-    """Whether the run's provider could not be asked: it may have ended since."""
+    """Return whether the provider was not asked: the run may have ended since."""
     return run["state"] not in ENDED and str(run.get("reason", "")).startswith(NOT_ASKED)
 
 
 def _kept_machines(run_id: str, seconds: float) -> str:
-    """That machines are kept and billed for so many seconds more, and how to give them back."""
+    """Return how long machines are kept and billed, and how to release them."""
     release = command("stop", run_id, "--release")
     return (
         f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives"
@@ -192,11 +196,10 @@ def _is_rehearsal(run: dict[str, Any]) -> bool:
 @json_option
 @data_dir
 def status_command(folder: str | None, /, run: str | None, as_json: bool) -> None:
-    """Show how RUN stands: an id, a unique beginning of one, or `last`. Of a sweep, all of its
-    trials.
+    """Show the state of RUN: an id, a unique prefix of one, or `last`.
 
-    Without RUN: what is running, or else the newest run or sweep of this folder. With --json always
-    one of them.
+    For a sweep, show all of its trials. Without RUN: the runs that are running, or else the newest
+    run or sweep of this folder. With --json always one of them.
     """
     if (
         run is None
@@ -207,35 +210,35 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
             print_output(_table_of(running))
             return
         run = running[0]["run"]
-    found = chosen(run, folder)
-    if not isinstance(found, Run):
-        _print_sweep(found, as_json)
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
+        _print_sweep(target, as_json)
         return
     failure: CloudError | None = None
     try:
-        state = found.status()
+        state = target.status()
     except CloudError as error:  # what is known here is shown all the same
-        state = found.cached_status()
+        state = target.cached_status()
         failure = error
     if as_json:
         if failure is not None:
             raise failure
-        forecast = found.forecast()
+        forecast = target.forecast()
         more = {
             "forecast": forecast.to_json() if forecast else None,
-            "folder": str(found.folder.path),
+            "folder": str(target.folder.path),
         }
-        print_json({**state.to_json(), **more, "results": dict(found.artifacts())})
+        print_json({**state.to_json(), **more, "results": dict(target.artifacts())})
         return
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
     print_output(
-        f"{found.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}"
+        f"{target.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}"
     )
-    for name, text in _status_rows(found, state):
+    for name, text in _status_rows(target, state):
         print_prose(f"  {name:<11} {indented(text, 14)}")
-    if found.unstored:
-        print_message(f"note: {found.unstored}")
+    if target.unstored:
+        print_message(f"note: {target.unstored}")
     if failure is not None:
         print_message("that is what was last seen; asking again failed:")
         raise failure
@@ -262,7 +265,7 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     if state.best and state.ended and state.definition.is_batch_size_search:
         print_output("\n".join(batch_size_lines(sweep, state)))
     if driven:
-        print_message(f"{command('attach', sweep.id)} goes on with it")
+        print_message(f"{command('attach', sweep.id)} continues it")
 
 
 def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
@@ -308,8 +311,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("doing", one_line(activity_text(state, now))))
     if at.step is not None and not state.has_ended:
         eta = seconds_left(state, now)
-        left = f", {format_duration(eta)} left" if eta is not None else ""
-        rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{left}"))
+        remaining = f", {format_duration(eta)} left" if eta is not None else ""
+        rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{remaining}"))
     if forecast := run.forecast():
         rows.append(("forecast", shown(forecast)))
         if forecast.ending and not state.limit_too_low:

@@ -40,14 +40,14 @@ OF_RUNS = (
     "status",
     "stop",
 )
-"""Commands that take a sweep where they take a run."""
+"""Commands that take a sweep instead of a run."""
 
 
 class SweepGroup(click.Group):
-    """`sweep JOB` is `sweep start JOB`: what is no command of the group is a job."""
+    """A group whose default command is `start`: `sweep JOB` is `sweep start JOB`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with `start` in front of what names none of the commands."""
+        """Parse as click does, with `start` in front of an unknown word."""
         if len(args) > 1 and args[0] in OF_RUNS and not Path(args[0]).exists():
             raise UsageError(f"sweep has no command {args[0]}", hint=command(args[0], *args[1:]))
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
@@ -71,7 +71,7 @@ def sweep_command() -> None:
     """Search over settings: each trial is a run of the job with other values.
 
     `cloudtrain sweep JOB` is short for `cloudtrain sweep start JOB`. `list`, `status`, `attach`,
-    `stop` and `logs` take a sweep where they take a run.
+    `stop` and `logs` take a sweep like a run.
     """
 
 
@@ -92,27 +92,27 @@ sweep_command.add_command(export_command)
     multiple=True,
     metavar="KEY=VALUE",
     help=(
-        "Override a field; with several values (args.lr=1e-4,1e-3) or a range, vary it. Repeatable."
+        "Override a field, or vary it: several values (args.lr=1e-4,1e-3) or a range. Repeatable."
     ),
 )
 @click.option(
-    "--objective", metavar="METRIC:GOAL", help="What to improve, such as val_loss:minimize."
+    "--objective", metavar="METRIC:GOAL", help="Metric and goal, such as val_loss:minimize."
 )
 @click.option(
     "--batch-size",
     is_flag=True,
-    help="Look for the largest batch that fits into memory, and for the fastest.",
+    help="Search for the largest batch that fits into memory, and the fastest.",
 )
-@click.option("--trials", type=click.IntRange(1), metavar="N", help="How many trials.")
-@click.option("--parallel", type=click.IntRange(1), metavar="N", help="How many run at once.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Number of trials.")
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="Number of trials at once.")
 @yes_option
 @click.option(
     "--sweep-id",
     metavar="ID",
-    help="Name the sweep yourself; a second start of the same id starts nothing.",
+    help="Set the sweep id; a second start with the same id starts nothing.",
 )
-@click.option("--detach", "-d", is_flag=True, help="Start and return at once; the sweep goes on.")
-@click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
+@click.option("--detach", "-d", is_flag=True, help="Return once the sweep has started.")
+@click.option("--dry-run", is_flag=True, help="Run all checks, show the plan, start nothing.")
 @json_option
 @data_dir
 def start_command(
@@ -126,7 +126,7 @@ def start_command(
     sweep_id: str | None,
     **options: Any,
 ) -> None:
-    """Start the sweep of JOB and follow it: its section `sweep`, or what --set varies.
+    """Start the sweep of JOB and follow it: its section `sweep`, or the values of --set.
 
     The plan is shown first, with the most that it may cost. Ctrl-C stops following, not the sweep.
     """
@@ -169,12 +169,12 @@ def start_command(
 @click.argument("sweep", metavar="SWEEP")
 @click.argument("trials", metavar="[N]", type=click.IntRange(0), default=0)
 @click.option(
-    "--parallel", type=click.IntRange(1), metavar="N", help="How many run at once from now on."
+    "--parallel", type=click.IntRange(1), metavar="N", help="Number of trials at once from now on."
 )
 @click.option("--max-cost", metavar="USD", help="Raise the budget of all trials, such as '80 USD'.")
 @click.option("--max-time", metavar="TIME", help="Raise the time of all trials, such as 12h.")
 @yes_option
-@click.option("--detach", "-d", is_flag=True, help="Return at once; the sweep goes on.")
+@click.option("--detach", "-d", is_flag=True, help="Return once the trials have started.")
 @json_option
 @data_dir
 def more_command(
@@ -189,25 +189,25 @@ def more_command(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Run N new trials of SWEEP, by all that it has learnt, and follow it.
+    """Run N more trials of SWEEP, based on all results, and follow it.
 
-    Trials that a stop interrupted go on from their checkpoints, beside the new ones. What all of it
-    may cost is shown first; the budget stays as it was, unless it is raised.
+    Interrupted trials continue from their checkpoints, beside the new ones. The most that it may
+    cost is shown first; the budget stays the same unless you raise it.
     """
     from cloudtrain.cli.sweep_view import confirm_extension, extension_lines
     from cloudtrain.sweeps.definition import Caps
     from cloudtrain.sweeps.sweep import find_sweep
 
-    found = find_sweep(sweep, data_dir=folder)
+    resumed = find_sweep(sweep, data_dir=folder)
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
-    extension = found.plan_extension(trials, parallel=parallel, budget=budget)
-    print_message("\n".join(extension_lines(found, extension)))
+    extension = resumed.plan_extension(trials, parallel=parallel, budget=budget)
+    print_message("\n".join(extension_lines(resumed, extension)))
     confirm_extension(extension, yes=yes)
-    found.extend(extension)
+    resumed.extend(extension)
     if detach:
-        _tell(found, as_json)
+        _tell(resumed, as_json)
         return
-    follow_and_exit(found, as_json)
+    follow_and_exit(resumed, as_json)
 
 
 def _amount(flag: str, text: str | None) -> float | None:
@@ -221,7 +221,7 @@ def _amount(flag: str, text: str | None) -> float | None:
 
 
 def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:
-    """Show a sweep until it has ended, and exit with its code: 0 succeeded, 1 failed, 5 stopped."""
+    """Show a sweep until it has ended, and exit: 0 succeeded, 1 failed, 5 stopped."""
     from cloudtrain.cli.report import EXIT_CODES
     from cloudtrain.cli.sweep_view import follow, report, sweep_as_json
 
@@ -243,7 +243,7 @@ def _tell(sweep: Sweep, as_json: bool) -> None:
 
 
 def _load(job: Path, options: dict[str, Any]) -> Job:
-    """The job with the search that the command line says, over that of its section."""
+    """Load the job; the search of the command line overrides its section."""
     from cloudtrain.spec.load import override
     from cloudtrain.spec.sources import FlagText, read_source
     from cloudtrain.sweeps.shorthand import (
@@ -290,13 +290,11 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
 
 
 def _as_json(plan: SweepPlan) -> dict[str, Any]:
-    """Return the definition of a sweep and, for a cloud's own service, the request that would be
-    sent.
-    """
-    found = {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
+    """Return the definition of a sweep and, for a cloud's own service, the request."""
+    document = {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
     if plan.definition.engine != "native":
-        return found
+        return document
     from cloudtrain.providers import get_provider
 
     request = get_provider(plan.job.target.provider).native_sweeps().render(plan.job)
-    return {**found, "request": dict(request.document)}
+    return {**document, "request": dict(request.document)}

@@ -1,4 +1,4 @@
-"""`cloudtrain diagnose SWEEP`: why trials of a sweep failed."""
+"""The output of `cloudtrain diagnose SWEEP`: why trials failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ MAX_NUMBERS = 12
 
 
 def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
-    """Show why trials of a sweep failed; whether any did. StorageError when a run cannot be read."""
+    """Show why trials failed, and return whether any did.
+
+    Raise StorageError if a run cannot be read.
+    """
     groups = failed_trials(sweep)
     if not groups:
         return False
@@ -27,15 +30,15 @@ def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
 
 
 def _lines(group: FailedTrials) -> list[str]:
-    found = group.diagnosis
+    diagnosis = group.diagnosis
     numbers = ", ".join(map(str, group.trials[:MAX_NUMBERS]))
     more = ", …" if len(group.trials) > MAX_NUMBERS else ""
-    rows = [("cause", found.cause), ("trials", f"{numbers}{more}")]
+    rows = [("cause", diagnosis.cause), ("trials", f"{numbers}{more}")]
     rows += [("set apart", text) for text in group.set_apart_by]
-    if found.evidence:
-        rows.append(("evidence", f"{found.evidence[0].place}  {found.evidence[0].text}"))
-    if found.remedy:
-        rows.append(("remedy", found.remedy))
+    if diagnosis.evidence:
+        rows.append(("evidence", f"{diagnosis.evidence[0].place}  {diagnosis.evidence[0].text}"))
+    if diagnosis.remedy:
+        rows.append(("remedy", diagnosis.remedy))
     if group.runs[0]:
         rows.append(("more", command("diagnose", group.runs[0])))
     shown = [f"    {name:<11} {indented(one_line(text), 16)}" for name, text in rows]

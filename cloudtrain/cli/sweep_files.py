@@ -1,6 +1,4 @@
-"""The commands that write a sweep into a file: `sweep plot` for people, `sweep export` for other
-programs.
-"""
+"""The commands that write a sweep into a file: `sweep plot` and `sweep export`."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from cloudtrain.runs.files import replace_text, storing
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
-FORCE = click.option("--force", is_flag=True, help="Write over a file that is there.")
+FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 
 
 @click.command("plot", epilog="Example:\n\n  cloudtrain sweep plot digits-k2x9 -o digits.html")
@@ -32,11 +30,10 @@ FORCE = click.option("--force", is_flag=True, help="Write over a file that is th
 @FORCE
 @data_dir
 def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
-    """Draw SWEEP as one HTML page that needs nothing else: it can be opened, sent, and kept.
+    """Draw SWEEP as one standalone HTML page.
 
     It has the objective over trials and over money or time, the curves of all trials with the
-    rungs, the settings beside the objective, and how much each setting matters. It can be drawn
-    while the sweep goes on.
+    rungs, and the importance of each setting. It also works before the sweep has ended.
     """
     from cloudtrain.sweeps.sweep import find_sweep
 
@@ -44,8 +41,9 @@ def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: 
 
 
 def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
-    """Write the page of a sweep, and print the file's name. UsageError where something is there
-    already.
+    """Write the page of a sweep, and print its path.
+
+    Raise UsageError if the file exists already.
     """
     from cloudtrain.pages.sweep_page import page
     from cloudtrain.sweeps.history import history
@@ -71,8 +69,7 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
 @FORCE
 @data_dir
 def export_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
-    """Write the trials of SWEEP into a file: a line each as .csv, or as a study that Optuna opens
-    (.db).
+    """Write the trials of SWEEP into a file: a table (.csv), or a study of Optuna (.db).
 
     `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values
     and its reports.
@@ -82,28 +79,28 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     from cloudtrain.sweeps.optuna_study import write_study
     from cloudtrain.sweeps.sweep import find_sweep
 
-    found = find_sweep(sweep, data_dir=folder)
-    default = found.folder.path / f"{found.id}.csv"
+    exported = find_sweep(sweep, data_dir=folder)
+    default = exported.folder.path / f"{exported.id}.csv"
     file = output or default
     if file.suffix not in (".csv", ".db"):
         hint = "-o trials.csv is a table, -o optuna.db a study of Optuna"
         raise UsageError(f"{file}: the end of its name does not say what it is to be", hint=hint)
     file = output_file(output, default, force)
-    state = found.status()
+    state = exported.status()
     with storing(file, "write it elsewhere with -o"):
         if file.suffix == ".csv":
             replace_text(file, as_csv(state))
         else:
-            times = heard_of(event for event, _ in found.folder.events_from())
+            times = heard_of(event for event, _ in exported.folder.events_from())
             write_study(state, times, file)
     print_output(str(file))
 
 
 def output_file(named: Path | None, default: Path, force: bool) -> Path:
-    """Return the file to write: the one that was named, or `default`.
+    """Return the named file to write, or `default`.
 
-    The default is not in the current folder, which the next job would send along. UsageError if a
-    named file cannot be written, or exists already.
+    The default is not in the current folder, which the next job would send along. Raise UsageError
+    if a named file cannot be written, or exists already.
     """
     if named is None:
         return default

@@ -1,6 +1,4 @@
-"""`logs` of a sweep: the lines of all of its trials, each with the trial's number in front, or
-those of one trial.
-"""
+"""The output of `logs` for a sweep: lines of all trials, or of one."""
 
 from __future__ import annotations
 
@@ -21,11 +19,10 @@ if TYPE_CHECKING:
 def print_logs(
     sweep: Sweep, *, trial: int | None, following: bool, as_json: bool, **options: Any
 ) -> None:
-    """Print the lines of a sweep's trials, oldest first, and where that is `following` those that
-    come until its end.
+    """Print the lines of a sweep's trials, the oldest first.
 
-    `trial`: only those of that one. `options` are those of `Run.logs`. UsageError for a trial that
-    there is not.
+    `following`: also print new lines until its end. `trial`: only lines of that trial. `options`:
+    those of `Run.logs`. Raise UsageError for a trial that does not exist.
     """
     shown = False
     try:

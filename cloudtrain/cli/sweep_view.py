@@ -1,6 +1,4 @@
-"""What is on the screen of a sweep: its plan, its trials while they run, and the best of them at
-the end.
-"""
+"""The screen of a sweep: its plan, its trials while they run, and the best at the end."""
 
 from __future__ import annotations
 
@@ -27,11 +25,11 @@ from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.units import format_duration, format_number
 
 MAX_LIVE = 12
-"""So many trials are shown while a sweep runs: those that go on, the best, and the latest."""
+"""Maximum trials on a live screen: running ones, the best, and the latest."""
 
 
 def overview(plan: SweepPlan) -> str:
-    """What a sweep will do, and the most that it may cost."""
+    """Return what a sweep does, and the most that it may cost."""
     definition = plan.definition
     where = (
         f"{plan.job.target.provider} rehearsed on {definition.provider}"
@@ -44,15 +42,15 @@ def overview(plan: SweepPlan) -> str:
         f"  method      {_method(plan)}",
         *_known_before(plan),
         *(
-            f"  {'space' if not at else '     '}       {one_line(f'{key}: {each.text()}')}"
-            for at, (key, each) in enumerate(definition.space.items())
+            f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
+            for at, (key, dimension) in enumerate(definition.space.items())
         ),
         f"  stopping    {_stopping(definition)}",
         f"  cost        {_cost(plan)}",
     ]
     if definition.budget.seconds:
         lines.append(
-            f"  time        no trial goes on after {format_duration(definition.budget.seconds)}"
+            f"  time        every trial ends after {format_duration(definition.budget.seconds)}"
         )
     return "\n".join(lines)
 
@@ -102,16 +100,16 @@ def _stopping(definition: Definition) -> str:
 def _cost(plan: SweepPlan) -> str:
     if not plan.is_billed:
         return "nothing: it runs here"
-    each = plan.definition.trial_cap.usd
-    if plan.worst_usd is None or each is None:
+    trial_usd = plan.definition.trial_cap.usd
+    if plan.worst_usd is None or trial_usd is None:
         return "unknown: no price of these machines is known"
     budget = plan.definition.budget.usd
     held = f", the budget of {budget:.2f} USD holds" if budget is not None else ""
-    return f"at most {plan.worst_usd:.2f} USD: {each:.2f} USD a trial{held}"
+    return f"at most {plan.worst_usd:.2f} USD: {trial_usd:.2f} USD a trial{held}"
 
 
 def confirm(plan: SweepPlan, *, yes: bool) -> None:
-    """Ask once before money is spent, where somebody can answer. RefusedError for a no."""
+    """Ask before money is spent, on a terminal. Raise RefusedError for a no."""
     if not yes and plan.is_billed:
         confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
 
@@ -133,14 +131,15 @@ def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
 
 
 def confirm_extension(extension: Extension, *, yes: bool) -> None:
-    """Ask once before more money is spent, where somebody can answer. RefusedError for a no."""
+    """Ask before more money is spent, on a terminal. Raise RefusedError for a no."""
     if not yes and extension.worst_usd is not None:
         confirm_cost(Path.cwd(), extension.worst_usd)
 
 
 def follow(sweep: Sweep) -> SweepState:
-    """Show a sweep until it has ended, and return its state. Ctrl-C exits with 130 and leaves it
-    going on.
+    """Show a sweep until it has ended, and return its state.
+
+    Ctrl-C exits with 130; the sweep continues.
     """
     screen = _Screen()
     try:
@@ -161,14 +160,14 @@ def follow(sweep: Sweep) -> SweepState:
 
 
 class _Screen:
-    """The trials at the bottom of a terminal's standard error; nothing where that is no terminal."""
+    """The trials at the bottom of a terminal; nothing if stderr is not one."""
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._lines: list[str] = []
 
     def draw(self, state: SweepState) -> None:
-        """Show how the sweep stands in place of what was shown before."""
+        """Replace the shown trials by the current ones."""
         if not self.live or state.ended:
             return
         width = shutil.get_terminal_size().columns
@@ -181,17 +180,17 @@ class _Screen:
             self._lines = lines
 
     def clear(self) -> None:
-        """Take the lines away."""
+        """Remove the lines."""
         if self._lines:
             redraw_lines([], len(self._lines))
             self._lines = []
 
 
 def summary_line(state: SweepState) -> str:
-    """`12 of 40 trials done, 4 running; best val_accuracy 0.98 (trial 7); 1.20 of 50.00 USD`."""
+    """Return `12 of 40 trials done, 4 running; best val_accuracy 0.98 (trial 7)`, and costs."""
     running = sum(trial.state == "running" for trial in state.trials)
-    done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
-    parts = [f"{done} of {count(state.planned, 'trial')} done, {running} running"]
+    ended = sum(trial.state not in ("running", "waiting") for trial in state.trials)
+    parts = [f"{ended} of {count(state.planned, 'trial')} done, {running} running"]
     if state.best is not None and state.best.value is not None:
         parts.append(
             f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial"
@@ -208,7 +207,7 @@ def summary_line(state: SweepState) -> str:
 
 
 def trial_table(state: SweepState, *, live: bool = False) -> str:
-    """The trials, one line each; `live`: only those that go on, the best, and the latest."""
+    """Return a line for each trial; `live`: only running ones, the best, and the latest."""
     best = state.best
     shown = state.trials
     if live and len(shown) > MAX_LIVE:
@@ -247,7 +246,7 @@ def trial_table(state: SweepState, *, live: bool = False) -> str:
 
 
 def trial_line(state: SweepState, trial: Trial) -> str:
-    """`trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
+    """Return `trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
     values = " ".join(f"{key}={_value(value)}" for key, value in trial.parameters.items())
     value = (
         "" if trial.value is None else f"  {state.definition.metric} {format_number(trial.value)}"
@@ -257,7 +256,7 @@ def trial_line(state: SweepState, trial: Trial) -> str:
 
 
 def report(sweep: Sweep, state: SweepState) -> None:
-    """How a sweep has ended, its best trial, and what to type next."""
+    """Print the result of a sweep, its best trial, and the next commands."""
     took = (
         format_duration(max(0.0, (state.ended or time.time()) - state.started))
         if state.started
@@ -283,19 +282,17 @@ def report(sweep: Sweep, state: SweepState) -> None:
 
 
 def batch_size_lines(sweep: Sweep, state: SweepState) -> list[str]:
-    """What to write into the spec after a search for a batch size, and the command that trains with
-    it.
-    """
+    """Return the spec after a search for a batch size, and the command to train."""
     args, is_trainer = sweep.arguments()
-    found = batch_size.advice(state, args, is_trainer=is_trainer)
+    advice = batch_size.advice(state, args, is_trainer=is_trainer)
     return [
-        *(f"  {name:<8} {one_line(text)}" for name, text in found),
+        *(f"  {name:<8} {one_line(text)}" for name, text in advice),
         f"  train    {command('rerun', sweep.id, '--best')}",
     ]
 
 
 def sweep_as_json(state: SweepState) -> dict[str, Any]:
-    """A sweep for scripts: its state, and all of its trials."""
+    """Return a sweep for scripts: its state, and all of its trials."""
     best = state.best
     return {
         "sweep": state.definition.sweep_id,
@@ -322,13 +319,13 @@ def sweep_as_json(state: SweepState) -> dict[str, Any]:
 
 
 def as_listed(state: SweepState) -> dict[str, Any]:
-    """A sweep as the list of runs has its lines."""
-    done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
+    """Return a sweep as a row of the list of runs."""
+    ended = sum(trial.state not in ("running", "waiting") for trial in state.trials)
     reason = one_line(state.why_ended)
     return {
         **(
             {"ended_because": reason}
-            if reason and (done < state.planned or state.state != "succeeded")
+            if reason and (ended < state.planned or state.state != "succeeded")
             else {}
         ),
         "run": state.definition.sweep_id,
@@ -336,7 +333,7 @@ def as_listed(state: SweepState) -> dict[str, Any]:
         "reason": state.reason,
         "provider": state.definition.provider,
         "contract": "plain",
-        "size": f"{done}/{state.planned} trials",
+        "size": f"{ended}/{state.planned} trials",
         "created": state.started,
         "started": state.started,
         "ended": state.ended or None,

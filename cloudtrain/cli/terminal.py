@@ -1,15 +1,14 @@
-"""Prints all output. Characters that would control the terminal, or reorder the text, are escaped
-first.
+"""All output, with characters escaped that control the terminal or reorder text.
 
 Much of the output is untrusted: log lines, metric names, exceptions, file names, a spec from a
 repository. Control characters (C0 and C1), line separators and marks that change the direction of
 text are shown as escapes such as `\\x1b` and `\\u202e`, also in a pipe, which may end at a
 terminal.
 
-Colours (SGR sequences) in a program's log lines are kept where our own colours are shown: training
+Colours (SGR sequences) in a program's log lines are kept if our own colours are shown: training
 programs use them for progress, and they cannot affect other lines, because they are reset at the
-end of each. They are removed where no colours are shown. In any other output they are escaped, so
-that only our own code can colour a plan or a result.
+end of each. They are removed if no colours are shown. In any other output they are escaped, so that
+only our own code can colour a plan or a result.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ STATE_COLOURS = {
 }
 LABEL_COLOURS = {"error:": "red", "warning:": "yellow", "note:": "cyan", "hint:": "cyan"}
 MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red")}
-"""Of a verdict, with its colour; a dash for all others."""
+"""Sign and colour of a verdict; others get a dash."""
 _OURS = re.compile(
     f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+|[✓✗])\x1b\\[0m)"
 )
-"""The only coloured texts of our own: the name of a state, the word before a message, the marks of
-lines and checks.
-"""
+"""Our only coloured texts: states, labels of messages, and marks of lines and checks."""
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
@@ -59,29 +56,26 @@ _RESET = "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped; line ends, tabs and our own coloured states are
-    kept.
-    """
+    """Escape control characters, except line ends, tabs and our own coloured states."""
     return "".join(
         part if at % 2 else _UNSAFE.sub(_escaped, part) for at, part in enumerate(_OURS.split(text))
     )
 
 
 def one_line(text: str) -> str:
-    """The text with control characters and line ends escaped, for a cell or a row of our output."""
+    """Escape control characters and line ends, for a cell or a row."""
     return printable(text.replace("\n", "\\n"))
 
 
 def indented(text: str, by: int) -> str:
-    """The text with control characters escaped, and all lines but the first indented by `by`
-    spaces.
-    """
+    """Escape control characters, and indent all lines but the first by `by` spaces."""
     return printable(text).replace("\n", "\n" + " " * by)
 
 
 def log_text(text: str, *, colours: bool) -> str:
-    """A line of a program's log. If it overwrites itself, as progress bars do, the last text is
-    shown.
+    """Return a line of a program's log.
+
+    If it overwrites itself, as progress bars do, return the last text.
     """
     text = text.rstrip("\r")
     parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
@@ -94,20 +88,18 @@ def log_text(text: str, *, colours: bool) -> str:
 
 
 def label(word: str) -> str:
-    """A word of ours before a message on stderr, `hint:`, or marks `^^^`: in its colour where
-    colours are shown.
-    """
+    """Return the label of a message on stderr, `hint:`, or marks `^^^`, in its colour."""
     return click.style(word, fg=LABEL_COLOURS.get(word, "red")) if coloured(sys.stderr) else word
 
 
 def mark(verdict: str) -> str:
-    """The tick, cross or dash in front of a check, in its colour where stdout shows colours."""
+    """Return the tick, cross or dash of a check, in its colour if stdout shows colours."""
     sign, colour = MARKS.get(verdict, ("-", ""))
     return click.style(sign, fg=colour) if colour and coloured(sys.stdout) else sign
 
 
 def labelled(text: str) -> str:
-    """A message of ours with the word that it begins with in its colour."""
+    """Return a message with its label in colour."""
     start = re.match(f"( *)({'|'.join(LABEL_COLOURS)})", text)
     return f"{start[1]}{label(start[2])}{text[start.end() :]}" if start else text
 
@@ -115,7 +107,7 @@ def labelled(text: str) -> str:
 def write(text: str = "", *, err: bool = False, wraps: bool = False) -> None:
     """Print a text on stdout, or on stderr with `err`, with control characters escaped.
 
-    `wraps`: break long lines at words if they are shown on a terminal.
+    `wraps`: break long lines at words on a terminal.
     """
     stream = sys.stderr if err else sys.stdout
     shown = printable(text)
@@ -126,20 +118,20 @@ def write(text: str = "", *, err: bool = False, wraps: bool = False) -> None:
 
 
 def columns(stream: Any) -> int | None:
-    """Return the width of the terminal that a stream writes to; None if it is not a terminal."""
+    """Return the width of the terminal of a stream; None if it is not a terminal."""
     if stream is None or not stream.isatty():
         return None
     return shutil.get_terminal_size().columns
 
 
 _LABEL = re.compile(r" *(?:\S+(?: \S+)? {2,})?")
-"""The beginning of a line up to the text that is wrapped: `  cost     `, `  ✓ python      `."""
+"""Label of a line, before the text that wraps: `  cost     `, `  ✓ python      `."""
 _COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
-"""Commands stay on one line, so that they can be copied."""
+"""Commands that stay on one line, so that they can be copied."""
 
 
 def wrapped(line: str, width: int) -> str:
-    """Break a line at words, with the rest below the text behind its label."""
+    """Break a line at words, and indent further lines to the text behind its label."""
     label_length = len(_LABEL.match(line)[0])  # type: ignore[index]  # it matches an empty text
     if len(click.unstyle(line)) <= width or line[label_length:].startswith(_COMMANDS):
         return line
@@ -157,14 +149,13 @@ def wrapped(line: str, width: int) -> str:
 
 
 def write_log(prefix: str, text: str, *, err: bool = False) -> None:
-    """Print a line of a program's log after a prefix of ours, on stdout, or on stderr with `err`."""
+    """Print a line of a program's log after a prefix, on stdout or with `err` on stderr."""
     colours = coloured(sys.stderr if err else sys.stdout)
     click.echo(one_line(prefix) + log_text(text, colours=colours), err=err, color=colours)
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print JSON on stdout. Control characters are escaped as JSON has it, so that the value is not
-    changed.
+    """Print JSON on stdout, with control characters as JSON escapes.
 
     The result is YAML too, which some clouds' tools read.
     """
@@ -172,24 +163,24 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def write_csv(text: str) -> None:
-    """CSV on stdout and nothing else; what is unsafe is written as an escape."""
+    """Print CSV on stdout, with unsafe characters escaped."""
     click.echo(_UNSAFE.sub(_escaped, text), nl=False)
 
 
 def bar(done: float, total: float, width: int = 16) -> str:
-    """`━━━━────`: a progress bar of `width` characters. ZeroDivisionError if `total` is 0."""
+    """Return `━━━━────`, a progress bar. Raise ZeroDivisionError if `total` is 0."""
     filled = round(width * min(1.0, done / total))
     return "━" * filled + "─" * (width - filled)
 
 
 def redraw(text: str) -> None:
-    """Replace the current line on stderr, which is a terminal; an empty text clears it."""
+    """Replace the current line on a terminal's stderr; an empty text clears it."""
     sys.stderr.write("\r\x1b[K" + (f"  {one_line(text)}" if text else ""))
     sys.stderr.flush()
 
 
 def redraw_lines(lines: Sequence[str], before: int) -> None:
-    """Replace the last `before` lines on stderr, which is a terminal, by these."""
+    """Replace the last `before` lines on a terminal's stderr."""
     back = f"\x1b[{before}A\x1b[J" if before else ""
     sys.stderr.write(back + "".join(f"{one_line(line)}\n" for line in lines))
     sys.stderr.flush()
@@ -197,9 +188,7 @@ def redraw_lines(lines: Sequence[str], before: int) -> None:
 
 @contextmanager
 def full_screen() -> Iterator[Callable[[Sequence[str]], None]]:
-    """A screen of its own on the terminal's stdout, drawn by the function given; at the end all is
-    as before.
-    """
+    """Open a full screen on stdout, yield its draw function, and restore the terminal."""
     out = sys.stdout
 
     def draw(lines: Sequence[str]) -> None:
@@ -215,10 +204,10 @@ def full_screen() -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
-    """A callback that draws a progress bar on stderr, if that is a terminal and the work takes more
-    than half a second.
+    """Return a callback that draws a progress bar on stderr.
 
-    It is called with the number of files done and their total; with `bytes_`, of bytes.
+    It draws only on a terminal, and after half a second. Call it with the number of files done and
+    their total; with `bytes_`, of bytes.
     """
     started = time.monotonic()
     shown = False
@@ -238,7 +227,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show what is done inside, on stderr if that is a terminal; nothing is left of it afterwards."""
+    """Show a text on stderr, if it is a terminal, while the work inside takes."""
     if not sys.stderr.isatty():
         yield
         return
@@ -250,7 +239,7 @@ def working(text: str) -> Iterator[None]:
 
 
 def coloured(stream: Any) -> bool:
-    """Whether colours are shown on a stream: a terminal, without NO_COLOR and TERM=dumb."""
+    """Return whether a stream shows colours: a terminal, without NO_COLOR and TERM=dumb."""
     return (
         stream is not None
         and bool(stream.isatty())
@@ -259,8 +248,8 @@ def coloured(stream: Any) -> bool:
     )
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return (
         f"\\x{code:02x}"
         if code < 0x100
@@ -270,6 +259,6 @@ def _escaped(found: re.Match[str]) -> str:
     )
 
 
-def _escaped_in_json(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
+def _escaped_in_json(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

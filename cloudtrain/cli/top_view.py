@@ -1,6 +1,4 @@
-"""The screen of `top`: how a run stands, its curves, what its machines and ranks use, and its last
-lines. Pure.
-"""
+"""The screen of `top`: state, curves, usage of machines and ranks, and last lines. Pure."""
 
 from __future__ import annotations
 
@@ -23,27 +21,28 @@ from cloudtrain_launcher.events import Usage
 MAX_CURVES = 8
 MAX_CURVE_HEIGHT = 6
 LOG_SPAN = 10
-"""A curve whose largest value is so many times its smallest is drawn on a log scale."""
+"""Minimum ratio of largest to smallest value for a log scale."""
 MIN_LOG_LINES = 4
 STALE_SECONDS = 90.0
-"""A measurement that is older is shown with its age."""
+"""Minimum age of a measurement to show the age."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """What a run's machines cost."""
+    """The price of a run's machines."""
 
     usd_per_hour: float | None = None
-    """Of all its machines; None: nothing is billed, or the price is not known."""
+    """Price of all machines; None if they are free, or it is unknown."""
     terms: Terms | None = None
-    """What the forecast goes by: that, and what ends the run."""
+    """Price and limits for the forecast."""
 
 
 def screen(
     state: RunState, lines: Sequence[LogLine], price: Price, *, now: float, width: int, height: int
 ) -> list[str]:
-    """The lines of the screen, none longer than `width`; at most `height`, and at least the first
-    two.
+    """Return the lines of the screen, at most `width` wide and `height` high.
+
+    It has at least the first two lines.
     """
     head = [
         _headline(state),
@@ -58,9 +57,9 @@ def screen(
     parts = [_curves(state, width, room - len(machines) - len(ranks)), machines, ranks]
     shown = list(head)
     for part in parts:
-        kept = _cut(part, room)
-        room -= len(kept)
-        shown += kept
+        visible = _cut(part, room)
+        room -= len(visible)
+        shown += visible
     shown += _log(lines, max(0, height - len(shown)))
     return [one_line(line)[:width] if line else "" for line in shown if line is not None][:height]
 
@@ -72,33 +71,31 @@ def _headline(state: RunState) -> str:
     return f"{state.run_id}  {state.state}  {size}  {where}{restarts}"
 
 
-def _cost(state: RunState, price: Price, now: float) -> str:
-    """How long it has run, and what that has cost so far; what a cloud has billed once it has
-    ended.
-    """
-    took = format_duration(state.seconds(now))
+def _cost(state: RunState, price: Price, time: float) -> str:
+    """Return the time of the run, and its cost: estimated so far, or billed after its end."""
+    took = format_duration(state.seconds(time))
     if format_cost(state):
         return f"{took}  {format_cost(state)}"
     if price.usd_per_hour is None or not state.started:
         return took
     waits = (
-        now - state.waiting_since if state.waiting_since else 0.0
+        time - state.waiting_since if state.waiting_since else 0.0
     )  # nothing is billed for machines taken away
-    usd = price.usd_per_hour * max(0.0, state.seconds(now) - state.waited - waits) / 3600
+    usd = price.usd_per_hour * max(0.0, state.seconds(time) - state.waited - waits) / 3600
     return f"{took}  about {usd:.2f} USD so far, {price.usd_per_hour:.2f} USD an hour at list price"
 
 
-def _progress(state: RunState, now: float, width: int) -> list[str]:
-    return [] if state.has_ended else [progress_line(state, now, width)]
+def _progress(state: RunState, time: float, width: int) -> list[str]:
+    return [] if state.has_ended else [progress_line(state, time, width)]
 
 
-def _outlook(state: RunState, price: Price, now: float) -> list[str]:
-    """How long all of it takes and what it costs, and the limit that ends it before."""
-    found = forecast(state, price.terms, now=now)
-    if found is None:
+def _outlook(state: RunState, price: Price, time: float) -> list[str]:
+    """Return the forecast of time and cost, and a warning if a limit ends the run before."""
+    prediction = forecast(state, price.terms, now=time)
+    if prediction is None:
         return []
-    limit = limit_warning(found)
-    return [f"forecast: {in_all(found)}", *([f"warning: {limit}"] if limit else [])]
+    limit = limit_warning(prediction)
+    return [f"forecast: {in_all(prediction)}", *([f"warning: {limit}"] if limit else [])]
 
 
 def _curves(state: RunState, width: int, room: int) -> list[str]:
@@ -127,20 +124,18 @@ def _curves(state: RunState, width: int, room: int) -> list[str]:
 
 
 def _scaled(values: Sequence[float]) -> Sequence[float]:
-    """Return the logarithms of positive values that span LOG_SPAN or more; other values as they
-    are.
-    """
+    """Return the logarithms of positive values that span LOG_SPAN or more, else the values."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite or min(finite) <= 0 or max(finite) / min(finite) < LOG_SPAN:
         return values
     return [math.log(value) for value in finite]
 
 
-def _machines(state: RunState, now: float) -> list[str]:
-    """One line for each node, and below it one for each of its GPUs."""
-    found = []
+def _machines(state: RunState, time: float) -> list[str]:
+    """Return a line for each node, and below it one for each of its GPUs."""
+    lines = []
     for node, usage in sorted(state.usage.items()):
-        age = now - usage.time
+        age = time - usage.time
         parts = [f"node {node}"]
         if usage.cpu_percent is not None and usage.cores:
             parts.append(
@@ -150,12 +145,12 @@ def _machines(state: RunState, now: float) -> list[str]:
             parts.append(f"memory {_amount(usage.memory_gb, usage.memory_total_gb)}")
         if age > STALE_SECONDS and not state.has_ended:
             parts.append(f"measured {format_duration(age)} ago")
-        found += ["  ".join(parts), *_gpus(usage)]
-    return [*found, ""] if found else []
+        lines += ["  ".join(parts), *_gpus(usage)]
+    return [*lines, ""] if lines else []
 
 
 def _gpus(usage: Usage) -> list[str]:
-    found = []
+    lines = []
     numbers = sorted({*(usage.gpu_percent or {}), *(usage.gpu_memory_gb or {})}, key=_by_number)
     for number in numbers:
         parts = [f"  gpu {number}"]
@@ -167,17 +162,17 @@ def _gpus(usage: Usage) -> list[str]:
         for values, unit in ((usage.gpu_power_w, "W"), (usage.gpu_temperature_c, "°C")):
             if number in (values or {}):
                 parts.append(f"{(values or {})[number]:.0f} {unit}")
-        found.append("  ".join(parts))
-    return found
+        lines.append("  ".join(parts))
+    return lines
 
 
 def _ranks(state: RunState) -> list[str]:
-    """A table of the ranks, several side by side."""
+    """Return a table of the ranks, several side by side."""
     cpu: dict[str, float] = {}
     memory: dict[str, float] = {}
     for usage in state.usage.values():
-        cpu |= _known(usage.rank_cpu_percent)
-        memory |= _known(usage.rank_memory_gb)
+        cpu |= _or_empty(usage.rank_cpu_percent)
+        memory |= _or_empty(usage.rank_memory_gb)
     names = sorted({*cpu, *memory}, key=_by_number)
     if not names:
         return []
@@ -199,7 +194,7 @@ def _ranks(state: RunState) -> list[str]:
     return [*table(across, ("RANK", "CPU", "MEMORY") * columns).split("\n"), ""]
 
 
-def _known(values: Mapping[str, float] | None) -> Mapping[str, float]:
+def _or_empty(values: Mapping[str, float] | None) -> Mapping[str, float]:
     return values or {}
 
 
@@ -212,7 +207,7 @@ def _log(lines: Sequence[LogLine], room: int) -> list[str]:
 
 
 def _cut(part: list[str], room: int) -> list[str]:
-    """What of a part has room, with a line that says how much was left out."""
+    """Return the part, or its beginning and the number of lines left out."""
     if len(part) <= room:
         return part
     if room < 2:

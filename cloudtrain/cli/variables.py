@@ -1,6 +1,4 @@
-"""Variables CLOUDTRAIN_* of the environment that mean nothing: somebody has set them to be obeyed,
-and is told.
-"""
+"""Notes about environment variables CLOUDTRAIN_* that are not used."""
 
 from __future__ import annotations
 
@@ -12,11 +10,9 @@ from cloudtrain.issues import did_you_mean
 from cloudtrain.settings import PREFIX, known_settings, variable_of
 
 _FAMILIES = ("INPUT_", "SECRET_", "STREAM_", "TEST_")
-"""What names of several variables begin with, after the prefix: a job's inputs and secrets, and
-what tests read.
-"""
+"""Prefixes of families of variables: a job's inputs and secrets, and what tests read."""
 
-_OTHERS = frozenset(
+_NOT_SETTINGS = frozenset(
     PREFIX + name
     for name in (
         *(
@@ -57,30 +53,30 @@ _OTHERS = frozenset(
             "PACKAGES_DIR",
         ),
         *("NAMESPACES", "ENGINE_DIR", "REWRITE_TABLES", "RANK_CPUS", "PUBLISHED", "WARM_ROOM"),
-        *("MEASURE", "SERVICE_METRIC", "TRIAL_FOLDER"),
+        *("MEASURE", "MEASURE_REPORTS", "SERVICE_METRIC", "TRIAL_FOLDER"),
     )
 )
-"""Variables that are no settings: of a job, which people set to try their script by hand, and of
-our own tools.
-"""
+"""Variables of a job, which people set to try their script, and of our tools."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable `CLOUDTRAIN_*` that is neither a setting nor one of a job."""
-    ours = {variable_of(key) for key in known_settings(third_parties=False)} | _OTHERS
-    left = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in ours]
-    left = [name for name in left if not name.removeprefix(PREFIX).startswith(_FAMILIES)]
-    if not left:
+    """Return a sentence for each unused variable `CLOUDTRAIN_*`."""
+    variables = {variable_of(key) for key in known_settings(third_parties=False)} | _NOT_SETTINGS
+    unknown = [
+        name for name in sorted(environ) if name.startswith(PREFIX) and name not in variables
+    ]
+    unknown = [name for name in unknown if not name.removeprefix(PREFIX).startswith(_FAMILIES)]
+    if not unknown:
         return []
-    known = {variable_of(key) for key in known_settings()} | ours
+    candidates = {variable_of(key) for key in known_settings()} | variables
     return [
-        f"the variable {one_line(name)} means nothing to cloudtrain{did_you_mean(name, known)}"
-        for name in left
-        if name not in known
+        f"the variable {one_line(name)} means nothing to cloudtrain{did_you_mean(name, candidates)}"
+        for name in unknown
+        if name not in candidates
     ]
 
 
 def tell_unknown_variables(environ: Mapping[str, str]) -> None:
-    """Print a note for each of them."""
+    """Print a note for each unused variable."""
     for text in unknown_variables(environ):
         print_message(f"note: {text}")

@@ -26,7 +26,7 @@ from cloudtrain.submission.updates import Update
 DRAW_SECONDS = 0.5
 MAX_LOG_LINES = 200
 DEFAULT_HEIGHT = 40
-"""Lines of the screen where there is no terminal."""
+"""Lines of the screen without a terminal."""
 
 
 @click.command("attach", epilog="Example:\n\n  cloudtrain attach")
@@ -35,47 +35,48 @@ DEFAULT_HEIGHT = 40
     "--tail",
     type=click.IntRange(0),
     default=20,
-    help="Of the lines before, show the last N (default 20).",
+    help="Show the last N earlier lines (default 20).",
 )
 @json_option
 @data_dir
 def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: bool) -> None:
     """Follow RUN (default: the newest of this folder) as `submit` does, until it has ended.
 
-    The exit code is that of the run. Of a sweep, all trials are followed. Ctrl-C leaves it running.
+    The exit code of the run is returned. For a sweep, all trials are followed. Ctrl-C leaves it
+    running.
     """
-    found = chosen(run, folder)
-    if not isinstance(found, Run):
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
         from cloudtrain.cli.sweep import follow_and_exit
 
-        follow_and_exit(found, as_json)
-    state = found.status()
+        follow_and_exit(target, as_json)
+    state = target.status()
     if not state.has_ended:
-        state = follow(found, tail=tail)
-    report_and_exit(found, state, as_json)
+        state = follow(target, tail=tail)
+    report_and_exit(target, state, as_json)
 
 
 @click.command("top", epilog="Example:\n\n  cloudtrain top")
 @last_run_argument
 @data_dir
 def top_command(folder: str | None, /, run: str | None) -> None:
-    """Show RUN (default: the newest of this folder) on one screen, until it has ended or Ctrl-C is
-    pressed.
+    """Show RUN (default: the newest of this folder) on one screen, until it has ended.
 
-    Curves, throughput, the time that is left and its forecast, what each node, GPU and rank uses,
-    cost so far, and the last lines of the log. Without a terminal the screen is printed once.
+    It shows curves, throughput, the time left and its forecast, usage of each node, GPU and rank,
+    the cost until now, and the last lines of the log. Ctrl-C closes it. Without a terminal the screen
+    is printed once.
     """
-    found = chosen_run(run, folder)
-    price = _price(found)
+    target = chosen_run(run, folder)
+    price = _price(target)
     lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
-    if not sys.stdout.isatty() or found.status().has_ended:
-        update = next(found.watch(tail=MAX_LOG_LINES))
+    if not sys.stdout.isatty() or target.status().has_ended:
+        update = next(target.watch(tail=MAX_LOG_LINES))
         print_output("\n".join(_frame(update, update.lines, price, DEFAULT_HEIGHT)))
         return
     with suppress(KeyboardInterrupt):
-        _watch(found, lines, price)
+        _watch(target, lines, price)
     print_output(
-        "\n".join(_frame(Update(found.cached_status(), [], []), lines, price, DEFAULT_HEIGHT))
+        "\n".join(_frame(Update(target.cached_status(), [], []), lines, price, DEFAULT_HEIGHT))
     )
 
 
@@ -97,6 +98,6 @@ def _frame(update: Update, lines: Any, price: Price, height: int) -> list[str]:
 
 
 def _price(run: Run) -> Price:
-    """What its plan says about the price of its machines."""
+    """Return the price of the run's machines by its plan."""
     terms = terms_of(run.folder)
     return Price(usd_per_hour=terms.usd_per_hour if terms.is_billed else None, terms=terms)

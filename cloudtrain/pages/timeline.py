@@ -33,7 +33,7 @@ _MOMENTS = {
 def timeline(story: Story) -> str:
     """Draw all lanes over time."""
     lanes = sorted(
-        {moment.lane for moment in story.spans} | {item.lane for item in story.moments}, key=_order
+        {span.lane for span in story.spans} | {moment.lane for moment in story.moments}, key=_order
     )
     if not lanes:
         return ""

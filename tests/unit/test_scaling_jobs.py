@@ -14,7 +14,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.cli import scaling as command
-from cloudtrain.cli.scaling import Asked, read_sizes, show_scaling
+from cloudtrain.cli.scaling import ScalingRequest, read_sizes, show_scaling
 from cloudtrain.diagnosis.scaling import Measurement
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan
@@ -310,7 +310,7 @@ def test_an_interrupt_stops_the_run_and_shows_what_was_measured(
     fake_runs(monkeypatch, home, 0.1, 0.05, KeyboardInterrupt())
     stopped = list[int]()
     monkeypatch.setattr(command, "_stop", lambda plan: stopped.append(plan.processes))
-    request = Asked(
+    request = ScalingRequest(
         target="job.yaml", sizes=(1, 2, 4), weak=False, provider=None, data_dir=str(home)
     )
     with pytest.raises(click.exceptions.Exit) as ended:
