@@ -1,6 +1,4 @@
-"""The settings of the AWS account: region, role, bucket and network, from the spec, the settings or
-the AWS CLI.
-"""
+"""Settings of the AWS account, from the spec, the settings or the AWS CLI."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ _BUCKET = RequiredSetting(
 def account(
     aws: AwsSection, settings: Settings, *, rehearsal: bool
 ) -> tuple[AwsConfig, SettingsReader]:
-    """The account's settings, and the reader with their origins and what is missing.
+    """Return the account's settings, and the reader with origins and missing settings.
 
     In a rehearsal placeholders replace missing settings; `placeholders` names them.
     """
@@ -66,39 +64,38 @@ def account(
 
 
 def format_issues(name: str, value: str) -> list[Issue]:
-    """What is wrong with the format of a region, a role ARN or a bucket name."""
+    """Return issues with the format of a region, a role ARN or a bucket name."""
     if _FORMS[name].fullmatch(value):
         return []
-    at = ("aws", name)
+    path = ("aws", name)
     if name == "region":
         return [
             Issue(
-                at,
+                path,
                 f"{value!r} is not a region{did_you_mean(value, dlc_regions())}",
                 "such as us-east-1",
             )
         ]
     if name == "role":
         hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
-        return [Issue(at, f"{value!r} is no ARN of a role", hint)]
+        return [Issue(path, f"{value!r} is no ARN of a role", hint)]
     hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
-    return [Issue(at, f"{value!r} is not a valid bucket name", hint)]
+    return [Issue(path, f"{value!r} is not a valid bucket name", hint)]
 
 
 def misspelt_region(region: str) -> list[Issue]:
-    """An issue if the region is unknown and looks like a known one: the likely cause of a missing
-    image or price.
+    """Return an issue if the region looks like a misspelt known one.
+
+    That is the likely cause of a missing image or price.
     """
-    meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
+    suggestion = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
     hint = (
         "if it is right: an image in a repository of your own there, by its address, and"
         " limits.max_runtime"
     )
-    return (
-        [Issue(("aws", "region"), f"{region!r} is not a known region{meant}", hint)]
-        if meant
-        else []
-    )
+    if not suggestion:
+        return []
+    return [Issue(("aws", "region"), f"{region!r} is not a known region{suggestion}", hint)]
 
 
 _FORMS = {
@@ -109,7 +106,7 @@ _FORMS = {
 
 
 def region_of(settings: Settings) -> str:
-    """The region where there is no spec. UsageError when none is set."""
+    """Return the region without a spec. Raise UsageError if it is not set."""
     region = configured_region(settings)
     if not region:
         raise UsageError(
@@ -120,52 +117,49 @@ def region_of(settings: Settings) -> str:
 
 
 def refuse_unusable(region: str) -> None:
-    """UsageError for a region of another form, and for a profile that there is not: boto3 makes no
-    client of them.
-    """
+    """Raise UsageError for a malformed region or a missing profile, as boto3 needs both."""
     profile = cli_profile()
     for issue in [*format_issues("region", region), *(_profile_issues(profile) if profile else [])]:
         raise UsageError(issue.line(), hint=issue.hint)
 
 
 def image_repository(settings: Settings) -> str:
-    """The ECR repository to push images to, for commands that read no spec. UsageError if it is not
-    set or invalid.
+    """Return the ECR repository to push images to, for commands that read no spec.
+
+    Raise UsageError if it is not set or invalid.
     """
     name = configured_repository(settings, "aws")
     role = str(settings.get("aws.role") or "")
-    found, problems = repository_of(
+    repository, problems = repository_of(
         AwsConfig(region=configured_region(settings), role=role, repository=name)
     )
     for issue in problems:
         raise UsageError(issue.line(), hint=issue.hint)
-    return found
+    return repository
 
 
 def configured_region(settings: Settings) -> str:
-    """The same; empty when none is set."""
+    """Return the region without a spec; empty if it is not set."""
     return str(settings.get("aws.region") or (cli_default_region() or [""])[0])
 
 
 def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
-    """The profile that the AWS CLI would use, by its variables; empty for the default one."""
+    """Return the profile that the AWS CLI would use, by its variables; empty for the default."""
     return environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or ""
 
 
 def _profile_issues(profile: str, environ: Mapping[str, str] = os.environ) -> list[Issue]:
-    """Report whether the AWS CLI has such a profile; boto3 makes no client for one that is missing."""
+    """Return an issue if the AWS CLI lacks this profile, without which boto3 has no client."""
     config = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     credentials = Path(
         environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
     ).expanduser()
-    known = {name.removeprefix("profile ") for name in ini_sections(config)} | set(
+    profiles = {name.removeprefix("profile ") for name in ini_sections(config)} | set(
         ini_sections(credentials)
     )
-    if profile in known or profile == "default":
+    if profile in profiles or profile == "default":
         return []
-    message = (
-        f"there is no profile {profile!r} in {display_path(config)}{did_you_mean(profile, known)}"
-    )
+    message = f"there is no profile {profile!r} in {display_path(config)}{did_you_mean(profile, profiles)}"
     return [Issue(("aws", "profile"), message, f"aws configure --profile {profile}")]
 
 
@@ -175,18 +169,18 @@ def _cli_defaults() -> dict[str, CliDefault]:
 
 
 def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | None:
-    """The region that the AWS CLI would use: environment variables first, then the profile in
-    `~/.aws/config`.
+    """Return the region that the AWS CLI would use, or None.
 
-    As in "Configuration and credential file settings" of the AWS documentation. Newer SDKs read
-    `AWS_REGION` and boto3 reads `AWS_DEFAULT_REGION`: both count here. None if none is set.
+    Environment variables come first, then the profile in `~/.aws/config`, as in "Configuration and
+    credential file settings" of the AWS documentation. Newer SDKs read `AWS_REGION` and boto3 reads
+    `AWS_DEFAULT_REGION`: both count here.
     """
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        if found := environment_value(environ, name):
-            return found
+        if default := environment_value(environ, name):
+            return default
     profile = cli_profile(environ) or "default"
     path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     for section in (f"profile {profile}", *(["default"] if profile == "default" else [])):
-        if found := ini_value(path, section, "region"):
-            return found[0], f"{found[1]}, profile {profile}"
+        if default := ini_value(path, section, "region"):
+            return default[0], f"{default[1]}, profile {profile}"
     return None

@@ -1,8 +1,7 @@
-"""Recognizes answers that are not the service's, such as a proxy's page, before botocore reads
-them.
+"""Recognize answers that are not the service's, such as a proxy's page.
 
-botocore takes a page for an answer without content. Here it becomes an error of the server instead,
-which botocore tries again and `errors` reports as transient.
+botocore takes a page for an answer without content. Here it becomes an error of the server before
+botocore reads it: botocore tries again, and `errors` reports it as transient.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 UNREADABLE = "UnreadableAnswer"
-"""The code of the error that takes the place of such an answer."""
+"""Code of the error that replaces such an answer."""
 
 _BAD_GATEWAY = 502
 _REQUEST_ID = "x-amz-request-id"
-"""A header of all answers of S3."""
+"""Header of all answers of S3."""
 
 
 def register(events: Any) -> None:
-    """Look at each answer of the clients that are made with these events."""
+    """Look at each answer of clients with these events."""
     events.register_first("before-parse", _replace_unreadable)
     events.register_first("needs-retry", _take_over_status)
 
@@ -39,7 +38,7 @@ def _replace_unreadable(
 
 
 def _take_over_status(response: Any, **_: Any) -> None:
-    """Give the HTTP response the status that was set here, as botocore does for S3 alone."""
+    """Copy the status to the HTTP response, as botocore does for S3 only."""
     if response is None:
         return
     http_response, parsed = response
@@ -48,7 +47,7 @@ def _take_over_status(response: Any, **_: Any) -> None:
 
 
 def _problem(operation: Any, response: dict[str, Any]) -> str:
-    """What is wrong with an answer; empty if it is one of the service."""
+    """Return the problem of an answer; empty if it is the service's."""
     status = response["status_code"]
     method = operation.http.get("method")
     is_success = 200 <= status < 300
@@ -73,14 +72,14 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
 
 
 def _lacks_etag(output: Any, headers: Any) -> bool:
-    """Return True if the ETag that an operation of S3 answers with as a header is missing."""
+    """Return True if the ETag header of an S3 operation is missing."""
     member = output.members.get("ETag")
     is_header = member is not None and member.serialization.get("location") == "header"
     return is_header and "etag" not in headers
 
 
 def _needs_body(output: Any) -> bool:
-    """Return True if anything of an operation's answer is in its body."""
+    """Return True if any part of an operation's answer is in its body."""
     members = output.members.values() if output is not None else ()
     return any("location" not in member.serialization for member in members)
 
@@ -101,5 +100,5 @@ def _is_xml(body: bytes) -> bool:
 
 
 def _described(status: int, body: bytes, expected: str) -> str:
-    found = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
-    return f"status {status} with {found} that is not {expected}"
+    content = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
+    return f"status {status} with {content} that is not {expected}"

@@ -1,6 +1,4 @@
-"""Checks of an AWS account for `cloudtrain doctor aws`, in the order in which one would set things
-right.
-"""
+"""Checks of an AWS account for `cloudtrain doctor aws`, in the order of repairs."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ if TYPE_CHECKING:
 
 
 def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[Check]:
-    """All checks for a job of this spec, each as soon as it is answered. Without credentials
-    nothing else is asked.
+    """Yield each check of a job's account as soon as it is answered.
+
+    Without credentials no further question is possible.
     """
     config = target.config_as(AwsConfig)
     malformed = [*format_issues("role", config.role), *format_issues("bucket", config.bucket)]
@@ -37,17 +36,17 @@ def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[
     if malformed:
         return
     account = Account(cloud=cloud, config=config, target=target, spec=spec)
-    for found in caller_checks(cloud):
-        if isinstance(found, Caller):
-            yield from _of_caller(account, found)
+    for result in caller_checks(cloud):
+        if isinstance(result, Caller):
+            yield from _of_caller(account, result)
         else:
-            yield found
+            yield result
 
 
 def _of_caller(account: Account, caller: Caller) -> Iterator[Check]:
-    own = account_check(account, caller)
-    yield own
-    if own.is_wrong:  # the account that is asked is another one: every answer would be about that
+    account_answer = account_check(account, caller)
+    yield account_answer
+    if account_answer.is_wrong:  # further answers would be about another account
         return
     role = role_check(account)
     yield role

@@ -28,12 +28,12 @@ from cloudtrain.providers.aws.errors import NOT_CONNECTED, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
 
 STALE_SECONDS = 86_400
-"""A multipart upload that started longer ago is abandoned."""
+"""Age in seconds at which a multipart upload counts as abandoned."""
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
-"""The attempt to create a job that this thread is making."""
+"""Attempt to create a job in this thread."""
 
 ONE_REQUEST_BYTES = 8 * 2**20
-"""Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
+"""Maximum size for one request; larger objects go in parts (boto3's own threshold)."""
 
 
 class AwsClient:
@@ -46,17 +46,15 @@ class AwsClient:
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Call an operation of a service, with boto3's retries; returns its response. CloudError if
-        it fails.
-        """
+        """Call an operation of a service, with boto3's retries. May raise CloudError."""
         return self._answer(self._client(service), operation, parameters)
 
     def create(
         self, attempt: Attempt, service: str, operation: str, parameters: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Call an operation that creates something, without retries. CloudError if it fails.
+        """Call an operation that creates a resource, without retries. May raise CloudError.
 
-        The attempt is told of each request on the wire and of its answer.
+        Each request on the wire and its answer is reported to the attempt.
         """
         client = self._client(service, attempts=1)
         token = _ATTEMPT.set(attempt)
@@ -71,12 +69,12 @@ class AwsClient:
 
     @property
     def attempts(self) -> int:
-        """How often boto3 tries a call, by AWS_MAX_ATTEMPTS."""
+        """Number of boto3's attempts per call, by AWS_MAX_ATTEMPTS."""
         text = os.environ.get("AWS_MAX_ATTEMPTS", "")
         return max(1, int(text)) if text.isdecimal() else 3
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Call a paginated operation; yields its pages. CloudError if one fails."""
+        """Call a paginated operation; yield its pages. Raise CloudError if one fails."""
         with self._calling(operation):
             pages = iter(self._client(service).get_paginator(operation).paginate(**parameters))
         while True:
@@ -89,8 +87,7 @@ class AwsClient:
     def put_once(
         self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None
     ) -> bool:
-        """Store a file whose key is derived from its content, unless it exists; True if it was
-        sent.
+        """Store a file with a content-derived key, unless it exists; return True if it was sent.
 
         A small file is sent with the condition that the key is free, in one call. A large one is
         looked up first, and sent in parts.
@@ -107,7 +104,7 @@ class AwsClient:
     def put(
         self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False
     ) -> bool:
-        """Store an object in one call; False if `only_new` and the key exists."""
+        """Store an object in one call; return False if `only_new` and the key exists."""
         condition = {"IfNoneMatch": "*"} if only_new else {}
         try:
             with self._calling("put_object", f"s3://{bucket}/{key}"):
@@ -117,15 +114,14 @@ class AwsClient:
         except CloudError as failure:
             if only_new and failure.code in ("PreconditionFailed", "412"):
                 return False
-            if (
-                only_new and failure.code == "ConditionalRequestConflict"
-            ):  # the same content, sent at the same time
+            # somebody sends the same content at the same time
+            if only_new and failure.code == "ConditionalRequestConflict":
                 return self.put(bucket, key, content, kms_key)
             raise
         return True
 
     def exists(self, bucket: str, key: str) -> bool:
-        """Return True if an object exists. CloudError if S3 does not say."""
+        """Return True if an object exists. Raise CloudError if S3 does not answer that."""
         try:
             with self._calling("head_object", f"s3://{bucket}/{key}"):
                 self._client("s3").head_object(Bucket=bucket, Key=key)
@@ -136,7 +132,7 @@ class AwsClient:
         return True
 
     def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
-        """Keys and sizes in bytes of all objects with a prefix."""
+        """Yield keys and sizes in bytes of all objects with a prefix."""
         for page in self.pages("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix):
             for item in page.get("Contents", []):
                 yield item["Key"], item["Size"]
@@ -144,8 +140,9 @@ class AwsClient:
     def download(
         self, bucket: str, key: str, path: Path, progress: Progress | None = None, size: int = 0
     ) -> None:
-        """Download one object; the file appears only when it is complete. `size`: in bytes, for
-        `progress`.
+        """Download one object; the file appears only when it is complete.
+
+        `size`: in bytes, for `progress`.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
@@ -165,7 +162,7 @@ class AwsClient:
 
     @contextmanager
     def _calling(self, operation: str, place: str = "") -> Iterator[None]:
-        """Translate the errors of boto3, and those that it raises at an answer that it cannot read."""
+        """Translate errors of boto3, also about unreadable answers."""
         try:
             yield
         except (ClientError, BotoCoreError, Boto3Error, ResponseParserError) as error:
@@ -187,16 +184,14 @@ class AwsClient:
             )
 
     def _abort_stale_uploads(self, bucket: str, key: str) -> None:
-        """Abort multipart uploads of this object that killed clients have left: their parts are
-        billed.
+        """Abort multipart uploads of this object by killed clients: their parts are billed.
 
         boto3 aborts failed uploads of living clients itself. A recent one may be another client's,
         in progress.
         """
         s3 = self._client("s3")
-        with suppress(
-            ClientError, BotoCoreError, ResponseParserError
-        ):  # without the permission the object is stored all the same
+        # without the permission the object is stored all the same
+        with suppress(ClientError, BotoCoreError, ResponseParserError):
             for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
                 if (
                     upload["Key"] == key
@@ -229,25 +224,22 @@ class AwsClient:
 
 @cache
 def aws(region: str, profile: str = "") -> AwsClient:
-    """The client of a region; one per process, so that credentials are looked up once.
+    """Return the client of a region; one per process, so that credentials are read once.
 
-    `profile`: of the AWS CLI; empty for what the variables say.
+    `profile`: of the AWS CLI; empty to follow the variables.
     """
     return AwsClient(region, profile)
 
 
 def new_session(region: str, profile: str = "") -> boto3.session.Session:
-    """A session whose service models are read once per process: reading them is most of what a
-    client costs.
-    """
+    """Return a session that reads service models once per process: they are most of the cost."""
     core = botocore.session.Session(profile=profile or None)
     loader = _loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", loader)
     answers.register(core.get_component("event_emitter"))
     session = boto3.session.Session(region_name=region, botocore_session=core)
-    loader.search_paths[:] = dict.fromkeys(
-        loader.search_paths
-    )  # boto3 adds its own folder each time
+    # boto3 adds its own folder each time
+    loader.search_paths[:] = dict.fromkeys(loader.search_paths)
     return session
 
 
@@ -258,9 +250,9 @@ def _loader(data_path: str | None) -> Loader:
 
 @cache
 def input_shape(service: str, operation: str) -> Any:
-    """The shape of an operation's request, from botocore's own model of the service.
+    """Return the shape of an operation's request, from botocore's model of the service.
 
-    No network, and no look at the person's profiles: a broken one is no reason not to check a
+    No network, and no access to the user's profiles: a broken one must not prevent the check of a
     request.
     """
     model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
@@ -268,14 +260,14 @@ def input_shape(service: str, operation: str) -> Any:
 
 
 def _sending(**_: Any) -> None:
-    """Tell the attempt of this thread, if there is one, that a request is about to be sent."""
+    """Report to the attempt of this thread, if any, that a request is about to be sent."""
     attempt = _ATTEMPT.get()
     if attempt is not None:
         attempt.sending()
 
 
 def _received(parsed_response: Mapping[str, Any] | None, **_: Any) -> None:
-    """Tell the attempt of this thread, if there is one, of an answer."""
+    """Report an answer to the attempt of this thread, if any."""
     attempt = _ATTEMPT.get()
     if attempt is None or parsed_response is None:
         return
@@ -292,11 +284,11 @@ def _encryption(kms_key: str | None) -> dict[str, str]:
 def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
     if progress is None:
         return None
-    done = 0
+    sent_bytes = 0
 
     def count(amount: int) -> None:
-        nonlocal done
-        done += amount
-        progress(done, total)
+        nonlocal sent_bytes
+        sent_bytes += amount
+        progress(sent_bytes, total)
 
     return count

@@ -1,4 +1,4 @@
-"""The settings of a SageMaker job's account, fixed when it is planned."""
+"""Settings of a SageMaker job's account, fixed in its plan."""
 
 from __future__ import annotations
 
@@ -15,35 +15,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwsConfig(CloudConfig):
-    """Account, region and network of a SageMaker job. Less is known of runs that another machine
-    started.
-    """
+    """Account, region and network of a SageMaker job; partly unknown for discovered runs."""
 
     region: str
     profile: str = ""
-    """The profile of the AWS CLI that was in force; empty for none."""
+    """Profile of the AWS CLI at the submit; empty for none."""
     role: str = ""
-    """ARN of the role that the job runs as."""
+    """ARN of the job's role."""
     bucket: str = ""
-    """For source, checkpoints and models."""
+    """Bucket for source, checkpoints and models."""
     repository: str | None = None
-    """Where images that are built are pushed: ECR's name or address of it."""
+    """ECR repository for built images: its name or address."""
     subnets: tuple[str, ...] = ()
     security_groups: tuple[str, ...] = ()
     kms_key: str | None = None
 
 
 def config_of(run: RunFolder) -> AwsConfig:
-    """As it was when the run was planned."""
-    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+    """Return the settings from the run's plan."""
+    from cloudtrain.runs.record import RunRecord  # not needed for a plan
 
     return RunRecord(run).config(AwsConfig)
 
 
 def profile_of(config: AwsConfig) -> str:
-    """The profile to look after a run with: that of its submit, unless variables choose other
-    credentials now.
-    """
+    """Return the profile for later commands: the submit's, unless variables choose others."""
     chosen = any(
         os.environ.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID")
     )
@@ -51,8 +47,8 @@ def profile_of(config: AwsConfig) -> str:
 
 
 def request_of(run: RunFolder) -> dict[str, Any]:
-    """The CreateTrainingJob body. StorageError where it lacks what later steps need."""
-    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+    """Return the CreateTrainingJob body. StorageError if it lacks members for later steps."""
+    from cloudtrain.runs.record import RunRecord  # not needed for a plan
 
     return RunRecord(run).request(_NEEDED)
 

@@ -1,4 +1,4 @@
-"""The client of an account. boto3 is imported when one is made."""
+"""Clients of an account. boto3 is imported with the first one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ if TYPE_CHECKING:
 
 
 def client_of_run(run: RunFolder) -> AwsClient:
-    """The client of the region for which a run or a sweep was planned. UsageError where boto3 is
-    not installed.
-    """
+    """Return the client of a run's or a sweep's region. Raise UsageError without boto3."""
     config = config_of(run)
     return connect(config.region, profile_of(config))
 
 
 def connect(region: str, profile: str = "") -> AwsClient:
-    """The client of a region. UsageError where boto3 is not installed."""
+    """Return the client of a region. Raise UsageError without boto3."""
     try:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:

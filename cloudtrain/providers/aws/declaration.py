@@ -1,4 +1,4 @@
-"""What SageMaker is called, and what of a spec it reads."""
+"""Declaration of the aws provider."""
 
 from __future__ import annotations
 

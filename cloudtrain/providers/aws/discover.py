@@ -1,4 +1,4 @@
-"""Finds training jobs that cloudtrain started, from any machine, by their tags."""
+"""Find training jobs of cloudtrain, from any machine, by their tags."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ MAX_RESULTS = 100
 """Jobs per page of a Search; SageMaker's default is 10."""
 
 SEARCH_LAG_SECONDS = 600
-"""Search results may lag behind the latest changes, so this much is searched again. SageMaker
-documents no bound.
-"""
+"""Maximum lag of search results; SageMaker documents no bound."""
 
 
 def discovered_runs(
@@ -61,8 +59,7 @@ def discovered_runs(
     prices: RegionalPrices,
     known: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
-    """The jobs with our tags in a region that are new or changed since the last search, or the one
-    named `run_id`.
+    """Yield new and changed jobs with our tags in a region, or the job named `run_id`.
 
     Updates `known.synced_until` when the search is complete.
     """
@@ -140,12 +137,12 @@ def _discovered_run(
 
 
 def _updates(job: Mapping[str, Any], usd_per_hour: float | None) -> list[Event]:
-    """The phase of a job and, if it is over, its end. Its log is read later, when it is needed."""
-    now = time.time()
-    updates: list[Event] = [phase_event(job, now)]
+    """Return the phase of a job and, if it is over, its end. Its log is read later."""
+    time_now = time.time()
+    updates: list[Event] = [phase_event(job, time_now)]
     final = final_state(job)
     if final is not None:
-        ended = Ended(time=ended_at(job) or now, state=final.state, reason=final.reason)
+        ended = Ended(time=ended_at(job) or time_now, state=final.state, reason=final.reason)
         updates.append(with_billing(ended, billing(job, usd_per_hour)))
-        updates += warm_pool_events(job, now, usd_per_hour)
+        updates += warm_pool_events(job, time_now, usd_per_hour)
     return updates

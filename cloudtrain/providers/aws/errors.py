@@ -1,4 +1,4 @@
-"""Translates errors of boto3 into ours: which call failed, where, why, and what to do next."""
+"""Translate errors of boto3: which call failed, where, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
 
 NOT_FOUND = "NotFound"
-"""The code of our error for a job that does not exist: SageMaker's own code only says that a value
-is invalid.
-"""
+"""Our code for a missing job: SageMaker's code only says that a value is invalid."""
 
 _EXPIRED = {
     "ExpiredToken",
@@ -70,18 +68,16 @@ _NO_RESPONSE = (
     sdk.IncompleteReadError,
     sdk.HTTPClientError,
 )
-"""No response came, but the request may have arrived: the outcome is unknown."""
+"""Errors without a response: the request may have arrived, so the outcome is unknown."""
 NOT_CONNECTED = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
-"""No connection was made, so that nothing was sent."""
+"""Errors without a connection: the request was not sent."""
 _UNREACHABLE = (*NOT_CONNECTED, sdk.SSLError)
 
 
 def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:
-    """Our error for one of boto3's. Its `outcome` is UNKNOWN where the request may have taken
-    effect.
+    """Return our error for one of boto3's; its `outcome` is UNKNOWN if it may have had effect.
 
-    `call`: the operation, such as `create_training_job`. `place`: the bucket or object it was
-    about, if any.
+    `call`: the operation, such as `create_training_job`. `place`: its bucket or object, if any.
     """
     name = _camel(call)
     if isinstance(error, ClientError):
@@ -156,9 +152,9 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     is_missing = code == "ResourceNotFound" or (
         code == "ValidationException" and "not found" in answer.lower()
     )
-    about = f"{where}: {code}: {answer}"
+    description = f"{where}: {code}: {answer}"
     return CloudError(
-        about, hint=_hint(code, answer, name, region), code=NOT_FOUND if is_missing else code
+        description, hint=_hint(code, answer, name, region), code=NOT_FOUND if is_missing else code
     )
 
 
@@ -184,11 +180,11 @@ _S3_ACTIONS = {
     "ListObjectsV2": "s3:ListBucket",
     "PutObject": "s3:PutObject, and kms:GenerateDataKey on aws.kms_key if there is one",
 }
-"""After the Service Authorization Reference: S3 does not always say which permission is missing."""
+"""S3 does not always name the missing permission (Service Authorization Reference)."""
 
 
 def _action(answer: str, name: str) -> str:
-    """The missing IAM action: from the message, else from AWS's documentation."""
+    """Return the missing IAM action: from the message, else from AWS's documentation."""
     denied = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", answer)
     if denied is None:
         return _S3_ACTIONS.get(
@@ -199,5 +195,5 @@ def _action(answer: str, name: str) -> str:
 
 
 def _camel(call: str) -> str:
-    """`DescribeTrainingJob` for `describe_training_job`; text with spaces is left as it is."""
+    """Return `DescribeTrainingJob` for `describe_training_job`; keep text with spaces."""
     return call if " " in call else "".join(part.capitalize() for part in call.split("_"))

@@ -1,4 +1,4 @@
-"""Maps members of a CreateTrainingJob body to the fields of the spec that they come from. Pure."""
+"""Map members of a CreateTrainingJob body to the fields of the spec. Pure."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from cloudtrain.providers.shared.tags import tags
 
 
 def spec_path(plan: Plan, path: Keys) -> Keys:
-    """The path of the field that a member of the body comes from; empty for a member that no field
-    sets.
+    """Return the field of the spec behind a member of the body; empty if there is none.
 
     `path`: of the member, such as `("Tags", 3, "Value")`.
     """
     spec = plan.spec
     head = path[0] if path else ""
-    rest = path[1:]
+    tail = path[1:]
     if head == "Environment":
-        return ("env", *rest[:1])
+        return ("env", *tail[:1])
     if head == "Tags":
         keys = list(tags(plan, plan.target.image_address))
-        index = rest[0] if rest and isinstance(rest[0], int) else -1
-        return (
-            ("tags", keys[index])
-            if 0 <= index < len(keys) and keys[index] in spec.tags
-            else ("tags",)
-        )
+        index = tail[0] if tail and isinstance(tail[0], int) else -1
+        if 0 <= index < len(keys) and keys[index] in spec.tags:
+            return ("tags", keys[index])
+        return ("tags",)
     if head == "InputDataConfig":
         names = [None, None, *spec.inputs]
-        index = rest[0] if rest and isinstance(rest[0], int) else 0
+        index = tail[0] if tail and isinstance(tail[0], int) else 0
         name = names[index] if index < len(names) else None
-        return ("inputs", name) if name else (("aws", "bucket") if rest else ("inputs",))
+        if name:
+            return ("inputs", name)
+        return ("aws", "bucket") if tail else ("inputs",)
     if head == "ResourceConfig":
-        return _resource_path(plan, rest)
+        return _resource_path(plan, tail)
     if head == "StoppingCondition":
-        return _stopping_path(plan, rest)
+        return _stopping_path(plan, tail)
     return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ()))
 
 
@@ -54,25 +53,25 @@ _FIELDS: Mapping[str, Keys] = {
 }
 
 
-def _resource_path(plan: Plan, rest: Keys) -> Keys:
+def _resource_path(plan: Plan, tail: Keys) -> Keys:
     resources = plan.spec.resources
-    field = str(rest[0]) if rest else ""
+    field = str(tail[0]) if tail else ""
     if field in ("InstanceType", "InstancePreferences"):
-        index = rest[1:2] if field == "InstancePreferences" else ()
+        index = tail[1:2] if field == "InstancePreferences" else ()
         if resources.instance.get(plan.target.provider):
             return ("resources", "instance", plan.target.provider, *index)
         return ("resources", "gpu" if resources.gpu else "gpus")
-    known: Mapping[str, Keys] = {
+    fields: Mapping[str, Keys] = {
         "InstanceCount": ("resources", "nodes"),
         "VolumeSizeInGB": ("resources", "disk"),
         "VolumeKmsKeyId": ("aws", "kms_key"),
         "KeepAlivePeriodInSeconds": ("aws", "keep_alive"),
     }
-    return known.get(field, ("resources",))
+    return fields.get(field, ("resources",))
 
 
-def _stopping_path(plan: Plan, rest: Keys) -> Keys:
-    if rest and rest[0] == "MaxRuntimeInSeconds":
+def _stopping_path(plan: Plan, tail: Keys) -> Keys:
+    if tail and tail[0] == "MaxRuntimeInSeconds":
         cap = plan.target.cost_estimate.cap if plan.target.cost_estimate else ""
         return tuple((cap or "limits.max_runtime").split("."))
     return ("limits", "max_wait")

@@ -1,6 +1,4 @@
-"""The image of a SageMaker job: turns the spec's `image` into an address. Reads the files of a
-recipe; no network.
-"""
+"""Image of a SageMaker job: from the spec to an address. Reads a recipe's files; no network."""
 
 from __future__ import annotations
 
@@ -26,21 +24,20 @@ from cloudtrain.settings import Settings
 _DLC = "dlc:"
 _PLACEHOLDER = "not-set-yet"
 _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
-"""The pattern of a repository's name in the API reference of ECR's CreateRepository."""
+"""Pattern of a repository's name in the API reference of ECR's CreateRepository."""
 
 
 def image_of(
     image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """The image and the problems with it; an image with problems may have no address.
+    """Return the image and its problems; an image with problems may have no address.
 
     `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in
-    our catalog.
-    `types`: the instance types it is for.
+    our catalog. `types`: the instance types it is for.
     """
     selected = select_image(image, "aws")
-    at, address = selected
+    path, address = selected
     if not selected.is_build and _is_address(address):
         return PlannedImage(address), []
     mixed = mixed_architectures("aws", types)
@@ -51,16 +48,16 @@ def image_of(
         repository, problems = repository_of(config)
         recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
         return planned_build(recipe, repository), problems + wrong + mixed
-    found, problems = _container(at, address, config.region, gpu=gpu)
+    container, problems = _container(path, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:
         hint = "aws.repository, for an image of ours that is built for ARM; or an image of your own"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
-        mixed = [Issue(at, message, hint)]
-    return PlannedImage(found, contents=_contents(found)), problems + mixed
+        mixed = [Issue(path, message, hint)]
+    return PlannedImage(container, contents=_contents(container)), problems + mixed
 
 
 def _contents(address: str) -> ImageContents | None:
-    """What AWS's own container brings besides the usual packages, by its documentation."""
+    """Return the packages of AWS's own container besides the usual ones, by its documentation."""
     version = re.search(r":(\d+\.\d+\.\d+)-\w+-py3(\d+)$", address)
     more = "boto3 botocore awscli sagemaker s3fs s3transfer opencv-python seaborn cython mpi4py"
     return usual_contents(version[1], f"3.{version[2]}", more) if version else None
@@ -71,29 +68,31 @@ def _is_address(text: str) -> bool:
 
 
 def _container(
-    at: tuple[str | int, ...], address: str, region: str, *, gpu: bool
+    path: tuple[str | int, ...], address: str, region: str, *, gpu: bool
 ) -> tuple[str, list[Issue]]:
-    """The address of one of AWS's Deep Learning Containers; empty if there is a problem."""
+    """Return the address of an AWS Deep Learning Container; empty if there is a problem."""
     if address == "auto":
         address = f"{_DLC}pytorch-{dlc_versions()[0]}"
     name, _, version = address.removeprefix(_DLC).partition("-")
-    known = tuple(f"{_DLC}pytorch-{each}" for each in dlc_versions())
-    found = dlc_image(version, region, gpu) if name == "pytorch" else None
-    if found is None and region not in dlc_regions():
+    names = tuple(f"{_DLC}pytorch-{dlc_version}" for dlc_version in dlc_versions())
+    container = dlc_image(version, region, gpu) if name == "pytorch" else None
+    if container is None and region not in dlc_regions():
         hint = "copy the image into a repository of your own there, and give its address"
         return "", [
-            Issue(at, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint)
+            Issue(
+                path, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint
+            )
         ]
-    if found is None:
-        message = f"unknown container {address!r}{did_you_mean(address, known)}"
-        return "", [Issue(at, message, f"known: {', '.join(known)}; any other by its address")]
-    return found, []
+    if container is None:
+        message = f"unknown container {address!r}{did_you_mean(address, names)}"
+        return "", [Issue(path, message, f"known: {', '.join(names)}; any other by its address")]
+    return container, []
 
 
 def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
-    """The address to push to, and the problems with it; the address is empty if there are any.
+    """Return the address to push to, and its problems; the address is empty if there are any.
 
-    A name alone is a repository in the account of the role, in the job's region.
+    A bare name is a repository in the account of the role, in the job's region.
     """
     configured = config.repository or ""
     if not configured:

@@ -1,4 +1,4 @@
-"""A job's log lines in CloudWatch: what is new of each stream, from where it was left at any time."""
+"""A job's log lines in CloudWatch: new lines of each stream, continued at any time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 MAX_PAGES = 50
-"""Per stream and look, of up to 1 MB each: a flood of lines is brought in turns."""
+"""Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
 
 
 def new_lines(
     cloud: AwsClient, job: str, nodes: int, positions: Positions
 ) -> Generator[LogPart, None, bool]:
-    """What is new of all nodes. Its value: whether nothing more is there for now."""
+    """Yield new lines of all nodes; return True if all of them were read."""
     hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
     complete = True
     for name in _stream_names(cloud, job):
@@ -35,14 +35,14 @@ def new_lines(
 def _of_stream(
     cloud: AwsClient, name: str, node: int, position: Mapping[str, Any]
 ) -> Generator[LogPart, None, bool]:
-    # The token to go on with, the time of the last line (milliseconds), and how many lines had that
-    # time.
+    # The token to continue with, the time of the last line (milliseconds), and the number of lines
+    # at that time.
     place = {"token": None, "time": 0, "count": 0, **position}
     for _ in range(MAX_PAGES):
         answer = _page(cloud, name, place)
         lines = _unseen(answer["events"], place)
         token = answer.get("nextForwardToken")
-        at_end = token == place["token"]  # an empty page alone is no end
+        at_end = token == place["token"]  # an empty page alone does not end the stream
         place["token"] = token
         if lines:
             yield LogPart(node=node, lines=lines, stream=name, position=dict(place))
@@ -67,7 +67,7 @@ def _page(cloud: AwsClient, name: str, place: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tuple[float, bytes]]:
-    """The lines of a page, less those that were read before a token was lost."""
+    """Return the lines of a page, without those read before a token was lost."""
     skip = place.pop("skip", 0) if events else 0
     lines = []
     for event in events:
@@ -75,8 +75,8 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
             skip -= 1
             continue
         skip = 0
-        same = event["timestamp"] == place["time"]
-        place["count"] = place["count"] + 1 if same else 1
+        is_same_time = event["timestamp"] == place["time"]
+        place["count"] = place["count"] + 1 if is_same_time else 1
         place["time"] = event["timestamp"]
         text = event["message"].rstrip("\n").encode("utf-8", "backslashreplace")
         lines += [(event["timestamp"] / 1000, part) for part in text.split(b"\n")]
@@ -84,8 +84,9 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
 
 
 def _stream_names(cloud: AwsClient, job: str) -> list[str]:
-    """The streams of all nodes, `<job>/algo-N-<start>`: a restart begins new ones. None before the
-    first line.
+    """Return the streams of all nodes, `<job>/algo-N-<start>`; empty before the first line.
+
+    A restart begins new streams.
     """
     question = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{job}/"}
     try:

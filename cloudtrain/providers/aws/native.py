@@ -1,4 +1,4 @@
-"""The edge to the sagemaker SDK: for those who want its own objects. Nothing of ours depends on it."""
+"""Access to objects of the sagemaker SDK. Our own code does not depend on it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from cloudtrain.errors import UsageError
 
 
 def native_job(name: str, region: str) -> Any:
-    """The `sagemaker.core` TrainingJob of a job: `.refresh()`, `.wait()`, `.stop()` and all its
-    fields.
+    """Return the `sagemaker.core` TrainingJob: `.refresh()`, `.wait()`, `.stop()`, fields.
 
-    UsageError when the SDK is not installed.
+    Raise UsageError if the SDK is not installed.
     """
     try:
         from sagemaker.core.resources import TrainingJob

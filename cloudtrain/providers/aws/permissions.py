@@ -1,8 +1,6 @@
-"""The IAM actions that submitting people, doctor and jobs need, and what for: infra/aws grants
-these, and no others.
+"""IAM actions of submitters, doctor and jobs, with their uses; infra/aws grants exactly these.
 
-Tests hold this list against the template, and against the calls that the client makes on a
-loopback, so that neither grows alone.
+Tests compare this list with the template, and with the calls that the client makes on a loopback.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One action of the Service Authorization Reference."""
+    """An action of the Service Authorization Reference."""
 
     action: str
     used_for: str
-    """What does not work without it."""
+    """Feature that needs it."""
     implied_by: str = ""
-    """Where no call of the client has this name: what requires it all the same."""
+    """Reason for an action that no call of the client names."""
     only_with: str = ""
-    """The parameter without which nobody needs it: `kms_key`, `network`, `remote_debug`."""
+    """Parameter that requires it: `kms_key`, `network`, `remote_debug`."""
 
 
 _PUSH = "docker push, by the registry's own protocol"
@@ -67,7 +65,7 @@ SUBMITTER = (
     Permission("sagemaker:StopTrainingJob", "stop"),
     Permission("sagemaker:UpdateTrainingJob", "stop --release: giving kept machines back"),
 )
-"""For people and CI. GetCallerIdentity is not here: everybody may call it."""
+"""For people and CI. GetCallerIdentity is missing: everybody may call it."""
 
 DOCTOR = (
     Permission("ec2:DescribeRouteTables", "endpoints: is there a way to S3", only_with="network"),
@@ -90,8 +88,9 @@ DOCTOR = (
     ),
     Permission("servicequotas:ListServiceQuotas", "quota"),
 )
-"""What `cloudtrain doctor` and `check --online` look at besides: `used_for` is the line that nobody
-could answer without it. The same people have it, unless the parameter `doctor` is `no`.
+"""Further actions of `cloudtrain doctor` and `check --online`; `used_for` names their checks.
+
+The same people have them, unless the parameter `doctor` is `no`.
 """
 
 JOB = (
@@ -141,6 +140,7 @@ JOB = (
     ),
     Permission("ssmmessages:OpenDataChannel", "a shell in the container", only_with="remote_debug"),
 )
-"""For jobs: what SageMaker and the launcher do in the name of the job's role ("SageMaker roles",
-developer guide).
+"""For jobs: actions of SageMaker and the launcher in the name of the job's role.
+
+After "SageMaker roles" in the developer guide.
 """

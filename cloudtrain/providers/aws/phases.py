@@ -1,6 +1,4 @@
-"""Translates the description of a training job: its phase, final state, instances and billing.
-Pure.
-"""
+"""Translate a training job's description: phase, final state, instances and billing. Pure."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ PHASES = {
         "bringing the last lines",
     ),
 }
-"""Secondary status -> phase. AWS may add statuses ("subject to change"); an unknown one is shown as
-it is.
-"""
+"""Secondary status -> phase; an unknown one is shown unchanged, as AWS may add some."""
 
 ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
     "Completed": "succeeded",
@@ -55,63 +51,63 @@ _ERRORS = {
     "CapacityError": "no capacity: ",
     "InternalServerError": "SageMaker failed: ",
 }
-"""Beginning of a FailureReason -> words (developer guide, errors of training jobs)."""
+"""Prefix of a FailureReason -> words (developer guide, errors of training jobs)."""
 
 
 def phase_of(described: Mapping[str, Any]) -> str:
-    """The phase in words; an unknown secondary status as it is."""
+    """Return the phase; an unknown secondary status unchanged."""
     secondary = str(described.get("SecondaryStatus", ""))
     return PHASES.get(secondary, secondary)
 
 
 def phase_since(described: Mapping[str, Any]) -> float:
-    """When the phase began, as a Unix timestamp; 0 if SageMaker does not say."""
+    """Return the start of the phase as a Unix timestamp; 0 if unknown."""
     transitions = described.get("SecondaryStatusTransitions") or []
     return timestamp(transitions[-1].get("StartTime")) if transitions else 0.0
 
 
-def phase_event(described: Mapping[str, Any], now: float) -> Phase:
-    """The event for the current phase, with the instance type once SageMaker has selected it."""
+def phase_event(described: Mapping[str, Any], time_now: float) -> Phase:
+    """Return the event for the current phase, with the instance type once it is selected."""
     running = described.get("SecondaryStatus") == "Training"
     instance = selected_instance(described)
-    event = Phase(time=now, phase=phase_of(described), since=phase_since(described) or now)
+    event = Phase(
+        time=time_now, phase=phase_of(described), since=phase_since(described) or time_now
+    )
     event = event.replace(running=True) if running else event
     return event.replace(instance=instance) if instance else event
 
 
 def selected_instance(described: Mapping[str, Any]) -> str:
-    """The instance type that the job runs on; empty while SageMaker has selected none of a list."""
+    """Return the instance type of the job; empty until SageMaker has selected one."""
     resources = described.get("ResourceConfig") or {}
     return str(resources.get("SelectedInstanceType") or resources.get("InstanceType") or "")
 
 
 def warm_pool_events(
-    described: Mapping[str, Any], now: float, usd_per_hour: float | None
+    described: Mapping[str, Any], time_now: float, usd_per_hour: float | None
 ) -> list[Kept]:
-    """The event about machines that are kept after the job (a warm pool); empty if none were
-    requested or granted.
+    """Return the event about a warm pool; empty if it was not requested or granted.
 
-    If the quota for warm pools is 0, SageMaker returns no error and no WarmPoolStatus: nothing is
-    kept.
+    If the quota for warm pools is 0, SageMaker returns no error and no WarmPoolStatus.
     """
     pool = described.get("WarmPoolStatus")
     seconds = keep_alive_seconds(described)
     if not pool:
         return []
-    event = Kept(time=now, status=str(pool.get("Status", "")), seconds=seconds)
+    event = Kept(time=time_now, status=str(pool.get("Status", "")), seconds=seconds)
     if final_state(described) is not None:
-        until = (ended_at(described) or now) + seconds
+        until = (ended_at(described) or time_now) + seconds
         event = with_billing(event.replace(until=until), billing(described, usd_per_hour))
     return [event.replace(by=pool["ReusedByJob"]) if pool.get("ReusedByJob") else event]
 
 
 def keep_alive_seconds(described: Mapping[str, Any]) -> int:
-    """For how many seconds the machines are to be kept after the job; 0: not at all."""
+    """Return the seconds to keep the machines after the job; 0: not at all."""
     return int((described.get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds") or 0)
 
 
 def final_state(described: Mapping[str, Any]) -> FinalState | None:
-    """The final state and its reason; None while the job is not over, including unknown statuses."""
+    """Return the final state and its reason; None for a running job or an unknown status."""
     state = ENDED.get(str(described.get("TrainingJobStatus")))
     if state is None:
         return None
@@ -135,30 +131,28 @@ def has_trained(described: Mapping[str, Any]) -> bool:
 
 
 def readable_reason(reason: str, *, began: bool = False) -> str:
-    """SageMaker's FailureReason without the names of its exceptions. `began`: whether the job's
-    program ever ran.
+    """Return SageMaker's FailureReason without exception names.
+
+    `began`: whether the job's program ever ran.
     """
     program = re.fullmatch(r"AlgorithmError: (.*), exit code: (-?\d+)", reason, re.DOTALL)
     if program:
         message = program[1].strip(" ,")
         code = program[2]
-        return (
-            f"{message} (exit code {code})"
-            if message
-            else f"a container ended with exit code {code}"
-        )
+        if not message:
+            return f"a container ended with exit code {code}"
+        return f"{message} (exit code {code})"
     for name, words in _ERRORS.items():
         if reason.startswith(f"{name}: "):
-            if (
-                began and name == "ClientError"
-            ):  # a checkpoint, or the model, that could not be stored
+            # a checkpoint, or the model, could not be stored
+            if began and name == "ClientError":
                 words = "SageMaker could not go on: "
             return words + reason.removeprefix(f"{name}: ")
     return reason
 
 
 def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing | None:
-    """What the job cost, `usd` where the price is known; None if SageMaker does not report it yet.
+    """Return the cost of the job, `usd` if the price is known; None before SageMaker reports it.
 
     `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's
     billable seconds already include the spot discount.
@@ -166,21 +160,19 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
         return None
-    found = Billing(billable_seconds=billed)
+    bill = Billing(billable_seconds=billed)
     if "TrainingTimeInSeconds" in described:
-        found = found.replace(training_seconds=described["TrainingTimeInSeconds"])
+        bill = bill.replace(training_seconds=described["TrainingTimeInSeconds"])
     warm = (described.get("WarmPoolStatus") or {}).get("ResourceRetainedBillableTimeInSeconds")
     if warm:
-        found = found.replace(kept_seconds=warm)
+        bill = bill.replace(kept_seconds=warm)
     if usd_per_hour is not None:
-        found = found.replace(usd=round((billed + (warm or 0)) / 3600 * usd_per_hour, 4))
-    return found
+        bill = bill.replace(usd=round((billed + (warm or 0)) / 3600 * usd_per_hour, 4))
+    return bill
 
 
 def instances_of(described: Mapping[str, Any]) -> tuple[str, int]:
-    """The instance type and count; of a list of preferences those that SageMaker selected, once it
-    has.
-    """
+    """Return the instance type and count; from a list, the ones that SageMaker selected."""
     resources = described.get("ResourceConfig") or {}
     instance, count = instance_of({"InstanceType": "", **resources})
     return resources.get("SelectedInstanceType") or instance, int(
@@ -189,12 +181,12 @@ def instances_of(described: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def ended_at(described: Mapping[str, Any]) -> float:
-    """When the job ended, as a Unix timestamp; 0 if SageMaker does not say."""
+    """Return the end of the job as a Unix timestamp; 0 if unknown."""
     return timestamp(described.get("TrainingEndTime")) or timestamp(
         described.get("LastModifiedTime")
     )
 
 
 def timestamp(value: Any) -> float:
-    """The Unix timestamp of a datetime from boto3; 0 for None."""
+    """Return the Unix timestamp of a datetime from boto3; 0 for None."""
     return float(value.timestamp()) if hasattr(value, "timestamp") else 0.0

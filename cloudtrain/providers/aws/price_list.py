@@ -1,8 +1,7 @@
-"""SageMaker's training prices from AWS's public price list, one file per region: no login, no SDK.
+"""SageMaker's training prices from AWS's public price list, one file per region. No SDK.
 
 The Pricing API would filter on the server, but needs credentials and the right
-`pricing:GetProducts`. The file of one region has less than 16 MB; the one of all regions together
-has hundreds.
+`pricing:GetProducts`. The file of one region has less than 16 MB, the file of all regions hundreds.
 """
 
 from __future__ import annotations
@@ -26,33 +25,30 @@ if TYPE_CHECKING:
 BASE = "https://pricing.us-east-1.amazonaws.com"
 FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
 READS_ALL_REGIONS = False
-"""Each region is a download of its own, so only those that are asked for are read."""
+"""Whether one download has every region; here each region is a separate one."""
 COMPONENT = "Training"
-"""Hosting, notebooks and HyperPod (`Cluster`) have prices of their own, and a training plan's fee
-has no component.
-"""
+"""Component of training; hosting, notebooks and HyperPod (`Cluster`) have separate prices."""
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
 _TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
 def is_region(name: str) -> bool:
-    """Return True if AWS calls a region so: `eu-west-1`."""
+    """Return True for the form of AWS's region names: `eu-west-1`."""
     return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 
 def own_region(settings: Settings) -> str:
-    """The region of the settings, or else of the AWS CLI; empty when none is set."""
+    """Return the region of the settings, or else of the AWS CLI; empty without either."""
     if region := settings.get("aws.region"):
         return str(region)
-    from cloudtrain.providers.aws.account import (
-        configured_region,
-    )  # reads the CLI's files, and needs pydantic
+    # imported late: it needs pydantic
+    from cloudtrain.providers.aws.account import configured_region
 
     return configured_region(settings)
 
 
 def all_regions() -> tuple[str, ...]:
-    """The regions that have a price list. CloudError when that cannot be read."""
+    """Return the regions with a price list. Raise CloudError if the list cannot be read."""
     pages = _pages("AWS's list of regions with prices")
     regions = pages.document(f"{FOLDER}/region_index.json").get("regions")
     if not isinstance(regions, dict):
@@ -61,13 +57,11 @@ def all_regions() -> tuple[str, ...]:
 
 
 def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
-    """The prices of training in those regions, of every type that the list has. CloudError when it
-    cannot be read.
-    """
+    """Return the prices of all types in these regions. Raise CloudError if unreadable."""
     del types  # the file has all of them
-    found = [_read_region(region, today) for region in regions]
-    prices = tuple(price for each in found for price in each.prices)
-    return PriceList(prices=prices, left_out=sum(each.left_out for each in found))
+    lists = [_read_region(region, today) for region in regions]
+    prices = tuple(price for listed in lists for price in listed.prices)
+    return PriceList(prices=prices, left_out=sum(listed.left_out for listed in lists))
 
 
 def _read_region(region: str, today: str) -> PriceList:
@@ -113,7 +107,7 @@ def _read_region(region: str, today: str) -> PriceList:
 
 
 def _training_type(attributes: Mapping[str, Any], region: str) -> str:
-    """The instance type whose training a product is, in this region; empty for any other product."""
+    """Return the instance type of a training product in this region; empty for other products."""
     name = attributes.get("instanceName")
     usage = attributes.get("usagetype")
     if attributes.get("component") != COMPONENT or attributes.get("regionCode", region) != region:
@@ -128,21 +122,20 @@ def _training_type(attributes: Mapping[str, Any], region: str) -> str:
 
 
 def _per_hour(terms: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The amounts of a product's on-demand terms that are per hour, by currency."""
+    """Yield the amounts per hour in a product's on-demand terms, by currency."""
     for term in terms.values():
         for dimension in _mapping(_mapping(term).get("priceDimensions")).values():
-            each = _mapping(dimension)
-            if str(each.get("unit")).lower() in ("hrs", "hour", "hours"):
-                yield _mapping(each.get("pricePerUnit"))
+            amounts = _mapping(dimension)
+            if str(amounts.get("unit")).lower() in ("hrs", "hour", "hours"):
+                yield _mapping(amounts.get("pricePerUnit"))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _pages(what: str) -> PricePages:
-    from cloudtrain.providers.shared.price_pages import (
-        PricePages,
-    )  # no table on the disk needs an HTTP client
+def _pages(name: str) -> PricePages:
+    # imported late: tables on the disk do not need an HTTP client
+    from cloudtrain.providers.shared.price_pages import PricePages
 
-    return PricePages(BASE, what)
+    return PricePages(BASE, name)

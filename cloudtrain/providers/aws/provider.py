@@ -1,4 +1,4 @@
-"""The aws provider: runs a plan as a SageMaker training job."""
+"""The aws provider: run a plan as a SageMaker training job."""
 
 from __future__ import annotations
 
@@ -28,42 +28,38 @@ if TYPE_CHECKING:
 
 
 class SageMakerProvider(Provider):
-    """SageMaker training jobs. Modules that need boto3 are imported when they are used."""
+    """SageMaker training jobs. Modules that need boto3 are imported late."""
 
     declaration = DECLARATION
     name = DECLARATION.name
     contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """Region, role, bucket, instance types, image and price, from the spec, the settings and
-        the catalog.
-        """
+        """Return region, role, bucket, instance types, image and price of a job."""
         from cloudtrain.providers.aws.target import target
 
         return target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Violations of SageMaker's rules and of its service model."""
+        """Return violations of SageMaker's rules and of its service model."""
         from cloudtrain.providers.aws.validate import rule_issues
 
         return rule_issues(plan)
 
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Report whether boto3 is installed and accepts the request. No network."""
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
+        """Return issues if boto3 is missing or rejects the request. No network."""
         from cloudtrain.providers.aws.validate import model_issues
 
         return model_issues(plan)
 
     def security_findings(self, plan: Plan) -> list[Issue]:
-        """Network, encryption, identity and ways into the job."""
+        """Return findings about network, encryption, identity and ways into the job."""
         from cloudtrain.providers.aws.security import security_findings
 
         return security_findings(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Credentials, role and rights, bucket, quota and network of the account, for the machines
-        of this spec.
-        """
+        """Check credentials, role and rights, bucket, quota and network for this spec."""
         try:
             cloud = connect(target.config_as(AwsConfig).region, target.config_as(AwsConfig).profile)
         except UsageError as error:
@@ -75,9 +71,9 @@ class SageMakerProvider(Provider):
         return account_checks(cloud, target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The body of CreateTrainingJob as plain JSON, and the job document.
+        """Return the body of CreateTrainingJob as plain JSON, and the job document.
 
-        A rehearsed trial of a sweep with `engine: native` is as a tuning job would start it.
+        A rehearsed trial of a sweep with `engine: native` has the form that a tuning job gives it.
         """
         from cloudtrain.providers.aws.request import body_of, job_of
 
@@ -92,9 +88,7 @@ class SageMakerProvider(Provider):
         return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
-        """An ECR repository. A name alone is in the account of the role and the region of the
-        settings.
-        """
+        """Return an ECR repository; a bare name is in the role's account and settings' region."""
         from cloudtrain.providers.aws.account import image_repository
 
         return image_repository(settings)
@@ -108,8 +102,9 @@ class SageMakerProvider(Provider):
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Upload the source and the job document, then create the job: three calls if the source is
-        small or known.
+        """Upload the source and the job document, then create the job.
+
+        That takes three calls if the source is small or known.
         """
         from cloudtrain.providers.aws.submit import submit_job
 
@@ -118,13 +113,11 @@ class SageMakerProvider(Provider):
         )
 
     def poll_seconds(self, run: RunFolder) -> float:
-        """`aws.poll` as it was when the job was planned, in seconds."""
+        """Return `aws.poll` from the run's plan, in seconds."""
         return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """The job's status, and the log lines and events of all its nodes; after its end the warm
-        pool.
-        """
+        """Yield the job's status, log lines and events of all nodes; later the warm pool."""
         from cloudtrain.providers.aws.status import observe
         from cloudtrain.providers.aws.stop import warm_pool_observation
 
@@ -137,7 +130,7 @@ class SageMakerProvider(Provider):
         return observe(client_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
+        """Call StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
         from cloudtrain.providers.aws.stop import stop
 
         return stop(client_of_run(run), run, state, record)
@@ -154,13 +147,13 @@ class SageMakerProvider(Provider):
         client_of_run(run).put(bucket, f"{key}/{name}", text.encode(), kms_key)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
-        """S3 URIs; none of a job that was never started."""
+        """Return S3 URIs; empty for a job that was never started."""
         from cloudtrain.providers.aws.results import artifact_uris
 
         return artifact_uris(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """The S3 prefix of the checkpoints; empty if there is nothing below it."""
+        """Return the S3 prefix of the checkpoints; empty without any object below it."""
         from cloudtrain.providers.aws.request import uri_parts
 
         uri = self.artifacts(run, state).get("checkpoints", "")
@@ -191,7 +184,7 @@ class SageMakerProvider(Provider):
     def discover_runs(
         self, settings: Settings, run_id: str | None, known: KnownRuns
     ) -> list[DiscoveredRun]:
-        """Jobs with our tags in the region of the settings."""
+        """List jobs with our tags in the region of the settings."""
         from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
         from cloudtrain.providers.shared.machine_choice import regional_prices
@@ -201,7 +194,7 @@ class SageMakerProvider(Provider):
         return list(discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """All log lines of an ended run that another machine started."""
+        """Yield all log lines of an ended run that another machine started."""
         from cloudtrain.providers.aws.logs import new_lines
         from cloudtrain.providers.shared.log_attempt import backfill
 
@@ -221,13 +214,13 @@ class SageMakerProvider(Provider):
         return AwsInfrastructure(connect(where) if where else None, name)
 
     def native_sweeps(self) -> NativeSweeps:
-        """Hyperparameter tuning jobs."""
+        """Return the service of hyperparameter tuning jobs."""
         from cloudtrain.providers.aws.tuning import SageMakerTuning
 
         return SageMakerTuning()
 
     def native(self, run: RunFolder, state: RunState) -> Any:
-        """The `sagemaker.core` TrainingJob."""
+        """Return the `sagemaker.core` TrainingJob."""
         if state.ref is None:
             raise UsageError(
                 f"run {run.run_id} is {state.state}: there is no training job",
@@ -239,4 +232,4 @@ class SageMakerProvider(Provider):
 
 
 PROVIDER = SageMakerProvider
-"""What `get_provider` creates."""
+"""Class that `get_provider` creates."""

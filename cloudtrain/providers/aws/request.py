@@ -1,4 +1,4 @@
-"""Turns a plan into the body of CreateTrainingJob and the job document that is sent with it. Pure."""
+"""Turn a plan into the body of CreateTrainingJob and the job document. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 from cloudtrain.providers.shared.tags import TAG_PREFIX, tags
 
-if TYPE_CHECKING:  # looking after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.aws.section import AwsSection
     from cloudtrain.spec.inputs import Input
@@ -24,48 +24,41 @@ SOURCE, JOB, RESUME = (f"{TAG_PREFIX}{name}" for name in ("source", "job", "resu
 JOB_FILE = "job.json"
 
 DEFAULT_VOLUME_GIB = 30
-"""The volume of types without NVMe if the spec has no disk size: SageMaker's own default."""
+"""Volume of types without NVMe if the spec has no disk size: SageMaker's own default."""
 
 WAIT_SECONDS = 86_400
-"""How long a spot job may wait for capacity, besides its runtime, if the spec has no
-`limits.max_wait`.
-"""
+"""Maximum wait of a spot job for capacity, besides its runtime, by default."""
 
 BOOTSTRAP = (
     "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
     "a,d=(m+p for p in sys.argv[1:]);x=t.open(a);x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
-"""Extracts the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256
-characters.
-"""
+"""Extracts the source and becomes the launcher; ContainerEntrypoint allows 256 characters."""
 
 
 def run_uri(bucket: str, run_id: str) -> str:
-    """The S3 URI of everything that belongs to a run, without a slash at the end."""
+    """Return the S3 URI of all parts of a run, without a slash at the end."""
     return f"s3://{bucket}/{PREFIX}/runs/{run_id}"
 
 
 def source_uri(bucket: str, digest: str) -> str:
-    """The S3 URI of a source archive's folder; all runs with the same source share it."""
+    """Return the S3 URI of a source archive's folder; runs with the same source share it."""
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
 
 
 def published_uri(output: str, run_id: str) -> str:
-    """Where a job finds what is published for it while it runs. `output`: S3OutputPath of its
-    request.
-    """
+    """Return the URI of a job's published files. `output`: S3OutputPath of its request."""
     return f"{output.rstrip('/')}/{run_id}/published"
 
 
 def body_of(
     plan: Plan, image: ResolvedImage | None = None, document: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The request, a body of CreateTrainingJob: `aws sagemaker create-training-job
-    --cli-input-json` accepts it.
+    """Return the body of CreateTrainingJob, as for the AWS CLI's `--cli-input-json`.
 
     `image`: the image that was built or looked up; None: the planned address. `document`: the job
-    document, by default that of `job_of`.
+    document, by default from `job_of`.
     """
     spec = plan.spec
     config = plan.target.config_as(AwsConfig)
@@ -121,14 +114,14 @@ def body_of(
 
 
 def section_of(plan: Plan) -> AwsSection:
-    """The spec's section `aws`."""
+    """Return the spec's section `aws`."""
     from cloudtrain.providers.aws.section import AwsSection
 
     return plan.spec.section(AwsSection)
 
 
 def job_of(plan: Plan) -> JobDocument:
-    """The job document, with the channels of the inputs and where the secrets are stored."""
+    """Return the job document, with the channels of the inputs and the stores of the secrets."""
     return replace(
         job_document(plan),
         checkpoint_keep=max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
@@ -141,38 +134,33 @@ def job_of(plan: Plan) -> JobDocument:
 
 
 def _published(plan: Plan) -> dict[str, str]:
-    """Where a trial of a sweep finds what is published for it; nothing for any other job."""
+    """Return the variable for a trial's published files; empty for any other job."""
     output = f"s3://{plan.target.config_as(AwsConfig).bucket}/{PREFIX}/runs"
     return {PUBLISHED: published_uri(output, plan.run_id)} if plan.context.trial else {}
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
-    """For the console's charts: the trainer's own metrics, and those that `metrics` finds in what
-    is printed.
-    """
+    """Return metrics for the console's charts: the trainer's, and those of `metrics`."""
     from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 
     names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
-    found = [{"Name": name, "Regex": event_pattern(name)} for name in names]
-    found += [
+    definitions = [{"Name": name, "Regex": event_pattern(name)} for name in names]
+    definitions += [
         {"Name": name, "Regex": _of_first_rank(pattern)}
         for name, pattern in plan.spec.metrics.items()
     ]
-    return {"MetricDefinitions": found} if found else {}
+    return {"MetricDefinitions": definitions} if definitions else {}
 
 
 def event_pattern(name: str) -> str:
-    """The expression for a metric in the lines that `log_metrics` prints, which only the first rank
-    does.
-    """
+    """Return the expression for a metric in the lines of `log_metrics` by the first rank."""
     return rf'"{re.escape(name)}": ?(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)'
 
 
 def _of_first_rank(pattern: str) -> str:
-    """The expression for the log that SageMaker reads, in which the launcher has put the rank
-    before each line.
+    """Return the expression for the first rank in the log, where each line begins with its rank.
 
-    Only the first rank's: SageMaker would count a value once for each rank that prints it.
+    SageMaker would count a value once for each rank that prints it.
     """
     pattern = f"(?:{pattern})" if "|" in pattern else pattern
     return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
@@ -184,15 +172,15 @@ def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[s
         SOURCE: source_uri(bucket, plan.context.source.digest),
         JOB: f"{base}/job/{json_digest(document)[:16]}/",
     }
-    found = [_channel(name, uri, "File") for name, uri in ours.items()]
+    channels = [_channel(name, uri, "File") for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():
-        found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
+        channels.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would be beside this run's own
         earlier = f"{run_uri(bucket, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan, base):
-        found.append(_channel(RESUME, as_folder(earlier), "File"))
-    return found
+        channels.append(_channel(RESUME, as_folder(earlier), "File"))
+    return channels
 
 
 def _checkpoints(plan: Plan, base: str) -> str:
@@ -218,15 +206,13 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 
 
 def input_uri(item: Input, provider: str) -> str:
-    """The S3 URI of an input. A folder's ends in a slash: S3 would match longer names with the same
-    prefix too.
-    """
+    """Return the S3 URI of an input; a folder's ends in a slash, to match whole names."""
     uri = item.on(provider) or ""
     return uri if single_file(item, uri) else as_folder(uri)
 
 
 def single_file(item: Input, uri: str) -> dict[str, str]:
-    """`{"file": NAME}` if an input is a single object, empty if it is a folder."""
+    """Return `{"file": NAME}` if an input is a single object, empty if it is a folder."""
     name = input_file(item, uri_parts(uri)[1])
     return {"file": name} if name else {}
 
@@ -256,16 +242,12 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def has_own_disk(types: Sequence[str]) -> bool:
-    """Return True if any of these types has local NVMe disks, which are always encrypted and accept no
-    key.
-    """
+    """Return True if any type has local NVMe disks, which are always encrypted without a key."""
     return any(map(local_disks, types))
 
 
 def needs_volume(types: Sequence[str]) -> bool:
-    """Return True if any of these types has no local disk: with one, SageMaker does not accept a volume
-    size.
-    """
+    """Return True if any type has no local disk; otherwise SageMaker rejects a volume size."""
     return not all(map(local_disks, types))
 
 
@@ -284,6 +266,6 @@ def _stopping(plan: Plan) -> dict[str, int]:
 
 
 def uri_parts(uri: str) -> tuple[str, str]:
-    """Bucket and key of an `s3://` URI; the key is empty if there is none."""
+    """Return bucket and key of an `s3://` URI; the key is empty if there is none."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key

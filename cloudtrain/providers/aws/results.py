@@ -1,6 +1,4 @@
-"""Downloads a job's model, output and checkpoints from S3. The archives are extracted as untrusted
-input.
-"""
+"""Download a job's model, output and checkpoints from S3; extract untrusted archives."""
 
 from __future__ import annotations
 
@@ -22,13 +20,11 @@ if TYPE_CHECKING:
 
 
 _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
-"""The folder in the container that SageMaker makes each archive of; absolute links below it are
-kept.
-"""
+"""Folder in the container of each archive; absolute links below it are kept."""
 
 
 def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
-    """The S3 URIs of a job's model, output and checkpoints, by its request."""
+    """Return the S3 URIs of a job's model, output and checkpoints, by its request."""
     output = (
         f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
     )
@@ -41,62 +37,61 @@ def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
 
 
 def trial_request(request: dict[str, Any]) -> dict[str, Any]:
-    """The request of a tuning job's trial with its own checkpoints: the launcher keeps them in a
-    folder of its name.
-    """
+    """Return a trial's request with its own checkpoint folder, as the launcher names it."""
     shared = request.get("CheckpointConfig")
     if not shared:
         return request
-    own = f"{as_folder(shared['S3Uri'])}{request['TrainingJobName']}/"
-    return {**request, "CheckpointConfig": {**shared, "S3Uri": own}}
+    trial_uri = f"{as_folder(shared['S3Uri'])}{request['TrainingJobName']}/"
+    return {**request, "CheckpointConfig": {**shared, "S3Uri": trial_uri}}
 
 
 def fetch(
     cloud: AwsClient,
-    found: dict[str, str],
+    uris: dict[str, str],
     names: Sequence[str],
     folder: Path,
     progress: Progress | None,
     note: Note,
 ) -> list[str]:
-    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see
-    `Provider.fetch`.
+    """Download these into `folder/<name>`; return the existing names.
+
+    `note`: see `Provider.fetch`.
     """
     fetched = []
     for name in names:
-        uri = found.get(name, "")
+        uri = uris.get(name, "")
         if uri.endswith(".tar.gz"):
-            done = _fetch_archive(cloud, uri, folder / name, progress, note)
+            is_fetched = _fetch_archive(cloud, uri, folder / name, progress, note)
         else:
-            done = bool(uri) and download_folder(cloud, uri, folder / name, progress)
-        if done:
+            is_fetched = bool(uri) and download_folder(cloud, uri, folder / name, progress)
+        if is_fetched:
             fetched.append(name)
     return fetched
 
 
-def existing_artifacts(cloud: AwsClient, found: Mapping[str, str]) -> list[str] | None:
-    """The names of the artifacts that exist; None if S3 refuses to list them."""
+def existing_artifacts(cloud: AwsClient, uris: Mapping[str, str]) -> list[str] | None:
+    """Return the names of existing artifacts; None if S3 refuses to list them."""
     try:
         return [
-            name for name, uri in found.items() if any(True for _ in cloud.objects(*uri_parts(uri)))
+            name for name, uri in uris.items() if any(True for _ in cloud.objects(*uri_parts(uri)))
         ]
     except CloudError:
         return None
 
 
 def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress | None) -> bool:
-    """Download all objects below a prefix, or the one of exactly that name; False if there is none."""
+    """Download all objects below a prefix, or with exactly that name; False without any."""
     bucket, prefix = uri_parts(uri)
     objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
     total = sum(size for _, size in objects)
-    done = 0
+    loaded_bytes = 0
     for key, size in objects:
         path = safe_join(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
         with storing(path):
             cloud.download(bucket, key, path)
-        done += size
+        loaded_bytes += size
         if progress is not None:
-            progress(done, total)
+            progress(loaded_bytes, total)
     return bool(objects)
 
 

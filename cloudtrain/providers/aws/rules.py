@@ -1,7 +1,7 @@
-"""SageMaker's rules that involve several fields, or that its service model cannot express. Pure.
+"""SageMaker's rules that involve several fields, or are missing in its service model. Pure.
 
 After the API reference of CreateTrainingJob and the developer guide (managed spot training, warm
-pools, instance preferences). `cloudtrain.providers.aws.shapes` checks what the model itself says.
+pools, instance preferences). `cloudtrain.providers.aws.shapes` checks the model itself.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from cloudtrain.units import exact_duration
 MAX_RUNTIME_SECONDS = 28 * 86_400
 MAX_DISK_GIB = 16_384
 QUOTA_DISK_GIB = 1_024
-"""The largest EBS volume (gp2, the kind that SageMaker uses), and an account's quota before it is
-raised.
-"""
+"""Largest EBS volume (gp2, as SageMaker uses), and the default quota of an account."""
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
@@ -41,17 +39,18 @@ _PARTITIONS = {
     "eu-isoe": "aws-iso-e",
     "eusc-de": "aws-eusc",
 }
-"""The partition of regions whose names begin so; all others are in `aws`."""
+"""Prefix of region names -> partition; all other regions are in `aws`."""
 
 _TAG_PUNCTUATION = "_.:/=+-@"
-"""Allowed in a tag besides letters, numbers and spaces of all languages: SageMaker's API reference
-(Tag), as of 2026-11-22. The service model has the same rule as a pattern that only Java
-understands.
+"""Punctuation allowed in a tag besides letters, numbers and spaces of all languages.
+
+After SageMaker's API reference (Tag), as of 2026-11-22. The service model has the same rule as a
+pattern that only Java understands.
 """
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """An error for each rule that the plan breaks, with the path of the field that breaks it."""
+    """Return an error for each rule that the plan breaks, with the path of its field."""
     return [
         *_account(plan),
         *_storage(plan),
@@ -64,15 +63,11 @@ def broken_rules(plan: Plan) -> list[Issue]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Notes on a valid plan: checkpoints that are kept nevertheless, a disk that needs a raised
-    quota.
-    """
-    kept = plan.spec.checkpoints.keep
-    few = (
-        [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {kept}: {_WHY_KEPT}"]
-        if kept < MIN_KEPT_CHECKPOINTS
-        else []
-    )
+    """Return notes on a valid plan: more checkpoints than requested, a disk above the quota."""
+    keep = plan.spec.checkpoints.keep
+    few = []
+    if keep < MIN_KEPT_CHECKPOINTS:
+        few = [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {keep}: {_WHY_KEPT}"]
     return few + _disk_notes(plan)
 
 
@@ -94,9 +89,7 @@ def _disk_notes(plan: Plan) -> list[str]:
 
 
 def unused_fields(types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
-    """Paths of fields that have no effect on these instance types. `disk`: whether the spec has a
-    disk size.
-    """
+    """Return fields without effect on these types. `disk`: whether the spec has a disk size."""
     return ("resources.disk",) if disk and not needs_volume(types) else ()
 
 
@@ -107,11 +100,11 @@ def _account(plan: Plan) -> Iterator[Issue]:
     yield from format_issues("role", role)
     yield from format_issues("bucket", config.bucket)
     partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
-    given = role.split(":")[1:2]
-    if role.startswith("arn:") and given != [partition]:
+    role_partition = role.split(":")[1:2]
+    if role.startswith("arn:") and role_partition != [partition]:
         yield Issue(
             ("aws", "role"),
-            f"belongs to the partition {given[0]}, the region {region} to {partition}",
+            f"belongs to the partition {role_partition[0]}, the region {region} to {partition}",
         )
     yield from _key(config.kms_key or "", region, plan.target.instances)
 
@@ -139,27 +132,27 @@ def _storage(plan: Plan) -> Iterator[Issue]:
 
 
 def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
-    """Disks accept a key's id or ARN, S3 an alias too (API reference: ResourceConfig,
-    OutputDataConfig).
-    """
-    at = ("aws", "kms_key")
+    """Yield issues with a key: disks accept its id or ARN, S3 an alias too (API reference)."""
+    path = ("aws", "kms_key")
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
-        yield Issue(at, f"{key!r} is not a KMS key", hint)
+        yield Issue(path, f"{key!r} is not a KMS key", hint)
         return
     key_region = key.split(":")[3] if key.startswith("arn:") else region
     if key_region != region:
         yield Issue(
-            at, f"is in {key_region or repr(key)}, the job runs in {region}", "a key of that region"
+            path,
+            f"is in {key_region or repr(key)}, the job runs in {region}",
+            "a key of that region",
         )
     if not key or not needs_volume(types):
         return
     if has_own_disk(types):
         message = "cannot be used for types with and without local disks in one list"
-        yield Issue(at, message, "name types of one kind")
+        yield Issue(path, message, "name types of one kind")
     elif "alias/" in key:
         message = f"{key!r} is an alias, and disks can only be encrypted with a key's id or ARN"
-        yield Issue(at, message, f"aws kms describe-key --key-id {key} tells both")
+        yield Issue(path, message, f"aws kms describe-key --key-id {key} tells both")
 
 
 def _capacity(plan: Plan) -> Iterator[Issue]:
@@ -214,7 +207,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
         yield Issue(tuple(cap.split(".")), message, "28 d at most")
     if limits.max_wait is None:
         return
-    at = ("limits", "max_wait")
+    path = ("limits", "max_wait")
     if plan.spec.resources.spot:
         if limits.max_wait < runtime:
             message = (
@@ -222,13 +215,13 @@ def _time(plan: Plan) -> Iterator[Issue]:
                 f" {exact_duration(runtime)}"
             )
             yield Issue(
-                at, message, "for spot it counts from the submission to the end, running included"
+                path, message, "for spot it counts from the submission to the end, running included"
             )
         return
     rows = [find_instance("aws", name) for name in plan.target.instances]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
         yield Issue(
-            at,
+            path,
             "SageMaker limits the waiting time of GPU machines and of spot jobs only",
             "leave it out",
         )

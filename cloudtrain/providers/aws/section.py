@@ -1,6 +1,4 @@
-"""The section `aws` of job.yaml: settings of the account, and what a SageMaker job may be asked
-for.
-"""
+"""The section `aws` of job.yaml: settings of the account, and options of SageMaker."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from cloudtrain.spec.section import Duration, Section, Strings
 
 
 class AwsSection(Section):
-    """What is particular to SageMaker; region, role, bucket and network may be in the settings
-    instead.
-    """
+    """Fields for SageMaker; region, role, bucket and network may be in the settings instead."""
 
     region: str | None = Field(None, description="where jobs run, such as us-east-1")
     role: str | None = Field(None, description="ARN of the role that the job runs as")
@@ -48,7 +44,7 @@ class AwsSection(Section):
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
-        """Warm pools keep machines, and spot machines are taken away."""
+        """Return an issue if a warm pool is combined with spot machines."""
         resources = spec.get("resources")
         if not (
             isinstance(resources, dict)

@@ -1,8 +1,8 @@
-"""What a reviewer of security would say of a SageMaker job that would be sent. Pure.
+"""Security review of a SageMaker job before it is sent. Pure.
 
-The rules are the four that Prowler has for training jobs of live accounts
-(sagemaker_training_jobs_…: VPC settings, network isolation, encryption of volume and output,
-encryption between containers), and one of ours: a shell into the container.
+Four rules are Prowler's for training jobs of live accounts (sagemaker_training_jobs_…: VPC
+settings, network isolation, encryption of volume and output, encryption between containers), one is
+ours: a shell into the container.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from cloudtrain.providers.aws.request import has_own_disk, needs_volume, section
 
 
 def security_findings(plan: Plan) -> list[Issue]:
-    """An issue for each rule that the job breaks, with the path of the field that would set it
-    right.
-    """
+    """Return an issue for each rule that the job breaks, with the path of its field."""
     return [*_network(plan), *_encryption(plan), *_access(plan)]
 
 
@@ -41,9 +39,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
 
 
 def _needs_network(plan: Plan) -> bool:
-    """Return True if isolation would keep the job from something that it asks for: see the rules of
-    `network_isolation`.
-    """
+    """Return True if isolation would break the job: see the rules of `network_isolation`."""
     installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
     return installs or bool(plan.spec.secrets) or section_of(plan).remote_debug
 
@@ -57,13 +53,12 @@ def _encryption(plan: Plan) -> Iterator[Issue]:
             ("aws", "encrypt_traffic"), message, "aws.encrypt_traffic: true; training takes longer"
         )
     if not plan.target.config_as(AwsConfig).kms_key:
-        volumes = needs_volume(types) and not has_own_disk(types)
-        what = (
-            "neither the machines' volumes nor what the job writes has a"
-            if volumes
-            else "what the job writes has no"
+        what_lacks = "what the job writes has no"
+        if needs_volume(types) and not has_own_disk(types):
+            what_lacks = "neither the machines' volumes nor what the job writes has a"
+        yield Issue(
+            ("aws", "kms_key"), f"is not set: {what_lacks} key of yours", "aws.kms_key: its ARN"
         )
-        yield Issue(("aws", "kms_key"), f"is not set: {what} key of yours", "aws.kms_key: its ARN")
 
 
 def _access(plan: Plan) -> Iterator[Issue]:

@@ -1,14 +1,13 @@
-"""SageMaker's own model of the requests that start jobs, from a table of ours: a plan has no time
-to import an SDK.
+"""SageMaker's own model of the requests that start jobs, from a table of ours.
 
-`create_training_job.json` in the catalog is the part of botocore's service model that they consist
-of: those of a training job and of a tuning job. tests/unit/test_service_model.py compares it with
-botocore, and makes it anew. The model of a botocore that is installed is read as a file where the
-table finds fault: a newer SDK may know an instance type that the table does not.
+A plan has no time to import an SDK. `create_training_job.json` in the catalog is the part of
+botocore's service model about training and tuning jobs. tests/unit/test_service_model.py compares
+it with botocore, and updates it. If the table finds a mistake, the model of an installed botocore
+is read as a file: a newer SDK may know an instance type that the table does not.
 
 Required members and types hold for every version. An enum, a pattern or a maximum goes out of date,
-and botocore holds no request against them (it took its check of the maximum out:
-boto/botocore#779); what breaks them is a warning that names the versions.
+and botocore does not enforce them (boto/botocore#779 removed its check of the maximum); violations
+are warnings that name the versions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TUNING_INPUT = "CreateHyperParameterTuningJobRequest"
 
 
 class TableShape:
-    """One shape of a service model as JSON, with the attributes that botocore's own shapes have."""
+    """A shape of a service model as JSON, with the attributes of botocore's own shapes."""
 
     def __init__(self, name: str, traits: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
         self.name = name
@@ -37,7 +36,7 @@ class TableShape:
 
     @cached_property
     def members(self) -> dict[str, TableShape]:
-        """Of a structure."""
+        """Shapes of a structure's members."""
         return {
             name: self._of(reference)
             for name, reference in self.metadata.get("members", {}).items()
@@ -45,17 +44,17 @@ class TableShape:
 
     @property
     def member(self) -> TableShape:
-        """Of a list."""
+        """Shape of a list's items."""
         return self._of(self.metadata["member"])
 
     @property
     def key(self) -> TableShape:
-        """Of a map."""
+        """Shape of a map's keys."""
         return self._of(self.metadata["key"])
 
     @property
     def value(self) -> TableShape:
-        """Of a map."""
+        """Shape of a map's values."""
         return self._of(self.metadata["value"])
 
     def _of(self, reference: Mapping[str, Any]) -> TableShape:
@@ -64,25 +63,22 @@ class TableShape:
 
 
 def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT) -> list[Issue]:
-    """All that is wrong with a request by the table; what a botocore at hand lets pass is no
-    mistake.
+    """Return violations of the table that an installed botocore also finds.
 
     `operation`: the shape of the request: OPERATION_INPUT or TUNING_INPUT.
     """
     from cloudtrain.providers.aws.shapes import violations
 
-    found = violations(_table(operation), body)
-    installed = _installed(operation) if found else None
+    issues = violations(_table(operation), body)
+    installed = _installed(operation) if issues else None
     if installed is not None:
         wrong = {violation.path for violation in violations(installed, body)}
-        found = [violation for violation in found if violation.path in wrong]
-    return found
+        issues = [violation for violation in issues if violation.path in wrong]
+    return issues
 
 
 def models() -> str:
-    """The models that were asked: `botocore 1.40.2 and 1.43.4`; one version where both are of the
-    same.
-    """
+    """Return the names of the models: `botocore 1.40.2 and 1.43.4`, or one version."""
     from importlib.metadata import version
 
     versions = {
@@ -93,20 +89,20 @@ def models() -> str:
 
 
 def shapes_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The shapes that these requests consist of, out of a whole service model, without their prose."""
-    found: dict[str, Any] = {}
+    """Return the shapes of these requests out of a whole service model, without their prose."""
+    shapes: dict[str, Any] = {}
     names = [OPERATION_INPUT, TUNING_INPUT]
     while names:
         name = names.pop()
-        if name in found:
+        if name in shapes:
             continue
-        found[name] = _without_prose(model["shapes"][name])
+        shapes[name] = _without_prose(model["shapes"][name])
         parts = [
-            *found[name].get("members", {}).values(),
-            *(found[name].get(k) for k in ("member", "key", "value")),
+            *shapes[name].get("members", {}).values(),
+            *(shapes[name].get(k) for k in ("member", "key", "value")),
         ]
         names += [part["shape"] for part in parts if part]
-    return dict(sorted(found.items()))
+    return dict(sorted(shapes.items()))
 
 
 def _without_prose(value: Any) -> Any:
@@ -134,9 +130,7 @@ def _file() -> dict[str, Any]:
 
 @cache
 def _installed(operation: str) -> TableShape | None:
-    """The same from the data of the botocore that is installed, which is not imported; None where
-    there is none.
-    """
+    """Return the shape from the files of an installed botocore, without importing it, or None."""
     import gzip
     from importlib.util import find_spec
 

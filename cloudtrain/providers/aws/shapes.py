@@ -1,11 +1,9 @@
-"""Validates a value against a shape of a botocore service model; reports every mistake before
-anything is sent.
+"""Validate a value against a shape of a botocore service model, and report every mistake.
 
-botocore itself checks required members, types and `min` only: a wrong enum value, a name that is
-too long, or text that does not match a pattern would be found by the service, after the upload. A
-pattern must match the whole text, as it must for the services; one that only Java understands is
-skipped. A message shows at most the beginning of a value, and nothing of a value that the model
-marks as sensitive.
+botocore itself checks required members, types and `min` only: the service would find a wrong enum
+value, a name that is too long, or a pattern mismatch after the upload. A pattern must match the
+whole text, as it must for the services; one that only Java understands is skipped. A message shows
+at most the beginning of a value, and no part of a sensitive one.
 """
 
 from __future__ import annotations
@@ -23,9 +21,7 @@ from typing import Any
 from cloudtrain.issues import Issue, Keys, did_you_mean, nearest, warning
 
 SHOWN = 60
-"""How many characters of a value are shown; of one in a map, such as an environment variable,
-`SHOWN_IN_MAP`.
-"""
+"""Maximum characters of a value in messages; in a map, such as variables, `SHOWN_IN_MAP`."""
 SHOWN_IN_MAP = 40
 FEW = 6
 """An enum with at most this many values is listed in full."""
@@ -46,13 +42,10 @@ _EXPECTED = {
 
 
 def violations(shape: Any, value: Any) -> list[Issue]:
-    """All violations of a shape, such as an operation's `input_shape`, by a value; empty if it is
-    valid.
+    """Return all violations of a shape, such as an operation's `input_shape`; empty if valid.
 
-    The path of an issue leads to the member, map key or list item that is wrong. A violation of an
-    enum, a pattern or a maximum is a warning: services allow more over time, and the model may be
-    older.
-
+    The path of an issue leads to the wrong member, map key or list item. A violation of an enum, a
+    pattern or a maximum is a warning: services allow more over time, and the model may be older.
     `shape`: a shape of botocore, or any object with the same attributes.
     """
     return list(_walk(shape, value, (), SHOWN))
@@ -92,9 +85,7 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
 
 
 def _has_type(type_name: str, value: Any) -> bool:
-    """Return True if botocore could send this value as that type. Types that are unknown here are
-    accepted.
-    """
+    """Return True if botocore could send this value as that type; accept unknown types."""
     match type_name:
         case "structure" | "map":
             return isinstance(value, Mapping)
@@ -151,11 +142,11 @@ def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> 
 
 def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     shown = "this text" if shape.metadata.get("sensitive") else _shown(value, limit)
-    known = shape.metadata.get("enum") or ()
-    if known and value not in known:
-        near = ", ".join(known if len(known) <= FEW else nearest(value[:SHOWN], known, 3))
-        listed = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
-        yield warning(f"{shown} is none of the {len(known)} known values{listed}", path=path)
+    values = shape.metadata.get("enum") or ()
+    if values and value not in values:
+        near = ", ".join(values if len(values) <= FEW else nearest(value[:SHOWN], values, 3))
+        listed = f" ({'near: ' if len(values) > FEW else ''}{near})" if near else ""
+        yield warning(f"{shown} is none of the {len(values)} known values{listed}", path=path)
         return
     wrong = list(_bounds(shape, len(value), "{} characters long", path))
     yield from wrong
@@ -170,9 +161,7 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """The pattern; None for one that only Java understands, such as `\\p{L}`, and for an invalid
-    one.
-    """
+    """Return the pattern; None for an invalid one and for Java's syntax, such as `\\p{L}`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Python warns of syntax that it reads differently
         try:
@@ -182,7 +171,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 
 def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
-    """`is 64 characters long, at most 63`, `has 101 entries, at most 100`, `is 0, at least 1`."""
+    """Yield `is 64 characters long, at most 63`, `has 101 entries, at most 100`."""
     bits = {"integer": 31, "long": 63}.get(shape.type_name)
     least = shape.metadata.get("min", -(2**bits) if bits else None)
     most = shape.metadata.get("max", 2**bits - 1 if bits else None)
@@ -195,7 +184,7 @@ def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
 
 
 def _document(value: Any, path: Keys) -> Iterator[Issue]:
-    """A document is any JSON."""
+    """Yield issues with a document, which is any JSON."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _document(item, (*path, str(key)))
@@ -207,7 +196,7 @@ def _document(value: Any, path: Keys) -> Iterator[Issue]:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a value, such as `a list`, which does not show the value itself."""
+    """Return the kind of a value, such as `a list`, without the value itself."""
     match value:
         case None:
             return "nothing"

@@ -1,6 +1,4 @@
-"""Observes a job: one DescribeTrainingJob, then the new log lines, and from both the events that
-the run lacks.
-"""
+"""Observe a job: its description, its new log lines, and the events that follow from both."""
 
 from __future__ import annotations
 
@@ -41,37 +39,34 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 LOG_LAG_POLLS = 3
-"""CloudWatch lags: after the end of a job its last lines are waited for during this many polling
-intervals.
-"""
+"""Polling intervals to wait for CloudWatch's last lines after the end of a job."""
 
 
 def observe(
     cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: float
 ) -> Iterator[Observation]:
-    """What is new since the last call. `state` must be kept up to date with each observation before
-    the next one.
+    """Yield news since the last call; update `state` with each one before taking the next.
 
-    CloudError if the job is missing and the credentials are those of another account.
+    Raise CloudError if the job is missing and the credentials belong to another account.
     """
-    now = time.time()
+    time_now = time.time()
     if state.ref is None:
-        yield Observation(events=reconcile(cloud, run, now))
+        yield Observation(events=reconcile(cloud, run, time_now))
     if state.ref is None:
         return
     try:
         described = describe(cloud, run.run_id)
-    except CloudError as error:  # a policy that looks at tags denies until the new job has them
-        error.transient |= error.is_denied and is_new(state, now)
+    except CloudError as error:  # a policy about tags denies until the new job has them
+        error.transient |= error.is_denied and is_new(state, time_now)
         raise
     if described is None:
         require_same_account(cloud, state.ref["arn"], run.run_id)
-        if is_new(state, now):
+        if is_new(state, time_now):
             return
         reason = "SageMaker does not know this job (any more)"
-        yield Observation(events=[Ended(time=now, state="failed", reason=reason)])
+        yield Observation(events=[Ended(time=time_now, state="failed", reason=reason)])
         return
-    yield Observation(events=list(_progress(described, state, now)))
+    yield Observation(events=list(_progress(described, state, time_now)))
     _, nodes = instances_of(described)
     log = LogAttempt(
         lambda positions: new_lines(cloud, described["TrainingJobName"], nodes, positions)
@@ -79,27 +74,25 @@ def observe(
     yield from log.observations(state)
     final = final_state(described)
     if final is not None:  # the lines just read may contain the nodes' own reports
-        waited = _log_lag_is_over(described, state, now, poll_seconds)
+        waited = _log_lag_is_over(described, state, time_now, poll_seconds)
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, nodes)):
             yield Observation(events=_end_events(cloud, run, described, state, final))
 
 
 def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
-    """US dollars per hour of all machines of the job, by the prices in its plan; None if the price
-    is not known.
-    """
+    """Return US dollars per hour of all machines, by the prices in the plan; None if unknown."""
     instance, nodes = instances_of(described)
     price = config_of(run).prices.get(instance)
     return price * nodes if price is not None else None
 
 
-def _progress(described: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
-    """The phase, and a stop that was requested elsewhere, where they are new."""
+def _progress(described: Mapping[str, Any], state: RunState, time_now: float) -> Iterator[Event]:
+    """Yield the phase, and a stop that was requested elsewhere, if they are new."""
     instance = selected_instance(described)
     if phase_of(described) != state.phase or instance not in ("", state.instance):
-        yield phase_event(described, now)
+        yield phase_event(described, time_now)
     if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
-        yield StopRequested(time=now, reason="SageMaker is stopping it")
+        yield StopRequested(time=time_now, reason="SageMaker is stopping it")
 
 
 def _end_events(
@@ -109,23 +102,23 @@ def _end_events(
     state: RunState,
     final: FinalState,
 ) -> list[Event]:
-    """The end of a job with the artifacts that exist, and the warm pool that it leaves."""
-    now = time.time()
+    """Return the end of a job with the artifacts that exist, and its warm pool."""
+    time_now = time.time()
     price = usd_per_hour(described, run)
     if final.state == "stopped":
         final = final._replace(reason=final.reason + incomplete_shutdown(state))
-    end = ended_event(state, final, ended_at(described) or now, billing(described, price))
-    left = existing_artifacts(cloud, artifact_uris(request_of(run)))
-    return [end.replace(left=left), *warm_pool_events(described, now, price)]
+    end = ended_event(state, final, ended_at(described) or time_now, billing(described, price))
+    artifacts = existing_artifacts(cloud, artifact_uris(request_of(run)))
+    return [end.replace(left=artifacts), *warm_pool_events(described, time_now, price)]
 
 
 def _log_lag_is_over(
-    described: Mapping[str, Any], state: RunState, now: float, poll_seconds: float
+    described: Mapping[str, Any], state: RunState, time_now: float, poll_seconds: float
 ) -> bool:
-    """Return True if the last lines have had time to arrive: since the end, or since we first saw it, as
-    clocks differ.
-    """
+    """Return True if the last lines had time to arrive, by the service's clock or ours."""
     if not has_trained(described):
         return True  # it never printed anything
-    first_seen = state.phase_seen if state.phase == phase_of(described) else now
-    return now - min(first_seen, ended_at(described) or now) > LOG_LAG_POLLS * poll_seconds
+    first_seen = state.phase_seen if state.phase == phase_of(described) else time_now
+    return (
+        time_now - min(first_seen, ended_at(described) or time_now) > LOG_LAG_POLLS * poll_seconds
+    )

@@ -1,4 +1,4 @@
-"""Stops a job, and releases the machines that SageMaker keeps after it (a warm pool)."""
+"""Stop a job, and release the machines that SageMaker keeps after it (a warm pool)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 TAG_DELAY_SECONDS = 300
-"""Policies that look at tags may deny access to a new job for this long; AWS's own SDK waits as
-long.
-"""
+"""Seconds for which policies about tags may deny access to a new job (as in AWS's SDK)."""
 
 
 def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> bool:
-    """StopTrainingJob, unless the job is stopping or over. False: it cannot be stopped yet, try
-    again.
-    """
+    """Call StopTrainingJob, unless the job is stopping or over. Return False to try again."""
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
     if state.ref is None:
@@ -40,7 +36,7 @@ def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> b
             return False
         if error.code not in ("ValidationException", "NotFound"):
             raise
-        # SageMaker refuses to stop a job that is over; the next observation says how it ended.
+        # SageMaker refuses to stop a job that is over; the next observation reports its end.
         try:
             described = describe(cloud, run.run_id)
         except CloudError:
@@ -61,17 +57,19 @@ def has_new_tags(described: Mapping[str, Any] | None) -> bool:
 
 
 def warm_pool_observation(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
-    """The state of the warm pool of an ended run; without events if it has not changed."""
+    """Return the state of the warm pool of an ended run; no events if it is unchanged."""
     described = describe(cloud, run.run_id) or {}
-    found = warm_pool_events(described, time.time(), usd_per_hour(described, run))
-    if not found:  # the description no longer mentions it
-        found = [Kept(time=time.time(), status="Terminated")]
-    known = (state.kept.status, state.kept.until) if state.kept else ("", 0.0)
-    return Observation(events=[event for event in found if (event.status, event.until) != known])
+    pool_events = warm_pool_events(described, time.time(), usd_per_hour(described, run))
+    if not pool_events:  # the description no longer mentions it
+        pool_events = [Kept(time=time.time(), status="Terminated")]
+    previous = (state.kept.status, state.kept.until) if state.kept else ("", 0.0)
+    return Observation(
+        events=[event for event in pool_events if (event.status, event.until) != previous]
+    )
 
 
 def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
-    """Release the machines that are kept after a job, or would be. UsageError if there are none.
+    """Release the machines kept after a job. Raise UsageError if there are none.
 
     UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
     """
@@ -95,13 +93,13 @@ def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
                 f"{error.hint}; or the job is too new: repeat it when the job is 5 minutes old"
             )
         raise
-    now = time.time()
-    kept = (
-        Kept(time=now, status="Terminated")
+    time_now = time.time()
+    released = (
+        Kept(time=time_now, status="Terminated")
         if state.has_ended
-        else Kept(time=now, status=status, seconds=0)
+        else Kept(time=time_now, status=status, seconds=0)
     )
-    return Observation(events=[kept])
+    return Observation(events=[released])
 
 
 def _is_over_or_stopping(described: Mapping[str, Any]) -> bool:

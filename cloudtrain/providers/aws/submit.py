@@ -1,5 +1,6 @@
-"""Submits a request so that it creates exactly one job or none: upload, record, create, and look
-when in doubt.
+"""Submit a request so that it creates exactly one job or none.
+
+Upload, record, create, and look when in doubt.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ UNREADABLE_TAGS_CODES = (
     "ValidationException",
     "NotFound",
 )
-"""Codes of ListTags for a missing permission, and for an ARN that it does not know (yet)."""
+"""Codes of ListTags for a missing permission, and for an ARN that it does not know yet."""
 
 
 def submit_job(
@@ -43,11 +44,10 @@ def submit_job(
     progress: Progress | None,
     record: Record,
 ) -> dict[str, Any]:
-    """Upload the source archive and the job document, then create the job; returns the job's
-    reference.
+    """Upload the source archive and the job document, create the job, return its reference.
 
-    Three calls if the archive exists already or is small. CloudError with `Outcome.UNKNOWN` if it
-    is unknown whether the job exists; `reconcile` finds out later.
+    Three calls if the archive exists already or is small. Raise CloudError with `Outcome.UNKNOWN`
+    if it is unknown whether the job exists; `reconcile` finds out later.
     """
     upload(cloud, body, job, archive, progress)
     name = body["TrainingJobName"]
@@ -73,10 +73,9 @@ def upload(
     archive: Path,
     progress: Progress | None,
 ) -> None:
-    """Store the source archive, unless it is there, and the job document, where the channels of a
-    request expect them.
+    """Store the job document, and the source archive if it is new, for a request's channels.
 
-    CloudError with `Outcome.NOT_STARTED` if that fails.
+    Raise CloudError with `Outcome.NOT_STARTED` if that fails.
     """
     key = body["OutputDataConfig"].get("KmsKeyId")
     try:
@@ -85,29 +84,26 @@ def upload(
         bucket, folder = uri_parts(_channel(body, JOB))
         cloud.put(bucket, folder + JOB_FILE, as_text(job.to_json()).encode(), key)
     except CloudError as error:
-        error.outcome = (
-            Outcome.NOT_STARTED
-        )  # whether or not the object was stored, the job was not requested
+        # the job was not requested, whether or not the object was stored
+        error.outcome = Outcome.NOT_STARTED
         raise
 
 
-def reconcile(cloud: AwsClient, run: RunFolder, now: float) -> list[Event]:
-    """Events that say what became of an interrupted submission; none while it may still be in
-    progress.
-    """
+def reconcile(cloud: AwsClient, run: RunFolder, time_now: float) -> list[Event]:
+    """Return events about the result of an interrupted submission; empty while in progress."""
     body = request_of(run)
 
     def find() -> dict[str, Any] | None:
-        found = _find(cloud, run.run_id, body)
-        if found is None:
+        reference = _find(cloud, run.run_id, body)
+        if reference is None:
             require_same_account(cloud, body["RoleArn"], run.run_id)
-        return found
+        return reference
 
-    return idempotent_create.reconcile(run, now, find, "SageMaker")
+    return idempotent_create.reconcile(run, time_now, find, "SageMaker")
 
 
 def describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
-    """SageMaker's description of a job; None if no job has that name."""
+    """Return SageMaker's description of a job; None if it does not exist."""
     try:
         return cloud.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except CloudError as error:
@@ -117,7 +113,7 @@ def describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
 
 
 def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
-    """CloudError unless the credentials belong to the account of the job with this ARN."""
+    """Raise CloudError unless the credentials belong to the account of the job with this ARN."""
     account = cloud.call("sts", "get_caller_identity")["Account"]
     job_account = arn.split(":")[4]
     if account != job_account:
@@ -128,27 +124,28 @@ def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
 
 
 def job_reference(cloud: AwsClient, name: str, arn: str) -> dict[str, Any]:
-    """Return what finds a job again: name, ARN, region and the URL of the console.
+    """Return the reference of a job: name, ARN, region and the URL of the console.
 
-    `name`: as it was requested. In ARNs the service may write it in lower case.
+    `name`: as requested. In ARNs the service may write it in lower case.
     """
     console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}#/jobs/{name}"
     return {"name": name, "arn": arn, "region": cloud.region, "url": console}
 
 
 def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
-    """Our tags of a job, without their prefix."""
-    found = [
+    """Return our tags of a job, without their prefix."""
+    tags = [
         tag
         for page in cloud.pages("sagemaker", "list_tags", ResourceArn=arn)
         for tag in page.get("Tags", [])
     ]
-    return own_tags({tag["Key"]: tag["Value"] for tag in found})
+    return own_tags({tag["Key"]: tag["Value"] for tag in tags})
 
 
 def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The reference of the job if it exists and is of this submission, else None. RunExists if it
-    is of another one.
+    """Return the job's reference if it is of this submission, or None.
+
+    Raise RunExists if it is of another one.
     """
     described = describe(cloud, name)
     if described is None:
@@ -163,7 +160,7 @@ def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any
 def is_own(
     cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_request: Callable[[], bool]
 ) -> bool:
-    """Return True if what has this ARN was created by the submission with these tags.
+    """Return True if the submission with these tags created the resource with this ARN.
 
     The tags decide. If they are not visible, for want of a permission or because the service does
     not show them yet, `same_request` compares what was requested.
@@ -179,7 +176,7 @@ def is_own(
 
 
 def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-    """Return True if a job was created from this request, by what its description repeats.
+    """Return True if a job was created from this request, as far as its description shows.
 
     The URIs of the channels contain the digests of the source and the job document and the run id,
     so another submission's job of the same name has different ones.
@@ -190,21 +187,21 @@ def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool
     )
 
 
-def contains(found: Any, requested: Any) -> bool:
-    """Return True if a description has everything that was requested; SageMaker adds fields of its own."""
+def contains(actual: Any, requested: Any) -> bool:
+    """Return True if a description has all requested values; SageMaker adds fields."""
     if isinstance(requested, Mapping):
-        return isinstance(found, Mapping) and all(
-            contains(found.get(key), item) for key, item in requested.items()
+        return isinstance(actual, Mapping) and all(
+            contains(actual.get(key), item) for key, item in requested.items()
         )
     if isinstance(requested, list):
         return (
-            isinstance(found, list)
-            and len(requested) == len(found)
-            and all(map(contains, found, requested))
+            isinstance(actual, list)
+            and len(requested) == len(actual)
+            and all(map(contains, actual, requested))
         )
-    return bool(requested == found)
+    return bool(requested == actual)
 
 
 def _channel(body: Mapping[str, Any], name: str) -> str:
-    found = next(item for item in body["InputDataConfig"] if item["ChannelName"] == name)
-    return str(found["DataSource"]["S3DataSource"]["S3Uri"])
+    channel = next(item for item in body["InputDataConfig"] if item["ChannelName"] == name)
+    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])

@@ -1,6 +1,4 @@
-"""Resolves a spec and the settings to a SageMaker target: account, machines, image, cost. No
-network.
-"""
+"""Resolve a spec and the settings to a SageMaker target. No network."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
+from cloudtrain.issues import Issue
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import Target
@@ -21,16 +20,15 @@ from cloudtrain.spec.model import JobSpec
 
 MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"
-"""For a job without GPUs whose spec names no instance type."""
+"""Type for a job without GPUs whose spec names no instance type."""
 
 UNUSED = ("resources.shm",)
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
-    """The target, with all that `render` needs; missing or impossible settings are listed in its
-    `problems`.
+    """Return the target for `render`; missing or impossible settings are in its `problems`.
 
-    `rehearsal`: placeholders replace account settings that are missing.
+    `rehearsal`: placeholders replace missing account settings.
     """
     resources = spec.resources
     config, reader = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
@@ -43,11 +41,12 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         named=resources.instance.get("aws", ()),
         default=DEFAULT_INSTANCE,
     )
-    image, wrong_image = (
-        image_of(spec.image, config, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types)
-        if region
-        else (PlannedImage(""), [])
-    )
+    image = PlannedImage("")
+    wrong_image: list[Issue] = []
+    if region:
+        image, wrong_image = image_of(
+            spec.image, config, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types
+        )
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
     prices = regional_prices("aws", region, settings)
@@ -64,12 +63,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         problems += misspelt_region(region)
         wrong_image = []
         wrong_limits = []
-    problems += (
-        wrong
-        + wrong_image
-        + [*prices.problems]
-        + ([] if rehearsal or wrong or not region else wrong_limits)
-    )
+    problems += wrong + wrong_image + [*prices.problems]
+    if not rehearsal and not wrong and region:
+        problems += wrong_limits
     return Target(
         provider="aws",
         contract="sagemaker",

@@ -1,6 +1,4 @@
-"""SageMaker's own service for sweeps: a tuning job from its request to its trials, by the protocol
-of native sweeps.
-"""
+"""SageMaker's own service for sweeps: a tuning job, by the protocol of native sweeps."""
 
 from __future__ import annotations
 
@@ -36,24 +34,22 @@ _NEEDED: Mapping[str, type] = {
 
 
 class SageMakerTuning:
-    """Tuning jobs. Modules that need boto3 are imported when they are used."""
+    """Tuning jobs. Modules that need boto3 are imported late."""
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """What a tuning job cannot express or hold, and SageMaker's service model."""
+        """Return what a tuning job cannot express or hold, and violations of the service model."""
         from cloudtrain.providers.aws.tuning_rules import tuning_issues
 
         return tuning_issues(plan)
 
     def method(self, plan: Plan) -> str:
-        """SageMaker's strategy."""
+        """Name SageMaker's strategy."""
         from cloudtrain.providers.aws.tuning_request import strategy_words
 
         return strategy_words(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The body of CreateHyperParameterTuningJob as plain JSON, and the job document of all
-        trials.
-        """
+        """Return the body of CreateHyperParameterTuningJob, and the trials' job document."""
         from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
 
         return Request(provider="aws", document=tuning_body(plan, image), job=tuning_document(plan))
@@ -67,8 +63,9 @@ class SageMakerTuning:
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Upload the source and the job document, then create the tuning job: three calls if the
-        source is small.
+        """Upload the source and the job document, then create the tuning job.
+
+        That takes three calls if the source is small.
         """
         from cloudtrain.providers.aws.submit import upload
 
@@ -88,7 +85,7 @@ class SageMakerTuning:
     def observe(
         self, folder: RunFolder, state: RunState, record: Record
     ) -> NativeSweepState | None:
-        """One DescribeHyperParameterTuningJob, and a list of its trials of 100 per page."""
+        """Describe the tuning job, and list its trials in pages of 100."""
         from cloudtrain.providers.aws.submit import require_same_account
         from cloudtrain.providers.aws.tuning_trials import sweep_state
 
@@ -112,15 +109,15 @@ class SageMakerTuning:
         pages = cloud.pages(
             "sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question
         )
-        listed = [each for page in pages for each in page.get("TrainingJobSummaries", [])]
+        listed = [summary for page in pages for summary in page.get("TrainingJobSummaries", [])]
         url = state.ref.get("url", "")
-        asked = state.stop_requested
-        return sweep_state(folder, body, described, listed, stop_requested=bool(asked), url=url)
+        stop_event = state.stop_requested
+        return sweep_state(
+            folder, body, described, listed, stop_requested=bool(stop_event), url=url
+        )
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
-        """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further
-        trials.
-        """
+        """Stop the tuning job: SIGTERM to the containers of all trials, and no new trials."""
         from cloudtrain.providers.aws.stop import has_new_tags
 
         cloud = client_of_run(folder)
@@ -135,8 +132,8 @@ class SageMakerTuning:
                 return False
             if error.code not in ("ValidationException", "NotFound"):
                 raise
-            # SageMaker refuses to stop a tuning job that is over; the next observation says how it
-            # ended.
+            # SageMaker refuses to stop a tuning job that is over; the next observation reports its
+            # end.
             described = _describe(cloud, folder.run_id)
             if described is None or described["HyperParameterTuningJobStatus"] != "InProgress":
                 return True
@@ -152,7 +149,7 @@ class SageMakerTuning:
         state: RunState,
         record: Record,
     ) -> None:
-        """Record what became of a submission that was interrupted."""
+        """Record the result of an interrupted submission."""
         if state.ref is None and (state.may_have_started or not state.has_ended):
             record(Observation(events=_reconcile(cloud, folder, body)))
 
@@ -161,7 +158,7 @@ _GONE = "SageMaker does not know this tuning job (any more)"
 
 
 def request_of_sweep(folder: RunFolder) -> dict[str, Any]:
-    """The CreateHyperParameterTuningJob body. StorageError where it lacks what later steps need."""
+    """Return the tuning job's body. StorageError if it lacks members for later steps."""
     from cloudtrain.runs.record import RunRecord
 
     return RunRecord(folder).request(_NEEDED)
@@ -171,17 +168,18 @@ def _reconcile(cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any]) -> 
     from cloudtrain.providers.aws.submit import require_same_account
 
     def find() -> dict[str, Any] | None:
-        found = _find(cloud, body)
-        if found is None:
+        reference = _find(cloud, body)
+        if reference is None:
             require_same_account(cloud, body["TrainingJobDefinition"]["RoleArn"], folder.run_id)
-        return found
+        return reference
 
     return idempotent_create.reconcile(folder, time.time(), find, "SageMaker")
 
 
 def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The reference of the tuning job if it is of this submission; None if there is none. RunExists
-    for another's.
+    """Return the tuning job's reference if it is of this submission, or None.
+
+    Raise RunExists for another's.
     """
     from cloudtrain.providers.aws.submit import contains, is_own
 
@@ -202,7 +200,7 @@ def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
-    """SageMaker's description of a tuning job; None if none has that name."""
+    """Return SageMaker's description of a tuning job; None if it does not exist."""
     try:
         return cloud.call(
             "sagemaker", "describe_hyper_parameter_tuning_job", HyperParameterTuningJobName=name
@@ -214,9 +212,7 @@ def _describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
 
 
 def _reference(cloud: AwsClient, described: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a tuning job to find it again: name, ARN, region and the URL of the
-    console.
-    """
+    """Return the reference of a tuning job: name, ARN, region and the URL of the console."""
     arn = described["HyperParameterTuningJobArn"]
     name = arn.rpartition("/")[2]
     console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"

@@ -1,8 +1,8 @@
-"""Turns a plan with a `sweep` section into the body of CreateHyperParameterTuningJob. Pure.
+"""Turn a plan with a `sweep` section into the body of CreateHyperParameterTuningJob. Pure.
 
 A trial is the training job that the same plan would be without a sweep: image, channels, role,
-network and limits are those of its request. What a tuning job's definition has no place for is
-refused by `tuning_rules`.
+network and limits are those in its request. `tuning_rules` refuses parts that a tuning job's
+definition does not support.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
-if TYPE_CHECKING:  # looking after a sweep needs none of these
+if TYPE_CHECKING:  # not needed to watch a sweep
     from cloudtrain.planning.launch import JobDocument
     from cloudtrain.planning.reference import ResolvedImage
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
-"""On the tuning job, and by SageMaker on each of its training jobs: the id of the sweep."""
+"""Tag of the tuning job, and of each training job in it: the id of the sweep."""
 
 STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "asha": "Hyperband"}
 
@@ -45,7 +45,7 @@ _SMALLEST_VOLUME_GIB = 1
 
 
 def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
-    """The request: `aws sagemaker create-hyper-parameter-tuning-job --cli-input-json` accepts it."""
+    """Return the body, as for the AWS CLI's `--cli-input-json`."""
     room, _ = room_for(plan)
     training = body_of(room, image, tuning_document(plan).to_json())
     return {
@@ -62,17 +62,13 @@ def strategy_words(plan: Plan) -> str:
 
 
 def tuning_document(plan: Plan) -> JobDocument:
-    """The job document that all trials share: their launchers put the chosen values in, and their
-    own run ids.
-    """
+    """Return the job document of all trials; their launchers fill in values and run ids."""
     room, rules = room_for(plan)
     return replace(job_of(room), tuned=rules)
 
 
 def trial_body(plan: Plan) -> dict[str, Any]:
-    """The training job that SageMaker makes of the definition for a trial, whose values are
-    arguments of the plan.
-    """
+    """Return the training job of a trial whose values are arguments of the plan."""
     body = tuning_body(plan)
     definition = body["TrainingJobDefinition"]
     flexible = definition.pop("HyperParameterTuningResourceConfig", None)
@@ -90,18 +86,16 @@ def trial_body(plan: Plan) -> dict[str, Any]:
 
 
 def comes_back(plan: Plan) -> bool:
-    """Return True if a trial's machines may be replaced while it trains, so that it needs its checkpoints
-    in S3.
-    """
+    """Return True if machines may be replaced during a trial, so that it needs checkpoints."""
     return bool(plan.spec.resources.spot or plan.spec.limits.retries)
 
 
 def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = training["AlgorithmSpecification"]
     metrics = list(algorithm.get("MetricDefinitions", []))
-    wanted = sweep_of(plan).objective.metric
-    if all(each["Name"] != wanted for each in metrics):
-        metrics.append({"Name": wanted, "Regex": event_pattern(wanted)})
+    objective = sweep_of(plan).objective.metric
+    if all(metric["Name"] != objective for metric in metrics):
+        metrics.append({"Name": objective, "Regex": event_pattern(objective)})
     definition: dict[str, Any] = {
         "AlgorithmSpecification": {
             "TrainingImage": algorithm["TrainingImage"],
@@ -118,7 +112,9 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
         size = training["ResourceConfig"].get("VolumeSizeInGB", _SMALLEST_VOLUME_GIB)
         definition["HyperParameterTuningResourceConfig"] = {
             "AllocationStrategy": "Prioritized",
-            "InstanceConfigs": [{**each, "VolumeSizeInGB": size} for each in preferences],
+            "InstanceConfigs": [
+                {**preference, "VolumeSizeInGB": size} for preference in preferences
+            ],
         }
         if key := training["ResourceConfig"].get("VolumeKmsKeyId"):
             definition["HyperParameterTuningResourceConfig"]["VolumeKmsKeyId"] = key
@@ -160,16 +156,16 @@ def _limits(sweep: Sweep) -> dict[str, int]:
 
 
 def _ranges(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
-    """Each kind in the order of the section. A grid takes nothing but categories."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the ranges of each kind, in the order of the section. A grid has only categories."""
+    ranges: dict[str, list[dict[str, Any]]] = {}
     for key, dimension in sweep.space.items():
         kind, of_range = range_of(dimension, grid=sweep.method == "grid")
-        found.setdefault(kind, []).append({"Name": key, **of_range})
-    return found
+        ranges.setdefault(kind, []).append({"Name": key, **of_range})
+    return ranges
 
 
 def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
-    """The member of ParameterRanges that a dimension belongs to, and its range without its name."""
+    """Return a dimension's member of ParameterRanges, and its range without its name."""
     if isinstance(dimension, Choice):
         return "CategoricalParameterRanges", {
             "Values": [text_of(value) for value in dimension.values]

@@ -1,5 +1,4 @@
-"""What a tuning job cannot express of a `sweep` section, or cannot hold of its budget: each at its
-line. Pure.
+"""Rules of a tuning job: what it cannot express of a `sweep` section, or of its budget. Pure.
 
 After the API reference of CreateHyperParameterTuningJob and the developer guide's pages "How
 hyperparameter tuning works", "Resource limits for automatic model tuning" and
@@ -27,7 +26,7 @@ MAX_NAME = 32
 MAX_METRICS = 20
 MAX_TRIALS = 10_000
 DEFAULT_TRIALS = 750
-"""The first for random search and on request only."""
+"""Maximum number of trials; the larger one for random search and on request only."""
 DEFAULT_PARALLEL = 10
 MIN_SECONDS = 120
 MAX_SECONDS = 30 * 86_400
@@ -38,14 +37,12 @@ _NO_MEMBER = {
     "remote_debug": "allows no shell in its trials",
     "infra_check": "tests no hardware before its trials",
 }
-"""Keys of `aws` that HyperParameterTrainingJobDefinition has no member for, and what a tuning job
-does instead.
-"""
+"""Keys of `aws` without a member in the definition -> what a tuning job does instead."""
 
 
 def tuning_issues(plan: Plan) -> list[Issue]:
-    """Errors refuse the sweep; warnings say how a tuning job differs from trials of our own."""
-    found = [
+    """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
+    issues = [
         *_names(plan),
         *_space(plan),
         *_method(plan),
@@ -53,9 +50,9 @@ def tuning_issues(plan: Plan) -> list[Issue]:
         *_job(plan),
         *_time(plan),
     ]
-    found += [*budget_issues(plan), *gap_issues(plan, "a tuning job")]
-    found += _model(plan, {issue.path for issue in found if issue.is_error})
-    return [plan.located(issue) for issue in (*found, *_notes(plan))]
+    issues += [*budget_issues(plan), *gap_issues(plan, "a tuning job")]
+    issues += _model(plan, {issue.path for issue in issues if issue.is_error})
+    return [plan.located(issue) for issue in (*issues, *_notes(plan))]
 
 
 def _names(plan: Plan) -> Iterator[Issue]:
@@ -70,20 +67,20 @@ def _names(plan: Plan) -> Iterator[Issue]:
 def _space(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     for key, dimension in sweep.space.items():
-        at = ("sweep", "space", key)
+        path = ("sweep", "space", key)
         if not argument_of(key):
             yield Issue(
-                at, "is no argument of the program: a tuning job varies arguments alone", PORTABLE
+                path, "is no argument of the program: a tuning job varies arguments alone", PORTABLE
             )
         elif key.startswith("_tuning_"):
             yield Issue(
-                at,
+                path,
                 "begins with _tuning_, as SageMaker's own hyperparameters do",
                 "choose another name",
             )
         elif isinstance(dimension, Integers) and dimension.step > 1 and sweep.method != "grid":
             yield Issue(
-                at, f"has a step of {dimension.step}, and SageMaker's ranges have none", PORTABLE
+                path, f"has a step of {dimension.step}, and SageMaker's ranges have none", PORTABLE
             )
         elif sweep.method == "grid" and isinstance(dimension, Integers):
             count = dimension.size
@@ -92,7 +89,7 @@ def _space(plan: Plan) -> Iterator[Issue]:
                     f"has {count} values, and a grid of SageMaker takes at most {MAX_CHOICES} of"
                     " each setting"
                 )
-                yield Issue(at, message, PORTABLE)
+                yield Issue(path, message, PORTABLE)
 
 
 def _method(plan: Plan) -> Iterator[Issue]:
@@ -109,7 +106,7 @@ def _method(plan: Plan) -> Iterator[Issue]:
     most = MAX_TRIALS if sweep.method == "random" else DEFAULT_TRIALS
     if sweep.trial_count > most:
         yield Issue(
-            _trials_at(plan),
+            _trials_path(plan),
             f"{sweep.trial_count} trials are more than a tuning job has: {most}",
             PORTABLE,
         )
@@ -125,33 +122,33 @@ def _method(plan: Plan) -> Iterator[Issue]:
 
 def _stopping(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
-    at = ("sweep", "early_stopping")
+    path = ("sweep", "early_stopping")
     rules = sweep.early_stopping
     if sweep.method != "asha":
         if rules is not None:
             message = (
                 "SageMaker compares no rungs: its own early stopping is another rule, by the median"
             )
-            yield Issue(at, message, f"method: asha, as Hyperband; or {PORTABLE}")
+            yield Issue(path, message, f"method: asha, as Hyperband; or {PORTABLE}")
         return
     if rules is None or rules.max is None:
         hint = "early_stopping: {max: 27}, the reports of a whole trial, such as its epochs"
         yield Issue(
-            (*at, "max") if rules else at,
+            (*path, "max") if rules else path,
             "is missing: Hyperband needs to know how long a trial is",
             hint,
         )
     elif rules.max > MAX_RESOURCE:
         yield Issue(
-            (*at, "max"), f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}", PORTABLE
+            (*path, "max"), f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}", PORTABLE
         )
     if rules is not None and "eta" in rules.model_fields_set:
         yield Issue(
-            (*at, "eta"), "SageMaker's Hyperband decides itself how many trials go on", PORTABLE
+            (*path, "eta"), "SageMaker's Hyperband decides itself how many trials go on", PORTABLE
         )
     if rules is not None and rules.promote == "always":
         yield Issue(
-            (*at, "promote"),
+            (*path, "promote"),
             "SageMaker's Hyperband brings no trial back from its checkpoints",
             PORTABLE,
         )
@@ -181,10 +178,10 @@ def _job(plan: Plan) -> Iterator[Issue]:
 
 def _time(plan: Plan) -> Iterator[Issue]:
     seconds = sweep_of(plan).budget.max_time
-    at = ("sweep", "budget", "max_time")
+    path = ("sweep", "budget", "max_time")
     if seconds is not None and not MIN_SECONDS <= seconds <= MAX_SECONDS:
         allowed = f"{exact_duration(MIN_SECONDS)} to {exact_duration(MAX_SECONDS)}"
-        yield Issue(at, f"is {exact_duration(seconds)}, and a tuning job takes {allowed}")
+        yield Issue(path, f"is {exact_duration(seconds)}, and a tuning job takes {allowed}")
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
@@ -226,9 +223,9 @@ def _notes(plan: Plan) -> Iterator[Issue]:
 
 
 def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
-    """Violations of SageMaker's service model, at the fields that they come from."""
+    """Return violations of SageMaker's service model, at the fields that they come from."""
     body = tuning_body(plan)
-    found = []
+    issues = []
     for violation in request_violations(body, TUNING_INPUT):
         path = _path_of(plan, violation.path, body)
         if path in reported:
@@ -236,12 +233,12 @@ def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
         member = f"CreateHyperParameterTuningJob.{violation.field}"
         if not violation.is_error:
             member += f" in the service model of {models()}, which may be older than the service"
-        found.append(replace(violation, path=path, message=f"{violation.message}  ({member})"))
-    return found
+        issues.append(replace(violation, path=path, message=f"{violation.message}  ({member})"))
+    return issues
 
 
 def _path_of(plan: Plan, path: Keys, body: dict[str, object]) -> Keys:
-    """The field of the spec that a member of the request comes from; empty for none."""
+    """Return the field of the spec behind a member of the request; empty for none."""
     if path[:1] == ("TrainingJobDefinition",):
         return spec_path(plan, path[1:])
     if path[:1] == ("HyperParameterTuningJobName",):
@@ -250,19 +247,17 @@ def _path_of(plan: Plan, path: Keys, body: dict[str, object]) -> Keys:
         value: object = body
         for key in path[:4]:
             value = value[key]  # type: ignore[index]
-        return (
-            ("sweep", "space", str(value["Name"]))
-            if isinstance(value, dict)
-            else ("sweep", "space")
-        )
-    known: dict[str, Keys] = {
+        if isinstance(value, dict):
+            return ("sweep", "space", str(value["Name"]))
+        return ("sweep", "space")
+    fields: dict[str, Keys] = {
         "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
         "StrategyConfig": ("sweep", "early_stopping"),
         "RandomSeed": ("sweep", "seed"),
         "TuningJobCompletionCriteria": ("sweep", "objective", "target"),
     }
-    return known.get(str(path[1]), ("sweep",)) if len(path) > 1 else spec_path(plan, path)
+    return fields.get(str(path[1]), ("sweep",)) if len(path) > 1 else spec_path(plan, path)
 
 
-def _trials_at(plan: Plan) -> Keys:
+def _trials_path(plan: Plan) -> Keys:
     return ("sweep", "trials") if sweep_of(plan).trials is not None else ("sweep", "space")

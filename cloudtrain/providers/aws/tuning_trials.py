@@ -1,6 +1,4 @@
-"""Translates what SageMaker says of a tuning job and its training jobs into a sweep and its trials.
-Pure.
-"""
+"""Translate a tuning job and its training jobs into a sweep and its trials. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _STATES: Mapping[str, State] = {
     "Stopping": "stopping",
     "Deleting": "stopping",
 }
-"""HyperParameterTuningJobStatus -> state of the sweep; every other is `running`."""
+"""HyperParameterTuningJobStatus -> state of the sweep; any other is `running`."""
 
 _NOT_REQUESTED = ("AlgorithmSpecification", "HyperParameterTuningResourceConfig")
 
@@ -45,7 +43,7 @@ def sweep_state(
     stop_requested: bool,
     url: str,
 ) -> NativeSweepState:
-    """The sweep and its trials. `body`: the request of the tuning job; `listed`: its training jobs."""
+    """Return the sweep and its trials. `body`: the request; `listed`: the training jobs."""
     rules = folder.document("job.json", {"tuned": dict})["tuned"]
     config = config_of(folder)
     title = RunRecord(folder).name
@@ -55,7 +53,7 @@ def sweep_state(
     trials = []
     # Creation times are whole seconds, and the names hold a number of three digits that grows.
     for number, job in enumerate(
-        sorted(listed, key=lambda each: (timestamp(each["CreationTime"]), _count(each)))
+        sorted(listed, key=lambda summary: (timestamp(summary["CreationTime"]), _count(summary)))
     ):
         trials.append(
             NativeTrial(
@@ -80,7 +78,7 @@ def sweep_state(
 
 
 def _count(job: Mapping[str, Any]) -> int:
-    """The NNN of `<tuning job>-NNN-<letters>`."""
+    """Return the NNN of `<tuning job>-NNN-<letters>`."""
     count = str(job["TrainingJobName"]).split("-")[-2:][0]
     return int(count) if count.isdecimal() else 0
 
@@ -88,9 +86,7 @@ def _count(job: Mapping[str, Any]) -> int:
 def _trial_state(
     job: Mapping[str, Any], *, is_stopping: bool
 ) -> Literal["running", "completed", "pruned", "failed", "stopped"]:
-    """A trial that is stopped while nobody stops the sweep was ended by Hyperband, or by the time
-    of the budget.
-    """
+    """Return a trial's state; without a stop of the sweep, Hyperband or the budget ended it."""
     match str(job["TrainingJobStatus"]):
         case "Completed":
             return "completed"
@@ -102,13 +98,13 @@ def _trial_state(
 
 
 def _value(job: Mapping[str, Any]) -> float | None:
-    found = (job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")
-    return None if found is None else float(found)
+    value = (job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")
+    return None if value is None else float(value)
 
 
 def _limits(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = body["HyperParameterTuningJobConfig"]["ResourceLimits"]
-    return found
+    limits: Mapping[str, Any] = body["HyperParameterTuningJobConfig"]["ResourceLimits"]
+    return limits
 
 
 def _metric(body: Mapping[str, Any]) -> str:
@@ -119,15 +115,15 @@ def _metric(body: Mapping[str, Any]) -> str:
 
 def _seconds(job: Mapping[str, Any]) -> float:
     began = timestamp(job.get("TrainingStartTime"))
-    return (
-        max(0.0, (timestamp(job.get("TrainingEndTime")) or time.time()) - began) if began else 0.0
-    )
+    if not began:
+        return 0.0
+    return max(0.0, (timestamp(job.get("TrainingEndTime")) or time.time()) - began)
 
 
 def _run_of(
     title: str, config: AwsConfig, body: Mapping[str, Any], job: Mapping[str, Any]
 ) -> DiscoveredRun:
-    """An ordinary run of a trial: its request is what its tuning job has made of the definition."""
+    """Return an ordinary run of a trial; its request follows the tuning job's definition."""
     name = str(job["TrainingJobName"])
     definition = body["TrainingJobDefinition"]
     resources = definition.get("ResourceConfig")
@@ -170,5 +166,5 @@ def _run_of(
 
 
 def _processes(body: Mapping[str, Any]) -> int:
-    found = next((tag["Value"] for tag in body["Tags"] if tag["Key"] == "cloudtrain-processes"), "")
-    return int(found) if found.isdecimal() else 1
+    count = next((tag["Value"] for tag in body["Tags"] if tag["Key"] == "cloudtrain-processes"), "")
+    return int(count) if count.isdecimal() else 1

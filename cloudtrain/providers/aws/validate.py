@@ -1,6 +1,4 @@
-"""Checks a request by our rules and SageMaker's service model; issues name the line of the spec
-that is the cause.
-"""
+"""Check a request by our rules and SageMaker's service model; issues name lines of the spec."""
 
 from __future__ import annotations
 
@@ -21,45 +19,45 @@ INSTALL = 'pip install "cloudtrain[aws]"'
 
 
 def rule_issues(plan: Plan) -> list[Issue]:
-    """Broken rules, and members of the request that SageMaker's service model does not allow.
-    Imports no SDK.
+    """Return broken rules and violations of SageMaker's service model. Imports no SDK.
 
     A violation of an enum, a pattern or a maximum is a warning: the service may be newer than the
     model.
     """
-    found = [plan.located(issue) for issue in broken_rules(plan)]
-    found += _spec_issues(plan, request_violations(body_of(plan)), found)
+    issues = [plan.located(issue) for issue in broken_rules(plan)]
+    issues += _spec_issues(plan, request_violations(body_of(plan)), issues)
     messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
     if not plan.is_rehearsal and find_spec("boto3") is None:
         messages.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
-    return found + [warning(message) for message in messages]
+    return issues + [warning(message) for message in messages]
 
 
 def model_issues(plan: Plan) -> list[Issue]:
-    """Members of the request that the installed boto3 would refuse to send: an older one may not
-    know them all.
+    """Return members of the request that the installed boto3 would reject.
 
-    Empty for a rehearsal, which sends nothing; an error where boto3 is not installed.
+    An older one may not know them all. Empty for a rehearsal, which sends no request; an error if
+    boto3 is not installed.
     """
     if plan.is_rehearsal:
-        return []  # nothing is sent
+        return []  # no request is sent
     try:
         from cloudtrain.providers.aws.client import input_shape
         from cloudtrain.providers.aws.shapes import violations
     except ImportError:
         return [Issue((), "boto3 is not installed", INSTALL)]
-    found = violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan))
+    issues = violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan))
     refused = _spec_issues(
-        plan, [violation for violation in found if violation.is_error], rule_issues(plan)
+        plan, [violation for violation in issues if violation.is_error], rule_issues(plan)
     )
     return [replace(issue, hint="pip install --upgrade boto3") for issue in refused]
 
 
-def _spec_issues(plan: Plan, violations: list[Issue], others: list[Issue]) -> list[Issue]:
-    """Violations of the model at the fields of the spec, except fields that `others` has errors
-    about already.
+def _spec_issues(plan: Plan, violations: list[Issue], known_issues: list[Issue]) -> list[Issue]:
+    """Map violations of the service model to fields of the spec.
+
+    Skip fields that `known_issues` reports as errors.
     """
-    reported = {other.path for other in others if other.path and other.is_error}
+    reported = {issue.path for issue in known_issues if issue.path and issue.is_error}
     issues = []
     for violation in violations:
         path = spec_path(plan, violation.path)
@@ -74,9 +72,7 @@ def _spec_issues(plan: Plan, violations: list[Issue], others: list[Issue]) -> li
 
 
 def _own_share(plan: Plan, violation: Issue) -> str:
-    """`, 10 of them set by cloudtrain`, if a list has too many entries and some are not the user's;
-    else empty.
-    """
+    """Return `, 10 of them set by cloudtrain` if a list is too long and partly ours, or ""."""
     body = body_of(plan)
     ours: dict[tuple[str, ...], int] = {
         ("Tags",): len(body["Tags"]) - len(plan.spec.tags),
@@ -88,7 +84,7 @@ def _own_share(plan: Plan, violation: Issue) -> str:
 
 
 def _in_units(violation: Issue) -> str:
-    """`is 7 h, at most 6 h` where the model counts seconds."""
+    """Return `is 7 h, at most 6 h` if the model counts seconds."""
     name = str(violation.path[-1]) if violation.path else ""
     if name.endswith("InSeconds"):
         return re.sub(r"\d+", lambda number: exact_duration(int(number[0])), violation.message)

@@ -35,9 +35,11 @@ def incomplete_shutdown(state: RunState, hint: str = "") -> str:
         missing = [str(node) for node in range(state.nodes) if node not in reports]
     if not forced and not missing:
         return ""
-    nodes, how = missing, "cut off before telling how it ended"
+    nodes = missing
+    how = "cut off before telling how it ended"
     if forced:
-        nodes, how = forced, "ended by force"
+        nodes = forced
+        how = "ended by force"
     saved = "no checkpoint was told of"
     if state.checkpoint and state.checkpoint.step is not None:
         saved = f"the last one told of is of step {state.checkpoint.step}"

@@ -1,6 +1,4 @@
-"""What a SageMaker job needs of an account, asked by calls that only read: one module for each part
-of the account.
-"""
+"""Read-only checks of an account for a SageMaker job: one module for each part."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """The account that is asked, and the job that it is asked for."""
+    """Account to check, and the job to check it for."""
 
     cloud: AwsClient
     config: AwsConfig
@@ -25,38 +23,36 @@ class Account:
 
     @property
     def nodes(self) -> int:
-        """How many machines the job has."""
+        """Number of machines of the job."""
         return self.spec.resources.nodes
 
     @property
     def demand(self) -> str:
-        """How many machines are wanted at once: `the job has 2`, `4 trials at once have 8`."""
+        """Number of machines at once: `the job has 2`, `4 trials at once have 8`."""
         if self.spec.machines == self.nodes:
             return f"the job has {self.nodes}"
         return f"{self.spec.machines // self.nodes} trials at once have {self.spec.machines}"
 
     @property
     def role_name(self) -> str:
-        """Of the execution role, without its path."""
+        """Name of the execution role, without its path."""
         return self.config.role.rpartition("/")[2]
 
     @property
     def partition(self) -> str:
-        """`aws`, `aws-cn`: what the role's ARN says."""
+        """Partition in the role's ARN: `aws`, `aws-cn`."""
         return self.config.role.split(":")[1]
 
     @property
     def number(self) -> str:
-        """The account's number, that of the role."""
+        """Number of the role's account."""
         return self.config.role.split(":")[4]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Who these credentials are."""
+    """Owner of the credentials."""
 
     arn: str
-    """`arn:aws:iam::123456789012:user/alice`,
-    `arn:aws:sts::123456789012:assumed-role/NAME/SESSION`.
-    """
+    """ARN: `arn:aws:iam::123456789012:user/alice`, or that of an assumed role's session."""
     account: str

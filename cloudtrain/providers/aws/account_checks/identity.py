@@ -1,6 +1,4 @@
-"""Who the credentials are, whether the clock is right, and whether SageMaker may assume the
-execution role.
-"""
+"""Checks of credentials, clock, and the trust of the execution role in SageMaker."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ if TYPE_CHECKING:
 SERVICE = "sagemaker.amazonaws.com"
 
 _CREDENTIALS = Question("credentials", "whose are they")
-_ROLE_AT = ("aws", "role")
+_ROLE_PATH = ("aws", "role")
 
 
 def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
-    """The checks of credentials and clock, and then who they are, unless they are nobody's."""
+    """Yield the checks of credentials and clock, and then the caller, if there is one."""
     try:
         answer = cloud.call("sts", "get_caller_identity")
     except CloudError as error:
@@ -38,22 +36,20 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
 
 
 def account_check(account: Account, caller: Caller) -> Check:
-    """Check that the role is one of the same account: SageMaker takes no other's."""
-    asked = Question(
-        "account", f"are these credentials of the role's account, {account.number}", _ROLE_AT
+    """Check that the role is in the same account, as SageMaker requires."""
+    question = Question(
+        "account", f"are these credentials of the role's account, {account.number}", _ROLE_PATH
     )
     if caller.account == account.number:
-        return asked.ok("they are")
+        return question.ok("they are")
     fix = "credentials of that account (AWS_PROFILE, --profile), or a role of this one in aws.role"
-    return asked.wrong(f"they are of {caller.account}", fix)
+    return question.wrong(f"they are of {caller.account}", fix)
 
 
 def role_check(account: Account) -> Check:
-    """Check that the execution role is there, and lets SageMaker assume it for jobs of this account
-    and region.
-    """
-    asked = Question(
-        "execution role", f"is {account.role_name} there, and may SageMaker assume it", _ROLE_AT
+    """Check that the role exists and lets SageMaker assume it for jobs here."""
+    question = Question(
+        "execution role", f"is {account.role_name} there, and may SageMaker assume it", _ROLE_PATH
     )
 
     def ask() -> Check:
@@ -62,13 +58,13 @@ def role_check(account: Account) -> Check:
         except CloudError as error:
             if error.code != "NoSuchEntity":
                 raise
-            return asked.wrong(
+            return question.wrong(
                 "there is no such role",
                 "name yours in aws.role; the template of `cloudtrain infra template --provider aws`"
                 " makes one",
             )
         if role["Arn"] != account.config.role:
-            return asked.wrong(
+            return question.wrong(
                 f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}"
             )
         why = distrust(
@@ -79,29 +75,31 @@ def role_check(account: Account) -> Check:
                 f"add {SERVICE} to its trust policy: aws iam update-assume-role-policy --role-name"
                 f" {account.role_name}"
             )
-            return asked.wrong(why, fix)
-        return asked.ok("it is, and trusts SageMaker")
+            return question.wrong(why, fix)
+        return question.ok("it is, and trusts SageMaker")
 
-    return asked.answered_by(ask)
+    return question.answered_by(ask)
 
 
 def distrust(policy: Mapping[str, Any], number: str, region: str) -> str:
-    """Why a trust policy does not let SageMaker assume the role for a job; empty if it does.
+    """Return why a trust policy does not let SageMaker assume the role; empty if it does.
 
     After "SageMaker roles" (developer guide) and "Cross-service confused deputy prevention":
-    SageMaker says which account and which job it acts for, as aws:SourceAccount and aws:SourceArn.
+    SageMaker passes its account and job as aws:SourceAccount and aws:SourceArn.
     """
     statements = _as_list(policy.get("Statement"))
-    about = [each for each in statements if _names_sagemaker(each) and _assumes(each)]
-    if any(
-        each.get("Effect") == "Deny" and not _conditions(each, number, region) for each in about
-    ):
-        return "its trust policy denies SageMaker to assume it"
-    allowed = [each for each in about if each.get("Effect") == "Allow"]
+    relevant = [
+        statement for statement in statements if _names_sagemaker(statement) and _assumes(statement)
+    ]
+    for statement in relevant:
+        if statement.get("Effect") == "Deny" and not _conditions(statement, number, region):
+            return "its trust policy denies SageMaker to assume it"
+
+    allowed = [statement for statement in relevant if statement.get("Effect") == "Allow"]
     if not allowed:
-        trusted = sorted({name for each in statements for name in _principals(each)})
+        trusted = sorted({name for statement in statements for name in _principals(statement)})
         return f"it does not trust {SERVICE}, but {', '.join(trusted) or 'nobody'}"
-    reasons = [_conditions(each, number, region) for each in allowed]
+    reasons = [_conditions(statement, number, region) for statement in allowed]
     return "" if "" in reasons else reasons[0]
 
 
@@ -124,17 +122,15 @@ def _principals(statement: Mapping[str, Any]) -> list[str]:
 
 
 def _conditions(statement: Mapping[str, Any], number: str, region: str) -> str:
-    """Why its conditions are not met by a job of this account and region; empty if they are, or are
-    about others.
-    """
-    said = {
+    """Return why a job here does not meet the conditions; empty if it does."""
+    context = {
         "aws:sourceaccount": number,
         "aws:sourcearn": f"arn:aws:sagemaker:{region}:{number}:training-job/name",
     }
     for operator, keys in (statement.get("Condition") or {}).items():
         for key, values in keys.items():
-            value = said.get(key.lower())
-            wanted = _as_list(values)
+            value = context.get(key.lower())
+            patterns = _as_list(values)
             if (
                 value is None
                 or operator.startswith("ForAnyValue")
@@ -142,11 +138,11 @@ def _conditions(statement: Mapping[str, Any], number: str, region: str) -> str:
             ):
                 continue
             matches = any(
-                fnmatchcase(value, each.replace("arn:aws-*", "arn:aws*")) for each in wanted
+                fnmatchcase(value, pattern.replace("arn:aws-*", "arn:aws*")) for pattern in patterns
             )
             if matches == ("Not" in operator):
                 return (
-                    f"it trusts SageMaker only where {key} is {', '.join(wanted)}, and a job's is"
+                    f"it trusts SageMaker only where {key} is {', '.join(patterns)}, and a job's is"
                     f" {value}"
                 )
     return ""

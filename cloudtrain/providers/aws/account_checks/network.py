@@ -1,5 +1,4 @@
-"""True if a job's own network lets its nodes reach each other and S3: subnets, security groups,
-endpoints.
+"""Checks of a job's own network: subnets, security groups, ways to S3.
 
 After "Give SageMaker training jobs access to resources in your VPC" (developer guide) and "Get
 started with EFA and NCCL" (EC2 user guide).
@@ -23,7 +22,7 @@ _GROUPS_AT = ("aws", "security_groups")
 
 
 def network_checks(account: Account) -> Iterator[Check]:
-    """Nothing to ask for a job without subnets: SageMaker's own network has all of this."""
+    """Yield the checks, or one note for a job without subnets, in SageMaker's own network."""
     if not account.config.subnets:
         yield Question("network", "is the job's own network right").not_applicable(
             "no aws.subnets: SageMaker's own"
@@ -51,33 +50,33 @@ def network_checks(account: Account) -> Iterator[Check]:
             yield way.answered_by(partial(_way, account, way, subnets, service))
 
 
-def _subnets(account: Account, asked: Question, found: list[Resource]) -> Check:
-    """`found`: takes the subnets that there are."""
+def _subnets(account: Account, question: Question, subnets: list[Resource]) -> Check:
+    """Check the subnets; add those that exist to `subnets`."""
     try:
-        found += account.cloud.call(
+        subnets += account.cloud.call(
             "ec2", "describe_subnets", SubnetIds=list(account.config.subnets)
         )["Subnets"]
     except CloudError as error:
         if not error.code.startswith("InvalidSubnet"):
             raise
-        return asked.wrong(error.what, "aws ec2 describe-subnets shows those there are")
-    networks = sorted({each["VpcId"] for each in found})
+        return question.wrong(error.what, "aws ec2 describe-subnets shows those there are")
+    networks = sorted({subnet["VpcId"] for subnet in subnets})
     if len(networks) > 1:
-        return asked.wrong(
+        return question.wrong(
             f"they are in different VPCs: {', '.join(networks)}", "subnets of one VPC"
         )
-    free = sum(each["AvailableIpAddressCount"] for each in found)
+    free = sum(subnet["AvailableIpAddressCount"] for subnet in subnets)
     if free < account.spec.machines:
-        return asked.wrong(
+        return question.wrong(
             f"{free} addresses are free, {account.demand} nodes", "larger or further subnets"
         )
-    return asked.ok(f"{free} addresses are free in {networks[0]}")
+    return question.ok(f"{free} addresses are free in {networks[0]}")
 
 
-def _groups(account: Account, asked: Question, network: str) -> Check:
+def _groups(account: Account, question: Question, network: str) -> Check:
     names = list(account.config.security_groups)
-    if not names:  # without names EC2 would tell all that there are
-        return asked.wrong(
+    if not names:  # without names EC2 would list every group
+        return question.wrong(
             "aws.security_groups is not set", "aws.security_groups: those of the subnets' VPC"
         )
     try:
@@ -87,25 +86,25 @@ def _groups(account: Account, asked: Question, network: str) -> Check:
     except CloudError as error:
         if not error.code.startswith("InvalidGroup"):
             raise
-        return asked.wrong(error.what, "aws ec2 describe-security-groups shows those there are")
-    strange = [each["GroupId"] for each in groups if network and each["VpcId"] != network]
+        return question.wrong(error.what, "aws ec2 describe-security-groups shows those there are")
+    strange = [group["GroupId"] for group in groups if network and group["VpcId"] != network]
     if strange:
-        return asked.wrong(
+        return question.wrong(
             f"{strange[0]} is not of the subnets' VPC, {network}", "a security group of that VPC"
         )
     if account.nodes == 1:
-        return asked.ok("the job has one node")
+        return question.ok("the job has one node")
     efa = [name for name in account.target.instances if _has_efa(name)]
-    if any(_reaches_itself(each, everything=bool(efa)) for each in groups):
-        return asked.ok("they do" + (", also by EFA" if efa else ""))
-    return _closed(asked, groups[0]["GroupId"], efa)
+    if any(_reaches_itself(group, everything=bool(efa)) for group in groups):
+        return question.ok("they do" + (", also by EFA" if efa else ""))
+    return _closed(question, groups[0]["GroupId"], efa)
 
 
-def _closed(asked: Question, group: str, efa: Sequence[str]) -> Check:
-    same = f"--group-id {group} --source-group {group} --protocol -1"
+def _closed(question: Question, group: str, efa: Sequence[str]) -> Check:
+    arguments = f"--group-id {group} --source-group {group} --protocol -1"
     if not efa:
         message = "none of them lets its own members in"
-        return asked.wrong(message, f"aws ec2 authorize-security-group-ingress {same}")
+        return question.wrong(message, f"aws ec2 authorize-security-group-ingress {arguments}")
     message = (
         f"EFA of {efa[0]} needs one that allows all traffic from itself and to itself, by its"
         " own id"
@@ -115,7 +114,7 @@ def _closed(asked: Question, group: str, efa: Sequence[str]) -> Check:
         f"aws ec2 authorize-security-group-egress --group-id {group} --ip-permissions"
         f" 'IpProtocol=-1,{pair}'"
     )
-    return asked.wrong(message, f"aws ec2 authorize-security-group-ingress {same}; {more}")
+    return question.wrong(message, f"aws ec2 authorize-security-group-ingress {arguments}; {more}")
 
 
 def _has_efa(instance: str) -> bool:
@@ -124,8 +123,9 @@ def _has_efa(instance: str) -> bool:
 
 
 def _reaches_itself(group: Resource, *, everything: bool) -> bool:
-    """Return True if members of a group may reach each other; `everything`: by any protocol, and out by
-    the same rule.
+    """Return True if members of a group may reach each other.
+
+    `everything`: by any protocol, and out by the same rule.
     """
     inward = any(
         _is_open(rule, group["GroupId"], everything=everything) for rule in group["IpPermissions"]
@@ -146,7 +146,7 @@ def _is_open(rule: Resource, group: str, *, everything: bool) -> bool:
 
 
 def _services(account: Account) -> list[str]:
-    """What the nodes of this job must reach: S3, and where its secrets are."""
+    """Return the services that the nodes must reach: S3, and the stores of the secrets."""
     stores = {
         places.get(account.target.provider, "").partition(":")[0]
         for places in account.spec.secrets.values()
@@ -154,9 +154,10 @@ def _services(account: Account) -> list[str]:
     return ["s3", *sorted(stores & {"secretsmanager", "ssm"})]
 
 
-def _way(account: Account, asked: Question, subnets: Sequence[Resource], service: str) -> Check:
-    """An endpoint of the VPC, or a default route to something that translates addresses: nodes have
-    no public ones.
+def _way(account: Account, question: Question, subnets: Sequence[Resource], service: str) -> Check:
+    """Check for an endpoint of the VPC or a default route that translates addresses.
+
+    Nodes have no public addresses.
     """
     network = subnets[0]["VpcId"]
     of_network = [{"Name": "vpc-id", "Values": [network]}]
@@ -164,32 +165,38 @@ def _way(account: Account, asked: Question, subnets: Sequence[Resource], service
     name = f"com.amazonaws.{account.config.region}.{service}"
     listed = account.cloud.call("ec2", "describe_vpc_endpoints", Filters=of_network)["VpcEndpoints"]
     endpoints = [
-        each
-        for each in listed
-        if each["ServiceName"].endswith(name) and each["State"].lower() == "available"
+        endpoint
+        for endpoint in listed
+        if endpoint["ServiceName"].endswith(name) and endpoint["State"].lower() == "available"
     ]
     for subnet in subnets:
         table = _table_of(tables, subnet["SubnetId"])
-        if not (_leads_out(table) or any(_serves(each, table) for each in endpoints)):
+        if not (_leads_out(table) or any(_serves(endpoint, table) for endpoint in endpoints)):
             kind = "Gateway" if service == "s3" else "Interface"
             fix = (
                 f"aws ec2 create-vpc-endpoint --vpc-id {network} --service-name {name}"
                 f" --vpc-endpoint-type {kind}"
                 f"{' --route-table-ids ' + table['RouteTableId'] if kind == 'Gateway' and table else ''}"
             )
-            return asked.wrong(
+            return question.wrong(
                 f"none from {subnet['SubnetId']}: no endpoint and no NAT gateway", fix
             )
-    return asked.ok("there is")
+    return question.ok("there is")
 
 
 def _table_of(tables: Sequence[Resource], subnet: str) -> Resource:
-    """The subnet's own route table, or else the main one of the VPC."""
-    own = [
-        each for each in tables if any(a.get("SubnetId") == subnet for a in each["Associations"])
+    """Return the subnet's own route table, or else the main one of the VPC."""
+    own_tables = [
+        table
+        for table in tables
+        if any(association.get("SubnetId") == subnet for association in table["Associations"])
     ]
-    main = [each for each in tables if any(a.get("Main") for a in each["Associations"])]
-    return next(iter([*own, *main]), {})
+    main_tables = [
+        table
+        for table in tables
+        if any(association.get("Main") for association in table["Associations"])
+    ]
+    return next(iter([*own_tables, *main_tables]), {})
 
 
 def _leads_out(table: Resource) -> bool:

@@ -1,8 +1,7 @@
-"""What the submitting identity and the job's role are allowed, by IAM's own simulator
-(SimulatePrincipalPolicy).
+"""Checks of what the submitter and the job's role may do, by IAM's own simulator.
 
-The simulator looks at the policies of the identity alone: what a bucket's own policy grants besides
-is not seen.
+The simulator (SimulatePrincipalPolicy) reads the policies of the identity only: it does not see
+what a bucket's own policy grants.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.shared.paths import PREFIX
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 
-_ROLE_AT = ("aws", "role")
+_ROLE_PATH = ("aws", "role")
 _CREATED = {
     "sagemaker:TaggingAction": "CreateTrainingJob",
     f"aws:RequestTag/{TAG_PREFIX}run": "any",
@@ -37,7 +36,7 @@ _CHANNELS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Actions that are needed on one resource, with the condition keys that their requests have."""
+    """Actions needed on one resource, with the condition keys of their requests."""
 
     resource: str
     actions: tuple[str, ...]
@@ -45,36 +44,36 @@ class Need:
 
 
 def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
-    """PassRole, what a submit does, what the job does."""
-    asked = Question(
-        "PassRole", f"may these credentials give a job the role {account.role_name}", _ROLE_AT
+    """Yield the checks of PassRole, of the submitter's actions and of the job's."""
+    question = Question(
+        "PassRole", f"may these credentials give a job the role {account.role_name}", _ROLE_PATH
     )
     role = account.config.role
     yield _check(
         account,
-        asked,
+        question,
         caller.arn,
         [Need(role, ("iam:PassRole",), {"iam:PassedToService": SERVICE})],
     )
-    asked = Question(
+    question = Question(
         "submitting", "may these credentials store sources, and start, follow and stop jobs"
     )
-    yield _check(account, asked, caller.arn, needs_of_submit(account))
-    asked = Question(
+    yield _check(account, question, caller.arn, needs_of_submit(account))
+    question = Question(
         "role's rights",
         "may the job read and write the bucket, write logs and pull its image",
-        _ROLE_AT,
+        _ROLE_PATH,
     )
-    yield _check(account, asked, role, needs_of_job(account))
+    yield _check(account, question, role, needs_of_job(account))
 
 
-def _check(account: Account, asked: Question, principal: str, needs: Sequence[Need]) -> Check:
+def _check(account: Account, question: Question, principal: str, needs: Sequence[Need]) -> Check:
     def ask() -> Check:
         if principal.endswith(":root"):
-            return asked.ok("these are the account's own, which may do everything")
+            return question.ok("these are the account's own, which may do everything")
         identity = _identity(account, principal)
         if not identity:
-            return asked.not_applicable(f"IAM simulates no policies of {principal}")
+            return question.not_applicable(f"IAM simulates no policies of {principal}")
         for need in needs:
             denied = _denied(account, identity, need)
             if denied:
@@ -82,14 +81,14 @@ def _check(account: Account, asked: Question, principal: str, needs: Sequence[Ne
                     f"allow {', '.join(denied)} on {need.resource}, in a policy of"
                     f" {identity.rpartition(':')[2]}"
                 )
-                return asked.wrong(f"{', '.join(denied)} on {need.resource} is not allowed", fix)
-        return asked.ok("yes, by IAM's simulator")
+                return question.wrong(f"{', '.join(denied)} on {need.resource} is not allowed", fix)
+        return question.ok("yes, by IAM's simulator")
 
-    return asked.answered_by(ask)
+    return question.answered_by(ask)
 
 
 def needs_of_submit(account: Account) -> list[Need]:
-    """What a submit calls, and what follows a run."""
+    """Return the actions of a submit and of following a run."""
     config = account.config
     jobs = f"arn:{account.partition}:sagemaker:{config.region}:{account.number}:training-job/*"
     log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
@@ -105,7 +104,10 @@ def needs_of_submit(account: Account) -> list[Need]:
 
 
 def needs_of_job(account: Account) -> list[Need]:
-    """What SageMaker and the launcher do in the role's name ("SageMaker roles", developer guide)."""
+    """Return the actions of SageMaker and the launcher in the role's name.
+
+    After "SageMaker roles" in the developer guide.
+    """
     config = account.config
     log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
     needs = [
@@ -117,14 +119,14 @@ def needs_of_job(account: Account) -> list[Need]:
         Need("*", ("ecr:GetAuthorizationToken",)),
     ]
     image = account.target.image_address
-    if found := ECR.fullmatch(image):
+    if address := ECR.fullmatch(image):
         repository = parse_address(image).repository
-        place = f"arn:{account.partition}:ecr:{found[2]}:{found[1]}:repository/{repository}"
+        place = f"arn:{account.partition}:ecr:{address[2]}:{address[1]}:repository/{repository}"
         needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
     if account.spec.section(AwsSection).remote_debug:
         needs.append(Need("*", _CHANNELS))
-    for places in account.spec.secrets.values():
-        store, _, name = places.get(account.target.provider, "").partition(":")
+    for stores in account.spec.secrets.values():
+        store, _, name = stores.get(account.target.provider, "").partition(":")
         needs += _of_secret(account, store, name.partition("#")[0])
     return needs
 
@@ -151,8 +153,9 @@ def _objects(account: Account, below: str = "") -> str:
 
 
 def _identity(account: Account, principal: str) -> str:
-    """The ARN that the simulator takes: of a session it takes the role's; empty for an identity of
-    another kind.
+    """Return the ARN for the simulator: a session's role, or the identity itself.
+
+    Empty for an identity of another kind.
     """
     session = re.fullmatch(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.+", principal)
     if session is None:
