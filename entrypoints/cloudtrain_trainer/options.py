@@ -28,7 +28,7 @@ class Options:
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
     timeout: float | None
-    """Seconds for a collective in training; None: `nccl.TRAINING_SECONDS` on GPUs.
+    """Seconds for a collective in training; None: `ranks.TRAINING_SECONDS` on GPUs.
 
     On CPUs None is `start_timeout`.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, MutableMapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -13,11 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import distributed_c10d
 
 from cloudtrain_launcher.numa import bound_cpus
-from cloudtrain_trainer import hardware, nccl
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.rules import Refused
 
+START_SECONDS = 1800.0
+TRAINING_SECONDS = 600.0
+"""Timeouts until the first step and afterwards: torch's defaults for gloo and for NCCL.
+
+A collective of the first step waits for ranks that still compile or read their data. After a
+timeout torch ends the job and writes down the last collectives of each rank (`fetch` brings them).
+"""
 EXCHANGE_SECONDS = 0.2
 """Approximate time between two exchanges of flags.
 
@@ -37,7 +45,7 @@ class Ranks:
     `init_process_group` every collective here returns this rank's own value.
     """
 
-    def __init__(self, start_timeout: float = nccl.START_SECONDS) -> None:
+    def __init__(self, start_timeout: float = START_SECONDS) -> None:
         """Read the environment. `start_timeout`: seconds of a collective before training."""
         self._start_timeout = start_timeout
         self._has_begun = False
@@ -62,7 +70,7 @@ class Ranks:
         if "MASTER_ADDR" not in os.environ:  # not under torchrun: a world of one process
             alone |= {"store": HashStore(), "rank": 0, "world_size": 1}
         if backend == "nccl":
-            nccl.prefer_messages(os.environ)
+            prefer_messages(os.environ)
             alone["device_id"] = self.device
         if backend == "mpi":  # MPI determines rank and world size itself
             alone = {}
@@ -75,7 +83,7 @@ class Ranks:
             )
         self._control = dist.group.WORLD
         if backend == "nccl":
-            seconds = max(self._start_timeout, nccl.START_SECONDS)
+            seconds = max(self._start_timeout, START_SECONDS)
             self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
 
     def _check_backend(self, backend: str) -> None:
@@ -114,14 +122,14 @@ class Ranks:
         if dist.is_initialized():
             is_apart = self._control is not dist.group.WORLD
             self._groups = [
-                group for group in nccl.groups() if not (is_apart and group is self._control)
+                group for group in _all_groups() if not (is_apart and group is self._control)
             ]
-            nccl.set_timeouts(self._groups, self._start_timeout)
+            set_timeouts(self._groups, self._start_timeout)
 
     def begin_training(self, timeout: float | None) -> None:
         """Shorten the timeout of collectives, once, after the first step.
 
-        `timeout`: seconds; None: `nccl.TRAINING_SECONDS` on GPUs, no change on CPUs. Called by all
+        `timeout`: seconds; None: `TRAINING_SECONDS` on GPUs, no change on CPUs. Called by all
         ranks, and waits for all: a message of the second step must not time out while a peer still
         compiles the first.
         """
@@ -129,11 +137,11 @@ class Ranks:
             return
         self._has_begun = True
         if self.device.type == "cuda":
-            timeout = timeout or nccl.TRAINING_SECONDS
+            timeout = timeout or TRAINING_SECONDS
             torch.cuda.synchronize(self.device)
         if timeout is not None:
             self.barrier()
-            nccl.set_timeouts(self._groups, timeout)
+            set_timeouts(self._groups, timeout)
 
     def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
         """Start an all-reduce of int32 values; return a function that waits for the maxima.
@@ -317,3 +325,33 @@ def _device(local_rank: int, local_size: int) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def prefer_messages(environ: MutableMapping[str, str]) -> None:
+    """Give all groups streams of high priority, unless the user has set the variable.
+
+    A GPU then starts a message before the next kernel, so that peers wait less for it. Torch reads
+    TORCH_NCCL_HIGH_PRIORITY when it makes a communicator (ProcessGroupNCCL.cpp), also for a device
+    mesh, whose groups get no `ProcessGroupNCCL.Options` from here.
+    """
+    environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
+
+
+def _all_groups() -> list[Any]:
+    """Return the process groups of this rank, also of a device mesh.
+
+    Torch does not list them publicly.
+    """
+    return list(distributed_c10d._world.pg_map)
+
+
+def set_timeouts(groups: Iterable[Any], seconds: float) -> None:
+    """Set the timeout of later collectives of groups of NCCL or gloo."""
+    timeout = timedelta(seconds=seconds)
+    for group in groups:
+        if dist.get_backend(group) not in ("nccl", "gloo"):
+            continue
+        if hasattr(group, "set_timeout"):  # public since torch 2.13
+            group.set_timeout(timeout)
+        else:
+            distributed_c10d._set_pg_timeout(timeout, group)

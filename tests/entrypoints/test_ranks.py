@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cloudtrain_trainer import nccl
 from cloudtrain_trainer import ranks as ranks_module
 from cloudtrain_trainer.ranks import EXCHANGE_SECONDS, MAX_STRIDE, CollectiveFlags, Ranks
 from cloudtrain_trainer.rules import Refused
@@ -169,7 +168,7 @@ def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: finished.append("device"))
     monkeypatch.setattr(alone, "barrier", lambda: finished.append("ranks"))
     monkeypatch.setattr(
-        nccl, "set_timeouts", lambda _, seconds: finished.append(f"{seconds:.0f} s")
+        ranks_module, "set_timeouts", lambda _, seconds: finished.append(f"{seconds:.0f} s")
     )
     alone.begin_training(timeout=None)
     assert finished == ["device", "ranks", "600 s"]
@@ -177,8 +176,8 @@ def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(
 
 def test_messages_of_nccl_go_first_unless_the_user_says_otherwise() -> None:
     environ = dict[str, str]()
-    nccl.prefer_messages(environ)
+    ranks_module.prefer_messages(environ)
     assert environ == {"TORCH_NCCL_HIGH_PRIORITY": "1"}
     environ["TORCH_NCCL_HIGH_PRIORITY"] = "0"
-    nccl.prefer_messages(environ)
+    ranks_module.prefer_messages(environ)
     assert environ == {"TORCH_NCCL_HIGH_PRIORITY": "0"}

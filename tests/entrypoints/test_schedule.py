@@ -9,7 +9,7 @@ import pytest
 
 import cloudtrain_job
 from cloudtrain_launcher import events
-from cloudtrain_trainer.reporting.schedule import schedule
+from cloudtrain_trainer.reporting.progress import schedule
 
 
 def announced(

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_trainer.reporting.step_times import PHASES, StepClock
-from cloudtrain_trainer.reporting.timeline import STRIDE, TimeLine
+from cloudtrain_trainer.reporting.step_times import PHASES, STRIDE, StepClock, TimeLine
 from cloudtrain_trainer.reporting.waiting import (
     BlockedWaiting,
     DdpWaiting,

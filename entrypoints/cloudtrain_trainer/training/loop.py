@@ -20,8 +20,7 @@ from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import CollectiveFlags, available_cores
 from cloudtrain_trainer.reporting.metrics import Meter, evaluate
 from cloudtrain_trainer.reporting.profiling import StepProfiler
-from cloudtrain_trainer.reporting.progress import ProgressReporter
-from cloudtrain_trainer.reporting.schedule import schedule
+from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
 from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
