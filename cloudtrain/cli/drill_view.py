@@ -28,7 +28,7 @@ def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
         " long as the job"
     )
     for scenario in scenarios:
-        yield f"  {scenario.name:<16} {scenario.done}"
+        yield f"  {scenario.name:<16} {scenario.action}"
     if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
         yield f"  grace period     {grace_of(plan)}"
     if any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios):
@@ -61,7 +61,7 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     for text in card.remarks:
         yield f"note: {text}"
     if card.interrupted:
-        missing = ",".join(name for name in card.left)
+        missing = ",".join(name for name in card.skipped)
         yield f"note: interrupted{f'; what was not done: --only {missing}' if missing else ''}"
 
 
@@ -85,10 +85,10 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
     finding = result.finding
     rows = []
     rows.append(("why" if finding.verdict is Verdict.SKIPPED else "done", result.injected))
-    if finding.seen:
+    if finding.report:
         after = "" if result.noticed_seconds is None else f" (after {result.noticed_seconds:.1f} s)"
-        rows.append(("told", finding.seen + after))
-    if finding.seen and result.remedy:
+        rows.append(("told", finding.report + after))
+    if finding.report and result.remedy:
         rows.append(("remedy", result.remedy))
     if result.runs and finding.verdict is not Verdict.NOT_INJECTED:
         rows.append(("then", _outcome(result)))

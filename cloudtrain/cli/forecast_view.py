@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.submission.first_steps import FirstSteps, There
+    from cloudtrain.submission.first_steps import FirstSteps, RequiredSpeedup
     from cloudtrain.submission.jobs import Job
 
 DEFAULT_SECONDS = 30
@@ -75,22 +75,26 @@ def forecast_lines(first_steps: FirstSteps) -> list[str]:
         lines = [f"forecast: on {where} {shown(first_steps.forecast)}; {basis}"]
         if warning := limit_warning(first_steps.forecast):
             lines.append(f"  {warning}")
-    return lines + (_speedup_lines(first_steps.there) if first_steps.there else [])
+    return lines + (
+        _speedup_lines(first_steps.required_speedup) if first_steps.required_speedup else []
+    )
 
 
-def _speedup_lines(there: There) -> list[str]:
+def _speedup_lines(speedup: RequiredSpeedup) -> list[str]:
     from cloudtrain.units import format_duration
 
     price = (
         "its price is not known"
-        if there.usd_per_hour is None
-        else f"{there.usd_per_hour:.2f} USD an hour"
+        if speedup.usd_per_hour is None
+        else f"{speedup.usd_per_hour:.2f} USD an hour"
     )
     lines = [
-        f"  {there.machines}: another machine, and how fast it is cannot be told here; {price}"
+        f"  {speedup.machines}: another machine, and how fast it is cannot be told here; {price}"
     ]
-    allowed = f"{there.limit or 'the platform'} allows {format_duration(there.max_seconds)} there"
-    fast = there.times_as_fast
+    allowed = (
+        f"{speedup.limit or 'the platform'} allows {format_duration(speedup.max_seconds)} there"
+    )
+    fast = speedup.times_as_fast
     if fast is None:
         lines.append(f"  {allowed}")
     elif fast.high <= 1:

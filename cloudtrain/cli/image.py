@@ -141,7 +141,7 @@ def push_command(
     bar = progress_bar("pushing image", bytes_=True)
     again |= tag not in (None, recipe.tag)  # only our own tags are made from the content
     address = ensure_pushed(
-        recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options
+        recipe, f"{where}:{tag or recipe.tag}", bar, rebuild=again, options=options
     )
     if as_json:
         print_json(

@@ -1,6 +1,4 @@
-"""Builds images with the docker program, as the Docker SDK has no BuildKit, and removes those that
-are not used.
-"""
+"""Image builds by the docker program (the Docker SDK lacks BuildKit), and removal of old images."""
 
 from __future__ import annotations
 
@@ -24,18 +22,17 @@ from cloudtrain.planning.recipe import KINDS, LOCAL, Recipe, payload_archive, re
 from cloudtrain.providers.docker.connect import docker_engine
 
 _CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
-"""The files of docker/ that its Dockerfile names."""
+"""Files of docker/ that its Dockerfile uses."""
 
 INPUTS_LABEL = "cloudtrain.inputs"
-"""A label on every image that is built here: the digest of its inputs."""
+"""Label on every image that is built here: the digest of its inputs."""
 
 
 def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """Build an image, tag it with its name and `names`, and return its name. `options` go to
-    `docker build` unchanged.
+    """Build an image, tag it with its name and `names`, and return its name.
 
-    It has a temporary name until its inputs are checked again: SourceError when they changed
-    meanwhile. CloudError when the build fails.
+    `options` go to `docker build` unchanged. The image has a temporary name until its inputs are
+    checked again: raise SourceError if they changed, CloudError if the build fails.
     """
     _raise_if_changed(recipe)
     docker = _program()
@@ -54,9 +51,7 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
 
 @contextmanager
 def _context(recipe: Recipe) -> Iterator[str]:
-    """The build context: the Dockerfile's folder; for our own image a copy with launcher and
-    trainer beside it.
-    """
+    """Yield the build context: the Dockerfile's folder, or for our image a copy."""
     if not recipe.kind:
         yield recipe.context
         return
@@ -68,19 +63,19 @@ def _context(recipe: Recipe) -> Iterator[str]:
 
 
 def _raise_if_changed(recipe: Recipe) -> None:
-    now = recipe_of(Path(recipe.dockerfile), recipe.args, recipe.platform, recipe.kind)
-    if now.digest != recipe.digest:
+    current = recipe_of(Path(recipe.dockerfile), recipe.args, recipe.platform, recipe.kind)
+    if current.digest != recipe.digest:
         message = f"the image's folder {recipe.context} changed after it was planned"
         raise SourceError(message, hint="run the command again")
 
 
 def _tag_image(docker: str, image: str, name: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         (docker, "tag", image, name), capture_output=True, text=True, errors="replace", check=False
     )
-    if done.returncode:
+    if process.returncode:
         raise CloudError(
-            f"the image cannot be called {name}: {' '.join(done.stderr.split())}", code="build"
+            f"the image cannot be called {name}: {' '.join(process.stderr.split())}", code="build"
         )
 
 
@@ -111,7 +106,7 @@ def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str
 def arguments(
     recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = ""
 ) -> list[str]:
-    """The arguments of `docker`. `folder`: the build context, if not the recipe's own."""
+    """Return the arguments of `docker`. `folder`: build context, if not the recipe's."""
     values = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
     dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
     argv = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
@@ -122,14 +117,13 @@ def arguments(
 
 
 def _origin(recipe: Recipe) -> dict[str, str]:
-    """What our own Dockerfile writes into the image's labels."""
+    """Return the build arguments for the labels of our own image."""
     if not recipe.kind:
         return {}
     git = ("git", "-C", recipe.context)
     values = {"VERSION": __version__}
-    if _output_of(
-        *git, "ls-files", "Dockerfile"
-    ):  # a package that was installed beside a repository is no part of it
+    # A package that was installed beside a repository is not part of it.
+    if _output_of(*git, "ls-files", "Dockerfile"):
         changed = "-changed" if _output_of(*git, "status", "--porcelain", "--", ".") else ""
         values["REVISION"] = _output_of(*git, "rev-parse", "HEAD").strip() + changed
         values["CREATED"] = _output_of(*git, "show", "-s", "--format=%cI", "HEAD").strip()
@@ -140,9 +134,7 @@ def _origin(recipe: Recipe) -> dict[str, str]:
 
 
 def _public_url(remote: str) -> str:
-    """A remote as anybody may read it on a label: without a login in it; nothing of a path on this
-    machine.
-    """
+    """Return a remote without login for a public label; "" for a path on this machine."""
     if re.match(r"(https?|ssh|git)://[^/]", remote):
         return re.sub(r"//[^/]*@", "//", remote)
     # As `scp` writes it. One letter before the colon is a drive.
@@ -154,12 +146,9 @@ def _program() -> str:
 
 
 def _environment(docker: str) -> Mapping[str, str]:
-    """BuildKit where there is one: as buildx, or inside clients older than 23. The builder of old
-    does as well.
-    """
-    chosen = {
-        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"
-    }  # they make an index of an image, which not every cloud reads
+    """Return the environment of docker, with BuildKit if buildx or an older client has it."""
+    # Attestations turn an image into an index, which not every cloud reads.
+    chosen = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
     if not os.environ.get("DOCKER_BUILDKIT"):
         old = _output_of(docker, "version", "--format", "{{.Client.Version}}").startswith(
             ("18.", "19.", "20.")
@@ -169,25 +158,25 @@ def _environment(docker: str) -> Mapping[str, str]:
 
 
 def _output_of(*argv: str) -> str:
-    """What a command prints; empty if it fails."""
+    """Return the output of a command; empty if it fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             argv, capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return process.stdout if process.returncode == 0 else ""
 
 
 _TAG = rf"(({'|'.join(KINDS)})-)?[0-9a-f]{{12}}"
-"""Of the names that stand for a content: here, and in a registry that it was pushed to."""
+"""Pattern of tags that identify an image's inputs, on this machine and in registries."""
 
 _OURS = re.compile(rf"{LOCAL}:({_TAG}|building-[0-9a-f]+|{'|'.join(KINDS)})|.+/.+:{_TAG}")
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """One name of an image; `size` in bytes, `goes`: whether the image is removed with it."""
+    """Name of a removed image. `size` in bytes; `goes`: True if the image is removed, too."""
 
     name: str
     id: str
@@ -196,24 +185,24 @@ class Removed:
 
 
 def prune(age_seconds: float, *, dry_run: bool = False) -> list[Removed]:
-    """Remove images, by name, that were built here more than `age_seconds` ago. CloudError when no
-    engine answers.
+    """Remove images that were built here more than `age_seconds` ago, and return their names.
 
-    An image that a container uses stays; one that a user has named keeps that name.
+    An image that a container uses stays; one that a user named keeps that name. Raise CloudError if
+    the engine does not answer.
     """
-    found: list[Removed] = []
+    removals: list[Removed] = []
     with docker_engine() as engine:
         used = engine.images_in_use()
         for image in engine.images_with_label(INPUTS_LABEL):
             if image.id in used or image.created > time.time() - age_seconds:
                 continue
-            ours = [name for name in image.names if _OURS.fullmatch(name)]
-            goes = len(ours) == len(image.names)
-            found += [
+            our_names = [name for name in image.names if _OURS.fullmatch(name)]
+            goes = len(our_names) == len(image.names)
+            removals += [
                 Removed(name, image.id, image.size, goes)
-                for name in ours or ([image.id] if goes else [])
+                for name in our_names or ([image.id] if goes else [])
             ]
-        for each in found:
+        for removal in removals:
             if not dry_run:
-                engine.remove_image(each.name)
-    return found
+                engine.remove_image(removal.name)
+    return removals

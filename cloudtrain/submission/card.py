@@ -1,9 +1,8 @@
-"""A run as a card in a notebook: how it stands, its progress and its curves, as HTML without
-anything from outside.
-"""
+"""HTML card of a run for notebooks: state, progress and curves, without external resources."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +21,14 @@ MAX_CURVES = 6
 MAX_NAME = 40
 WIDTH = 240
 HEIGHT = 56
-"""Of a curve, in pixels."""
+"""Size of a curve in pixels."""
 
 COLOURS = {"succeeded": "#2da44e", "failed": "#cf222e", "stopped": "#bf8700", "stopping": "#bf8700"}
 RUNNING = "#0969da"
 
 
 def card(state: RunState, now: float) -> str:
-    """The card as HTML; every text in it is escaped. `now`: a Unix timestamp."""
+    """Return the card as HTML with escaped texts. `now`: a Unix timestamp."""
     colour = COLOURS.get(state.state, RUNNING)
     title = (
         f'<b>{escape(state.run_id)}</b> <span style="color:{colour}">&#9679;'
@@ -85,15 +84,13 @@ def _curves(state: RunState) -> str:
 
 
 def _curve(name: str, values: Sequence[float]) -> str:
-    points = [
-        (at, value) for at, value in enumerate(values) if value - value == 0
-    ]  # neither NaN nor infinite
+    points = [(at, value) for at, value in enumerate(values) if math.isfinite(value)]
     name = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
     last = format_number(values[-1]) if values else ""
     label = f"<div>{escape(name)} <b>{escape(last)}</b></div>"
     if len(points) < 2:
         return f"<div>{label}</div>"
-    # Halves: the difference of the largest numbers is no number.
+    # Halves: the difference of the largest numbers is infinite.
     low = min(value for _, value in points) / 2
     high = max(value for _, value in points) / 2
     span = (high - low) or 1.0
@@ -111,10 +108,9 @@ def _curve(name: str, values: Sequence[float]) -> str:
 
 @contextmanager
 def live_card() -> Iterator[Callable[[RunState], None]]:
-    """A function that draws a run's card anew in a notebook's cell, about once a second; elsewhere
-    it does nothing.
+    """Yield a function that redraws a run's card in a notebook cell about once a second.
 
-    What was drawn last stays in the notebook.
+    Outside a notebook it does nothing. The last drawing stays in the notebook.
     """
     display = _display()
     latest: list[RunState] = []
@@ -138,7 +134,7 @@ def live_card() -> Iterator[Callable[[RunState], None]]:
 
 
 def _display() -> Callable[..., None] | None:
-    """Shows HTML in the notebook's cell that runs now; None where this is no notebook."""
+    """Return a function that shows HTML in the current notebook cell; None outside a notebook."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):

@@ -1,4 +1,4 @@
-"""Asks a machine and an account what a job would need of them: the sections of `cloudtrain doctor`."""
+"""Checks of a machine and an account before a job: the sections of `cloudtrain doctor`."""
 
 from __future__ import annotations
 
@@ -24,41 +24,44 @@ if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
 MACHINE = DEFAULT_PROVIDER
-"""The provider that knows this machine."""
+"""Provider that checks this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What is asked of one place."""
+    """Checks of one place."""
 
     title: str
-    """`this machine`, `SageMaker, us-east-1`."""
+    """Title such as `this machine` or `SageMaker, us-east-1`."""
     checks: Iterable[Check]
-    """To be read once: each is asked when it is read."""
+    """Checks, each run when it is read. Iterate once."""
     tip: str = ""
-    """What to type where there is no account yet."""
+    """Next command if the account is not set up."""
 
 
 def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Section]:
-    """This machine, and then the provider's platform unless that is the same. UsageError for an
-    unknown provider.
+    """Yield the section of this machine, then of the provider's platform if it is another.
+
+    Raise UsageError for an unknown provider.
     """
     declaration = declaration_of(provider)
     target = get_provider(MACHINE).target(settings, spec)
-    mentions_engine = declaration.is_remote or provider == MACHINE  # another asks it by itself
+    mentions_engine = (
+        declaration.is_remote or provider == MACHINE
+    )  # other providers check it themselves
     yield Section(
         declaration_of(MACHINE).label, _machine(settings, target, spec, engine=mentions_engine)
     )
     if provider != MACHINE:
-        asked = get_provider(provider).target(settings, spec)
-        where = f", {asked.where}" if declaration.is_remote and asked.where else ""
+        platform = get_provider(provider).target(settings, spec)
+        where = f", {platform.where}" if declaration.is_remote and platform.where else ""
         tip = (
             f"cloudtrain infra template --provider {provider} prints a template that sets up an"
             f" account; cloudtrain infra settings --provider {provider} writes its settings"
         )
-        tip = tip if asked.problems and _has_template(provider) else ""
+        tip = tip if platform.problems and _has_template(provider) else ""
         yield Section(
-            f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec), tip
+            f"{declaration.label}{where}", platform_checks(provider, settings, platform, spec), tip
         )
 
 
@@ -69,7 +72,7 @@ def _has_template(provider: str) -> bool:
 def platform_checks(
     provider: str, settings: Settings, target: Target, spec: JobSpec
 ) -> Iterator[Check]:
-    """What is missing in the settings, or else what the provider asks its platform."""
+    """Yield missing settings, or else the checks of the provider's platform."""
     for issue in target.problems:
         yield Question.of_setting(issue)
     if not target.problems:
@@ -78,18 +81,16 @@ def platform_checks(
 
 
 def online_checks(plan: Plan) -> list[Check]:
-    """What the place where a plan is to run says of what this very job needs there. Only calls that
-    read are made.
-    """
+    """Return the checks of the platform for this plan. Only reading calls are made."""
     settings = load_settings(Path(plan.context.folder), {"data_dir": plan.context.data_dir})
     return list(platform_checks(plan.provider, settings, plan.host, plan.spec))
 
 
 def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
-    """The problems among these checks, each at the line of its setting; what nobody could look at
-    is a warning.
+    """Return the issues of failed checks, each at the line of its setting.
 
-    CloudError if nothing is wrong but that the cloud does not answer, or not to these credentials.
+    A check without permission is a warning. Raise CloudError if nothing is wrong except that the
+    cloud does not answer or denies these credentials.
     """
     lost = [check for check in checks if check.is_wrong]
     if lost and all(check.exit_code == CloudError.exit_code for check in lost):
@@ -98,30 +99,30 @@ def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
 
 
 def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
-    """Whether an image that the spec names is in its registry, and for the machines of the job."""
+    """Check that the spec's image is in its registry and built for the job's machines."""
     if not is_named(spec, target):
         return
     architecture = architecture_of(target.provider, target.instances)
-    asked = Question(
+    question = Question(
         "image", f"is {target.image_address} there, and built for {architecture}", ("image",)
     )
     try:
         image = inspect_image(target.image_address)
     except CloudtrainError as error:
         if isinstance(error, CloudError) and error.is_denied:
-            yield asked.failed(error)
-        else:  # the cloud may reach a registry that this machine does not
-            yield asked.not_applicable(f"it cannot be looked up from here: {error.what}")
+            yield question.failed(error)
+        else:  # the cloud may reach a registry that this machine cannot reach
+            yield question.not_applicable(f"it cannot be looked up from here: {error.what}")
         return
     if image is None:
-        yield asked.wrong(
+        yield question.wrong(
             "there is no such image", "look at its name and tag; cloudtrain image push pushes one"
         )
     elif image.architectures and architecture not in image.architectures:
         fix = f"docker build --platform linux/{architecture} …, and push it"
-        yield asked.wrong(f"it is for {', '.join(sorted(image.architectures))}", fix)
+        yield question.wrong(f"it is for {', '.join(sorted(image.architectures))}", fix)
     else:
-        yield asked.ok("it is")
+        yield question.ok("it is")
 
 
 def _machine(settings: Settings, target: Target, spec: JobSpec, *, engine: bool) -> Iterator[Check]:

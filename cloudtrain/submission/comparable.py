@@ -1,6 +1,4 @@
-"""Requests without what differs between any two of the same job, so that what is left can be
-compared. Pure.
-"""
+"""Requests without run ids, times and tags, so that two of the same job can be compared. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +13,9 @@ _PLANNED = f"{TAG_PREFIX}planned"
 
 
 def without_varying(document: Any, run_id: str) -> Any:
-    """Plain JSON without the run's id, the digest of its job document in addresses, and the time of
-    planning.
+    """Return plain JSON without run id, digest of the job document and time of planning.
 
-    `run_id`: empty where it is not known.
+    `run_id`: empty if unknown.
     """
     text = json.dumps(document)
     text = text.replace(run_id, "{run}") if run_id else text
@@ -28,9 +25,7 @@ def without_varying(document: Any, run_id: str) -> Any:
 
 
 def without_tags(value: Any, is_left_out: Callable[[str], bool]) -> Any:
-    """Plain JSON without the tags of such names, as a mapping has them and as AWS writes them: a
-    key and a value.
-    """
+    """Return plain JSON without these tags, in mappings and in AWS lists of Key and Value."""
     if isinstance(value, dict):
         return {
             key: without_tags(item, is_left_out)

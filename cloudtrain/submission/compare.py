@@ -1,4 +1,4 @@
-"""Several runs side by side: the settings that differ, and what came of them."""
+"""Comparison of runs: settings that differ, and metrics."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ from cloudtrain.submission.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Runs side by side; every list has one item for each run, in their order."""
+    """Comparison of runs. Every list has one item per run, in their order."""
 
     runs: list[str]
     states: list[RunState]
     settings: Mapping[str, list[Any]]
-    """Settings that are not the same in all runs, by their dotted names; None where a run does not
-    set it.
-    """
+    """Settings that differ, by dotted name; None if a run does not set one."""
     series: list[Mapping[str, Series]]
-    """The metrics of each run by name."""
+    """Metrics of each run by name."""
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all metrics, in the order in which the runs report them."""
-        return list(dict.fromkeys(name for each in self.series for name in each))
+        """Names of all metrics in the order of their reports."""
+        return list(dict.fromkeys(name for metrics in self.series for name in metrics))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "runs": [
                 {
@@ -53,24 +51,24 @@ class Compared:
 
 
 def compare(runs: Sequence[Run]) -> Compared:
-    """Put runs side by side, as they were last seen."""
+    """Compare runs by their stored events, without asking a cloud."""
     settings = [settings_of(run) for run in runs]
-    names = dict.fromkeys(name for each in settings for name in each)
-    values = {name: [each.get(name) for each in settings] for name in names}
+    names = dict.fromkeys(name for of_run in settings for name in of_run)
+    values = {name: [of_run.get(name) for of_run in settings] for name in names}
     return Compared(
         runs=[run.id for run in runs],
         states=[run.cached_status() for run in runs],
         settings={
-            name: each for name, each in values.items() if any(value != each[0] for value in each)
+            name: of_runs
+            for name, of_runs in values.items()
+            if any(value != of_runs[0] for value in of_runs)
         },
         series=[series_of(run.metrics()) for run in runs],
     )
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """What the run was asked to do: its spec, dotted, and where; nothing of one whose plan cannot
-    be read.
-    """
+    """Return the settings of a run by dotted name; empty if its plan cannot be read."""
     record = RunRecord(run.folder)
     settings = dict[str, Any]()
     with suppress(StorageError):
@@ -81,9 +79,9 @@ def settings_of(run: Run) -> dict[str, Any]:
         }
     argv = settings.pop("args.argv", None)
     if isinstance(settings.pop("args.values", None), list) and isinstance(argv, list):
-        values, rest = argument_values([str(word) for word in argv])
+        values, words = argument_values([str(word) for word in argv])
         settings |= {f"args.{name}": value for name, value in values.items()}
-        settings["args"] = shlex.join(rest) or None
+        settings["args"] = shlex.join(words) or None
     named = {name.replace("args.values.", "args."): value for name, value in settings.items()}
     return {name: hide_setting(name, value) for name, value in named.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""What a plan needs to know of disk, git and clock; and the archive of a job's source."""
+"""Facts from disk, git and clock for a plan; and the archive of a job's source."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from cloudtrain.submission.rehearsals import with_rehearsal
 from cloudtrain.submission.wheels import WheelSet, download, wheel_set
 
 MAX_CHANGED = 5
-"""Of the files that have changed, in an error."""
+"""Maximum number of changed files in an error."""
 
 _last_scan: dict[str, SourceTree] = {}
-"""The last scan, by its digest, to name the files that have changed since."""
+"""Last scan by its digest, to name the files that changed since."""
 
 
 def read_context(
@@ -42,10 +42,10 @@ def read_context(
     progress: Progress | None = None,
     wheels: WheelSet | None = None,
 ) -> PlanContext:
-    """What a plan needs to know of disk, git and clock. SourceError when the source cannot be
-    packed.
+    """Return the facts for a plan from disk, git and clock.
 
-    `wheels`: those that the job sends along, as far as they are downloaded.
+    `wheels`: wheels that the job sends, as far as they are downloaded. Raise SourceError if the
+    source cannot be packed.
     """
     data_dir = Path(settings["data_dir"]).absolute()
     root = folder / spec.source
@@ -55,7 +55,7 @@ def read_context(
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree, wheels)
     _check_entrypoint(spec, tree)
-    own = tree.own
+    sources = tree.own
     requirements = _requirements(spec, tree)
     git = git_state(folder)
     return PlanContext(
@@ -67,14 +67,14 @@ def read_context(
         source=SourceSummary(
             root=str(tree.root),
             digest=tree.digest,
-            files=len(own),
-            bytes=sum(entry.size for entry in own),
+            files=len(sources),
+            bytes=sum(entry.size for entry in sources),
             warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
             secrets=tree.secrets,
             requirements=requirements,
             packages=_packages(spec, tree, requirements),
             wheels=len(wheels.files) if wheels else 0,
-            kept=kept_of_source(spec.keep, (entry.path for entry in own)),
+            kept=kept_of_source(spec.keep, (entry.path for entry in sources)),
         ),
         local_files=local_files(spec, folder),
         git_commit=git.commit,
@@ -85,18 +85,20 @@ def read_context(
 
 
 def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
-    """The names of inputs that are files on this machine, for any provider."""
-    here = {
+    """Return the names of inputs that are files on this machine, for any provider."""
+    paths_by_name = {
         name: [
             folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place
         ]
         for name, item in spec.inputs.items()
     }
-    return tuple(name for name, paths in here.items() if any(path.is_file() for path in paths))
+    return tuple(
+        name for name, paths in paths_by_name.items() if any(path.is_file() for path in paths)
+    )
 
 
 def submitter() -> str:
-    """`alice@laptop`, in the characters that every cloud takes in a tag."""
+    """Return `alice@laptop`, in characters that every cloud accepts in a tag."""
     from getpass import getuser
 
     try:
@@ -107,7 +109,7 @@ def submitter() -> str:
 
 
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
-    """SourceError when an ignore file leaves out the program itself."""
+    """Raise SourceError if an ignore file excludes the program itself."""
     kind, target = entrypoint_of(spec.entrypoint)
     if kind not in ("script", "notebook"):
         return
@@ -121,37 +123,36 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
 
 
 def _requirements(spec: JobSpec, tree: SourceTree) -> str:
-    """The file that asks for packages, below the source folder; empty for none. SourceError unless
-    it is archived.
+    """Return the requirements file in the source folder, or "".
+
+    Raise SourceError if it is not archived.
     """
-    wanted = spec.dependencies
+    dependencies = spec.dependencies
     paths = {entry.path for entry in tree.own}
-    if wanted.file and wanted.file not in paths:
+    if dependencies.file and dependencies.file not in paths:
         raise SourceError(
-            f"{wanted.file} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
-            hint=f"add !{wanted.file} to .cloudtrainignore",
+            f"{dependencies.file} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
+            hint=f"add !{dependencies.file} to .cloudtrainignore",
         )
-    return wanted.file or (find_requirements(tree.root, paths) if wanted.is_automatic else "")
+    return dependencies.file or (
+        find_requirements(tree.root, paths) if dependencies.is_automatic else ""
+    )
 
 
 def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
-    """What is to be installed, for people. SourceError when the file, or one that it includes,
-    cannot be read.
-    """
+    """Return the packages to install, for people. Raise SourceError if a file cannot be read."""
     listed = spec.dependencies.packages
     requested = requested_by(tree.root, file) if file else requested_list(listed)
-    own = {entry.path for entry in tree.own}
+    archived = {entry.path for entry in tree.own}
     for name in requested.files:
-        if name not in own:
+        if name not in archived:
             hint = f"move it into the source folder, or add !{name} to .cloudtrainignore"
             raise SourceError(f"{file} includes {name}, which is not in the archive", hint=hint)
-    return tuple(each.shown for each in requested.to_install)
+    return tuple(requirement.shown for requirement in requested.to_install)
 
 
 def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> SourceTree:
-    """The scan of a source folder that contains the data folder. SourceError unless that is
-    ignored.
-    """
+    """Rescan a source folder around the data folder. Raise SourceError unless it is ignored."""
     tree = _scan(tree.root, data_dir, None, wheels)  # the first scan has written its cache there
     inside = data_dir.relative_to(tree.root).as_posix()
     if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
@@ -181,7 +182,7 @@ def _scan(
 
 
 def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> SourceError:
-    """The error for a source that is not what was planned; it names the files."""
+    """Return the error for a source that changed after planning, with the file names."""
     message = f"the source folder {tree.root} changed after it was planned"
     if before is None:
         return SourceError(message, hint="run the command again")
@@ -197,7 +198,7 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
 
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
-    """The archive of a plan's source. SourceError when the source is not what was planned."""
+    """Return the archive of a plan's source. Raise SourceError if it changed after planning."""
     from cloudtrain.source.archive import pack  # a plan packs nothing
 
     before = _last_scan.get(plan.context.source.digest)
@@ -222,8 +223,8 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
 def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
     """Download the wheels that a job sends along, and return the plan that sends them.
 
-    The plan itself if it has none, or sends them already. SourceError if the source changed after
-    it was planned, UsageError if the wheels cannot be downloaded.
+    Return the plan itself if it has none or already sends them. Raise SourceError if the source
+    changed after planning, UsageError if the wheels cannot be downloaded.
     """
     source = plan.context.source
     before = _last_scan.get(source.digest)
@@ -242,7 +243,7 @@ def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
 
 
 def archive_of(plan: Plan) -> Path:
-    """The stored archive of a plan's source. StorageError when it is not there (any more)."""
+    """Return the stored archive of a plan's source. Raise StorageError if it is missing."""
     path = _archive_folder(plan) / f"{plan.context.source.digest}.tar.gz"
     if not path.is_file():
         raise StorageError(
@@ -253,7 +254,7 @@ def archive_of(plan: Plan) -> Path:
 
 
 def is_packed(plan: Plan) -> bool:
-    """Whether an earlier submission has stored this source."""
+    """Return whether an earlier submission stored this source."""
     return (_archive_folder(plan) / f"{plan.context.source.digest}.tar.gz").is_file()
 
 
@@ -264,11 +265,10 @@ def _archive_folder(plan: Plan) -> Path:
 def resolve_targets(
     spec: JobSpec, settings: Settings, provider: str, as_: str | None, *, preview: bool = False
 ) -> tuple[Target, Target | None]:
-    """The target whose request is made and, for a rehearsal (`as_` names another provider), the one
-    that executes it.
+    """Return the target of the request and, for a rehearsal as `as_`, the target that executes it.
 
-    `preview`: where settings of the account are missing, the target has placeholders instead, as in
-    a rehearsal. UsageError when `provider` cannot rehearse for `as_`.
+    `preview`: use placeholders for missing account settings, as in a rehearsal. Raise UsageError if
+    `provider` cannot rehearse for `as_`.
     """
     runs = get_provider(provider)
     if as_ is None:
@@ -277,12 +277,12 @@ def resolve_targets(
     contract = declaration_of(as_).contract
     is_plain = contract == "plain"  # its request has one platform's own paths
     if as_ == provider or is_plain or contract not in runs.contracts:
-        here = (
+        advice = (
             "to try it: --provider local"
             if is_plain
             else f"to rehearse: --provider local --as {as_}"
         )
-        hint = f"{here}; to run there: --provider {as_}"
+        hint = f"{advice}; to run there: --provider {as_}"
         raise UsageError(
             f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint
         )

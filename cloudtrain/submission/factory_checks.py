@@ -1,7 +1,6 @@
-"""The functions of one's own that the shared trainer is to call: looked for in the source before a
-machine is paid for.
+"""Checks of the user's functions for the shared trainer, before a machine is paid for.
 
-Nothing is imported: a module's syntax tree tells which names it can have.
+Nothing is imported: a module's syntax tree has the names that it can define.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from cloudtrain.source.imports import module_files, names_in
 from cloudtrain.submission.trainer_arguments import words_of
 
 OPTIONS = ("--task", "--model", "--data", "--optimizer")
-"""The trainer's options that take `package.module:factory`."""
+"""Options of the trainer that take `package.module:factory`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """One `package.module:factory` of the arguments."""
+    """`package.module:factory` in the arguments."""
 
     option: str
     module: str
     name: str
     path: Keys
-    """The field of the spec that holds it."""
+    """Field of the spec that contains it."""
 
 
 def factories_of(plan: Plan) -> list[Factory]:
-    """The functions that the arguments name; none for a program of the user's own."""
+    """Return the functions in the arguments; none for the user's own program."""
     if plan.spec.entrypoint is not None:
         return []
     return list(_factories(words_of(plan.spec.args)))
@@ -48,23 +47,24 @@ def _factories(words: Sequence[tuple[str, Keys]]) -> Iterator[Factory]:
 
 
 def factory_issues(plan: Plan) -> list[Issue]:
-    """Errors about functions that their module in the source does not have; none where the source
-    folder is gone.
+    """Return errors about functions that are missing in their module of the source.
 
-    A module of which the source has nothing is installed where the job runs, or else
-    `package_issues` warns of it.
+    A module that is not in the source may be installed where the job runs; `package_issues` warns
+    otherwise. Return nothing if the source folder is gone.
     """
     root = Path(plan.context.source.root)
     if not root.is_dir():
         return []
-    found = ((each, _mistake(each, root)) for each in factories_of(plan))
+    mistakes = ((factory, _mistake(factory, root)) for factory in factories_of(plan))
     return [
-        plan.located(Issue(each.path, f"{each.option}: {text}")) for each, text in found if text
+        plan.located(Issue(factory.path, f"{factory.option}: {text}"))
+        for factory, text in mistakes
+        if text
     ]
 
 
 def _mistake(factory: Factory, root: Path) -> str:
-    """What is wrong with it; empty where that cannot be told."""
+    """Return the problem of a function, or "" if none or unknown."""
     files = module_files(factory.module, root)
     if not files:
         return ""

@@ -1,6 +1,4 @@
-"""`fetch`: the results of a run in a folder that is complete or not there, and that the next submit
-does not send.
-"""
+"""Atomic copies of a run's results to a folder that the next submit does not send."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ _IGNORE_ALL = (
 
 
 MAX_LISTED = 20
-"""As many of the files that were left out are named in an error."""
+"""Maximum number of left-out files in an error."""
 
 
 def refuse_taken(target: Path, run: str, *, force: bool) -> None:
-    """UsageError for a target that is not empty; `force`: unless it is a folder."""
+    """Raise UsageError for a target that is not empty; `force`: unless it is a folder."""
     if not is_free(target) and not (force and target.is_dir()):
         hint = f"--force replaces model and output in it; or: cloudtrain fetch {run} ANOTHER_FOLDER"
         raise UsageError(f"{target} exists and is not empty", hint=hint)
@@ -45,9 +43,7 @@ def fetch_results(
     progress: Progress | None,
     note: Note | None,
 ) -> None:
-    """Copy what the run has left by these names to the target. The arguments and errors are those
-    of `Run.fetch`.
-    """
+    """Copy these results of the run to the target. Arguments and errors as in `Run.fetch`."""
     draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
     left_out: list[str] = []
     with storing(target, f"cloudtrain fetch {run.run_id} ANOTHER_FOLDER"):
@@ -79,16 +75,14 @@ def _no_files(state: RunState, left_out: Sequence[str]) -> StorageError:
 
 
 def is_free(target: Path) -> bool:
-    """Whether nothing is there that a fetch would have to replace."""
+    """Return whether a fetch would replace nothing."""
     if not os.path.exists(target):  # noqa: PTH110  (false for what no disk can hold)
         return True
     return target.is_dir() and not any(target.iterdir())
 
 
 def put_in_place(draft: Path, target: Path, names: Sequence[str]) -> None:
-    """Make a folder of results the target. Where a folder is there already, these names in it are
-    replaced.
-    """
+    """Move a folder of results to the target. In an existing folder replace these names."""
     if not is_free(target):
         for name in names:
             if (target / name).is_dir() and not (target / name).is_symlink():
@@ -105,7 +99,7 @@ def put_in_place(draft: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def fetched_files(folder: Path) -> list[str]:
-    """The paths of the files in it, without the mark of ours."""
+    """Return the paths of the files in it, without our ignore file."""
     return sorted(
         str(file) for file in folder.rglob("*") if file.is_file() and file != folder / IGNORE_FILE
     )

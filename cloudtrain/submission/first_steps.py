@@ -1,6 +1,4 @@
-"""A rehearsal of a job's first steps on this machine, in a scratch folder, and the forecast that
-they allow.
-"""
+"""Forecast of a job from its first steps on this machine, in a scratch folder."""
 
 from __future__ import annotations
 
@@ -28,33 +26,29 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher.file_locks import acquire, is_locked
 
 START_SECONDS = 60.0
-"""A job that has reported nothing so long after its processes began is taken to report nothing at
-all.
-"""
+"""Time after which a job without reports is taken to report nothing."""
 
 SCRATCH = "cloudtrain-forecast-"
 LOCK = "forecast.lock"
-"""How the names of scratch folders begin, and the file in each that its process has locked."""
+"""Prefix of scratch folders, and the file in each that its process locks."""
 
 REMOVAL_SECONDS = 10.0
-"""How long the removal of the scratch folder is tried."""
+"""Time limit for removing the scratch folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class There:
-    """What a limit of the job means on machines that are not this one."""
+class RequiredSpeedup:
+    """Speedup over this machine that the job needs to end within its limit."""
 
     machines: str
-    """`2 x ml.p4d.24xlarge`."""
+    """Machines such as `2 x ml.p4d.24xlarge`."""
     usd_per_hour: float | None
-    """Of all of them; None: the price is not known."""
+    """Price of all machines; None if unknown."""
     max_seconds: int
     limit: str
-    """What says so; empty: the platform's own limit."""
+    """Origin of the limit; empty: the platform."""
     times_as_fast: Span | None
-    """How many times as fast as here the job must be there to end within that; None: that is not
-    known.
-    """
+    """Factor to the speed on this machine; None if unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -70,18 +64,18 @@ class There:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSteps:
-    """What the first steps of a job have shown."""
+    """Result of a job's first steps."""
 
     forecast: Forecast | None = None
-    """Of the whole job on this machine."""
+    """Forecast of the whole job on this machine."""
     measured: float | None = None
-    """Seconds of the whole job, where it has ended meanwhile."""
+    """Seconds of the whole job if it ended meanwhile."""
     reason: str = ""
-    """Why there is neither, and what to do."""
+    """Reason and advice if both are missing."""
     on_cpu: bool = False
-    """Whether it ran on the CPU, though it is meant for GPUs."""
-    there: There | None = None
-    """Of a job for other machines."""
+    """True if it ran on the CPU although it is meant for GPUs."""
+    required_speedup: RequiredSpeedup | None = None
+    """Speedup that a job for other machines needs."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -90,64 +84,61 @@ class FirstSteps:
             "measured_seconds": self.measured,
             "reason": self.reason,
             "on_cpu": self.on_cpu,
-            "there": self.there.to_json() if self.there else None,
+            "there": self.required_speedup.to_json() if self.required_speedup else None,
         }
 
 
 def try_first_steps(
     job: Job, target: Plan, seconds: float, show: Callable[[RunState], None]
 ) -> FirstSteps:
-    """Run the job here until it has trained for so many seconds, and forecast it. Nothing is left
-    of it.
+    """Run the job here until it has trained for these seconds, and forecast it.
 
-    `target`: the plan of where it is meant to run. `show` is called with the state again and again.
-    JobFailed if the job fails, SpecError or RefusedError if it cannot be run here.
+    `target`: plan of the intended machines. `show` is called repeatedly with the state. The run is
+    removed. Raise JobFailed if the job fails, SpecError or RefusedError if it cannot run here.
     """
     with _scratch_folder() as folder:
-        here = _plan_here(job, target, folder)
+        local = _plan_here(job, target, folder)
         with runs_end_with_this_process():
-            run = submit(here)
-        try:  # what is to be said of it is said before the stop, which changes its state
-            return _seen(_until(run, seconds, show), seconds, target, here)
+            run = submit(local)
+        try:  # read the state before the stop changes it
+            return _result_of(_until(run, seconds, show), seconds, target, local)
         finally:
             with suppress(CloudtrainError):
                 run.stop()
 
 
-def _seen(state: RunState, seconds: float, target: Plan, here: Plan) -> FirstSteps:
-    """What the steps so far tell. JobFailed if the job has failed."""
+def _result_of(state: RunState, seconds: float, target: Plan, local: Plan) -> FirstSteps:
+    """Return the result of the steps so far. Raise JobFailed if the job failed."""
     if state.state == "failed":
         cause = state.error
         place = f" ({cause.file}:{cause.line})" if cause and cause.file else ""
         hint = "cloudtrain submit --provider local runs it here and keeps its log"
         raise JobFailed(f"the first steps failed here: {explain(state)}{place}", hint=hint)
-    found = forecast(state, _terms(target), now=time.time())
+    estimate = forecast(state, _terms(target), now=time.time())
     measured = state.ended - state.started if state.state == "succeeded" else None
-    total = found.total if found else Span(measured, measured, measured) if measured else None
+    total = estimate.total if estimate else Span(measured, measured, measured) if measured else None
     return FirstSteps(
-        forecast=found,
+        forecast=estimate,
         measured=measured,
         reason="" if total else _reason(state, seconds),
-        on_cpu=bool(target.gpus and not here.gpus),
-        there=_there(target, total),
+        on_cpu=bool(target.gpus and not local.gpus),
+        required_speedup=_required_speedup(target, total),
     )
 
 
 @contextmanager
 def _scratch_folder() -> Iterator[str]:
-    """A folder that is gone afterwards, also where the supervisor of a run still writes its last
-    words into it.
+    """Yield a temporary folder and remove it, even while a supervisor still writes to it.
 
-    Those that were left by processes that were killed are removed, too: each is locked by its
-    process.
+    Remove the folders of killed processes, too: each is locked by its process.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
-        if is_locked(left) is False:
-            shutil.rmtree(left.parent, ignore_errors=True)
+    for stale in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
+        if is_locked(stale) is False:
+            shutil.rmtree(stale.parent, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
     folder = str(draft.with_name(draft.name[1:]))
     lock = acquire(draft / LOCK)
-    draft.rename(folder)  # never there without its lock
+    draft.rename(folder)  # the folder never exists without its lock
     try:
         yield folder
     finally:
@@ -160,17 +151,15 @@ def _scratch_folder() -> Iterator[str]:
 
 
 def _plan_here(job: Job, target: Plan, data_dir: str) -> Plan:
-    """The plan of a run on this machine: with as many processes as there, on its CPU where it has
-    too few GPUs.
-    """
+    """Return the plan of a run on this machine, on its CPU if it has too few GPUs."""
     limits = job.spec.limits.model_copy(
         update={"restarts": 0, "retries": 0, "max_runtime": None, "max_cost": None}
     )
     changes: dict[str, Any] = {"limits": limits, "sweep": None}
-    here = plan(_changed(job, changes), DEFAULT_PROVIDER, data_dir=data_dir)
-    refused = any(issue.is_error for issue in get_provider(DEFAULT_PROVIDER).rules(here))
+    local = plan(_changed(job, changes), DEFAULT_PROVIDER, data_dir=data_dir)
+    refused = any(issue.is_error for issue in get_provider(DEFAULT_PROVIDER).rules(local))
     if not (refused and target.gpus) or _is_here(target):
-        return here
+        return local
     cpu = {"gpus": 0, "gpu": (), "instance": {}, "processes": target.processes}
     changes["resources"] = job.spec.resources.model_copy(update=cpu)
     return plan(_changed(job, changes), DEFAULT_PROVIDER, data_dir=data_dir)
@@ -181,25 +170,25 @@ def _changed(job: Job, changes: dict[str, Any]) -> Job:
 
 
 def _until(run: Run, seconds: float, show: Callable[[RunState], None]) -> RunState:
-    """The state once it has trained for so long, has ended, or seems to report nothing."""
+    """Return the state after these seconds of training, at the end, or without any reports."""
     began = 0.0
     for update in run.watch():
         state = update.state
-        now = time.time()
+        current = time.time()
         show(state)
-        began = began or (now if state.ranks else 0.0)
+        began = began or (current if state.ranks else 0.0)
         patience = (
             seconds if state.reported and not state.progress else max(START_SECONDS, 2 * seconds)
         )
-        if state.laps.first and now - state.laps.first >= seconds:
+        if state.laps.first and current - state.laps.first >= seconds:
             break
-        if began and not state.laps.first and now - began >= patience:
+        if began and not state.laps.first and current - began >= patience:
             break
     return state
 
 
 def _reason(state: RunState, seconds: float) -> str:
-    """Why there is no forecast."""
+    """Return the reason for a missing forecast."""
     if state.has_ended:
         return f"the job ended early: {state.state}{f', {state.reason}' if state.reason else ''}"
     if not state.progress:
@@ -214,7 +203,7 @@ def _reason(state: RunState, seconds: float) -> str:
 
 
 def _terms(target: Plan) -> Terms:
-    """Of a job for this machine: nothing is billed."""
+    """Return the limits of a job for this machine, without a price."""
     return (
         Terms(seconds=target.spec.limits.max_runtime or 0, limit="limits.max_runtime")
         if _is_here(target)
@@ -226,13 +215,13 @@ def _is_here(target: Plan) -> bool:
     return target.is_rehearsal or target.target.cost_estimate is None
 
 
-def _there(target: Plan, total: Span | None) -> There | None:
+def _required_speedup(target: Plan, total: Span | None) -> RequiredSpeedup | None:
     estimate = target.target.cost_estimate
     if _is_here(target) or estimate is None:
         return None
     name = (target.target.instances or (target.target.cluster,))[0]
     allowed = estimate.max_seconds
-    return There(
+    return RequiredSpeedup(
         machines=f"{estimate.nodes} x {name}",
         usd_per_hour=estimate.usd_per_hour,
         max_seconds=allowed,

@@ -1,7 +1,6 @@
-"""Makes the image of a job ready: looks it up, builds it if it is new, pushes it to where the job
-will pull it from.
+"""Preparation of a job's image: look it up, build it if it is new, push it to its registry.
 
-Code that needs an engine or a registry is imported when it is used: most submits need neither.
+Code for engines and registries is imported at its first use: most submits need neither.
 """
 
 from __future__ import annotations
@@ -22,18 +21,16 @@ if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
 PUSH_SECONDS = 1800.0
-"""A registry may take that long to answer while it stores a layer of gigabytes."""
+"""Maximum time for a registry to store a layer of gigabytes."""
 
 
 def resolve_image(
     plan: Plan, pushing: Progress | None = None, note: Note | None = None
 ) -> ResolvedImage | None:
-    """The image of a plan, in its place: built and pushed where it is new. None where a plan names
-    none.
+    """Return the image of a plan, built and pushed if it is new, or None without one.
 
-    `note` gets a message where an image that the spec names cannot be looked up from here.
-    RefusedError when the image that the spec names is not in its registry, or not for the cloud's
-    machines.
+    `note` gets a message if the spec's image cannot be looked up from here. Raise RefusedError if
+    it is not in its registry, or not for the cloud's machines.
     """
     image = plan.host.image
     planned = plan.host.image_address
@@ -55,7 +52,7 @@ def resolve_image(
 
 
 def ensure_local(recipe: Recipe) -> str:
-    """The name of a recipe's image on this machine; it is built if it is not there."""
+    """Return the name of a recipe's image on this machine. Build it if it is missing."""
     from cloudtrain.submission.build import build
 
     return recipe.name if _is_local(recipe) else build(recipe)
@@ -66,22 +63,22 @@ def ensure_pushed(
     address: str,
     progress: Progress | None = None,
     *,
-    again: bool = False,
+    rebuild: bool = False,
     options: Sequence[str] = (),
 ) -> str:
-    """The address by digest of a recipe's image in a registry: `repository@sha256:…`.
+    """Return the address by digest of a recipe's image in a registry: `repository@sha256:…`.
 
-    `address` ends in the recipe's tag. What is there already is neither built nor pushed, unless it
-    is wanted `again`.
+    `address` ends in the recipe's tag. Build and push it only if it is missing there, or if
+    `rebuild`.
     """
     from cloudtrain.providers.docker.connect import docker_engine
     from cloudtrain.submission.build import build
     from cloudtrain.submission.registry import login_for
 
-    pushed = None if again else _digest_in_registry(address)
+    pushed = None if rebuild else _digest_in_registry(address)
     if pushed:
         return f"{without_tag(address)}@{pushed}"
-    if again or not _is_local(recipe):
+    if rebuild or not _is_local(recipe):
         build(recipe, options=options)
     login = login_for(parse_address(address).registry)
     with docker_engine(PUSH_SECONDS) as docker:
@@ -90,7 +87,7 @@ def ensure_pushed(
 
 
 def is_named(spec: JobSpec, target: Target) -> bool:
-    """Whether the spec itself names an address in a registry, which a cloud is to pull from."""
+    """Return whether the spec itself names an address in a registry that a cloud pulls from."""
     selected = select_image(spec.image, target.provider)
     if target.contract == "plain" or selected.is_build:
         return False
@@ -99,16 +96,14 @@ def is_named(spec: JobSpec, target: Target) -> bool:
 
 
 def _digest_in_registry(address: str) -> str | None:
-    """None where it is not there. A registry that cannot be read may take a push, or say better why
-    not.
-    """
+    """Return the digest in the registry, or None: a registry may accept a push without reading."""
     from cloudtrain.submission.registry import inspect_image
 
     try:
-        found = inspect_image(address)
+        image = inspect_image(address)
     except CloudError:
         return None
-    return found.digest if found else None
+    return image.digest if image else None
 
 
 def _is_local(recipe: Recipe) -> bool:

@@ -1,10 +1,10 @@
-"""The same nouns and verbs in Python as on the command line.
+"""Python functions with the names of the commands.
 
     job = cloudtrain.load("job.yaml")
     run = cloudtrain.submit(cloudtrain.plan(job, "local"))
     print(run.wait().metrics)
 
-Up to `submit` everything is a value; what comes after it is in `cloudtrain.submission.run`.
+Everything before `submit` is a value; `cloudtrain.submission.run` has everything after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REHEARSED_BY = DEFAULT_PROVIDER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A spec that has been read and found right, with the places its values come from."""
+    """Valid spec with the origins of its values."""
 
     spec: JobSpec
     document: Document
@@ -49,11 +49,10 @@ def load(
     *,
     arguments: Sequence[str] = (),
 ) -> Job:
-    """Read a job from a file, from a folder's job.yaml, from a script alone, or from a mapping that
-    says the same.
+    """Read a job from a file, a folder's job.yaml, a script alone or an equivalent mapping.
 
-    `arguments`: of the program, after those that the spec gives it. SpecError lists every mistake
-    at its place.
+    `arguments`: arguments of the program, after those in the spec. Raise SpecError with every
+    mistake at its place.
 
     >>> job = load({"name": "hello", "resources": {"processes": 2}}, ["limits.restarts=1"])
     """
@@ -74,14 +73,15 @@ def plan(
     progress: Progress | None = None,
     preview: bool = False,
 ) -> Plan:
-    """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do
-    what is asked.
+    """Plan a job without any effect: no network, no process.
 
-    `as_`: rehearse that provider's request, on this machine unless `provider` names another. Where
-    the settings would run a job plays no part then: a rehearsal never costs anything.
+    Raise SpecError if the provider cannot do it.
 
-    `preview`: a plan to look at, also where settings of the account are missing: it has
-    placeholders for them, which `plan.target.placeholders` names, and cannot be submitted.
+    `as_`: rehearse that provider's request, on this machine unless `provider` names another. The
+    provider in the settings does not matter then: a rehearsal never costs anything.
+
+    `preview`: plan with placeholders for missing account settings, listed in
+    `plan.target.placeholders`. Such a plan cannot be submitted.
     """
     provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
@@ -111,11 +111,10 @@ def vendor(
     data_dir: str | None = None,
     note: Note | None = None,
 ) -> None:
-    """Download the wheels that a job with `dependencies: {vendor: true}` sends along, unless they
-    are there already.
+    """Download the missing wheels of a job with `dependencies: {vendor: true}`.
 
-    To be called before `plan`, with the same arguments; does nothing for any other job. UsageError,
-    with what pip has said, when they cannot be had. `note` is called with what is being done.
+    Call it before `plan`, with the same arguments; it does nothing for other jobs. `note` is called
+    with each step. Raise UsageError, with pip's output, if the wheels are not available.
     """
     provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
@@ -126,9 +125,7 @@ def vendor(
 
 
 def render(plan: Plan) -> Request:
-    """The request that `submit` would send: the platform's own document, plain JSON, and the job
-    document.
-    """
+    """Return the request that `submit` would send, plain JSON, with the job document."""
     return get_provider(plan.target.provider).render(plan)
 
 
@@ -140,15 +137,13 @@ def submit(
     sending: Progress | None = None,
     pushing: Progress | None = None,
 ) -> Run:
-    """Start a plan and return its run at once; `wait()` waits for its end. The same plan is never
-    started twice.
+    """Start a plan and return its run at once; `wait()` waits for its end.
 
-    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken;
-    CloudError and StorageError say in `outcome` whether the job was started.
+    A plan starts only once. Raise RefusedError or SpecError if a check refuses it, RunExists if its
+    run id is taken. CloudError and StorageError have in `outcome` whether the job was started.
     """
-    from cloudtrain.submission.run import (
-        Run,
-    )  # a plan alone needs nothing that starts runs, or looks after them
+    # A plan alone needs no code that starts or watches runs.
+    from cloudtrain.submission.run import Run
     from cloudtrain.submission.submit import submit as start
 
     return Run(start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing))

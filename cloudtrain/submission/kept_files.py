@@ -1,6 +1,4 @@
-"""Compares the patterns of `keep` with the source: what is sent with a job need not come back with
-its results.
-"""
+"""Warnings about `keep` patterns that match the source, which need not come back."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from cloudtrain_launcher.keep_patterns import KeepPattern
 
 
 def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The patterns that match files of the source, each with the first of those. `paths`: relative
-    to the source.
+    """Return the patterns that match files of the source, each with its first match.
+
+    `paths`: relative to the source.
     """
     if not patterns:
         return ()
@@ -27,7 +26,7 @@ def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple
 
 
 def keep_issues(plan: Plan) -> list[Issue]:
-    """Warnings about patterns of `keep` that match files of the source."""
+    """Return warnings about `keep` patterns that match files of the source."""
     return [
         plan.located(
             warning(

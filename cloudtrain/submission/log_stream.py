@@ -1,6 +1,4 @@
-"""The log of one run as it grows: first the lines that are there, then those that are new,
-filtered.
-"""
+"""Log of a run as it grows: stored lines, then new ones, filtered."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class LogStream:
-    """Lines of all nodes of a run, each told once. The filters are those of `Run.logs`; UsageError
-    for a bad `grep`.
+    """Lines of all nodes of a run, each once. Filters as in `Run.logs`.
+
+    Raise UsageError for an invalid `grep`.
     """
 
     def __init__(
@@ -41,28 +40,24 @@ class LogStream:
         self._since = since
         self._metrics = metrics
         self.has_ended = False
-        """Whether the run had ended before the lines of the latest `fresh` were read: there are no
-        others.
-        """
+        """True if the run had ended before the last `fresh` read: no more lines follow."""
 
     def stored(self, *, tail: int | None, retry: bool) -> Iterator[LogLine]:
-        """The lines that are there, oldest first; of a `tail` only the last so many.
+        """Yield the stored lines, oldest first; with `tail` only the last ones.
 
-        CloudError, after the lines that are here already, when the cloud does not give the others;
-        with `retry` not for one that asking again may mend.
+        Then raise CloudError if the cloud does not return the others; with `retry`, only if asking
+        again cannot help.
         """
         failure = self._monitor.sync_logs(retry=retry)
         if tail is None:
             yield from filter(self._is_wanted, self._reader.read_all())
         else:
             yield from reversed(self._latest(tail))
-        if failure is not None:  # what is here is shown all the same
+        if failure is not None:  # after the stored lines
             raise failure
 
     def _latest(self, count: int) -> list[LogLine]:
-        """So many of the lines that are there, the latest first; all of them count as read, also
-        where that is 0.
-        """
+        """Return the last `count` lines, latest first. All stored lines count as read."""
         lines: list[LogLine] = []
         for line in self._reader.read_backward():
             if len(lines) >= count:
@@ -72,7 +67,7 @@ class LogStream:
         return lines
 
     def fresh(self) -> Iterator[LogLine]:
-        """The lines that are new since the last call. CloudError when the cloud does not give them."""
+        """Yield the lines since the last call. May raise CloudError."""
         ended = self._monitor.refresh().has_ended
         self._monitor.raise_if_log_unread()
         yield from filter(self._is_wanted, self._reader.read_all())

@@ -1,6 +1,4 @@
-"""Finding and listing runs: those of this machine, and those that other machines have started in a
-cloud.
-"""
+"""Search and list of runs, of this machine and of other machines in a cloud."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ from cloudtrain_launcher.events import Phase
 from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 NOT_ASKED = "not asked"
-"""Beginning of the reason in the summary of a run whose provider does not answer."""
+"""Prefix of the reason in a summary if the provider does not answer."""
 
 LATE_START_SECONDS = 86_400
-"""How long a list keeps asking for a job that was requested and counts as not started."""
+"""Time during which a list asks for a requested job that counts as not started."""
 
 _SYNCED_UNTIL_FILE = "asked.json"
 
@@ -45,14 +43,12 @@ _SYNCED_UNTIL_FILE = "asked.json"
 def find_run(
     name: str = "last", *, data_dir: str | None = None, provider: str | None = None
 ) -> Run:
-    """The run of that id, the only one whose id begins so, or the `last` one that was submitted.
+    """Return the run of that id, the only run whose id begins so, or the `last` submitted one.
 
-    A beginning and `last` find runs that this machine has started; a run of another machine needs
-    its whole id. An id that this machine does not know is looked up at `provider` (by default that
-    of the settings).
+    A beginning and `last` match runs of this machine; a run of another machine needs its whole id.
+    An unknown id is looked up at `provider` (default: from the settings).
 
-    RunNotFound when there is none, or a beginning fits several; CloudError when the provider cannot
-    be asked.
+    Raise RunNotFound if none or several match, CloudError if the provider cannot be asked.
     """
     store = _store(data_dir)
     try:
@@ -76,14 +72,13 @@ def import_remote_runs(
     data_dir: str | None = None,
     everything: bool = False,
 ) -> list[str]:
-    """Copy what a provider knows of its jobs, or of the one with that id, to run folders; returns
-    the ids that are new.
+    """Copy a provider's jobs, or the one with that id, to run folders, and return the new ids.
 
-    A job that another machine has started gets a run folder; of one that is known already, its
-    present state is written down. `everything`: ask for all jobs, also those that have not changed
-    since the last time.
+    A job of another machine gets a run folder; a known job gets its current state. `everything`:
+    ask for all jobs, not only those that changed since the last time.
 
-    CloudError when the provider cannot be asked, UsageError for one without a cloud's list of jobs.
+    Raise CloudError if the provider cannot be asked, UsageError for one without a cloud's list of
+    jobs.
     """
     settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
     store = _store(data_dir)
@@ -123,9 +118,7 @@ def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
 
 
 def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
-    """Write down what a list says of a known run; one of this machine is asked for itself, which
-    tells more.
-    """
+    """Record the state of a known run from a list. A run of this machine is asked for itself."""
     run = Run(folder)
     state = run.cached_status()
     if not state.may_have_started and (state.has_ended or not job.updates):
@@ -143,9 +136,7 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
 
 
 def _read_synced_until(store: RunStore) -> dict[str, float]:
-    """Up to which time the changes in each account are known: account -> Unix timestamp. Empty
-    without the file.
-    """
+    """Return the time of the last sync of each account as a Unix timestamp."""
     try:
         synced_until = json.loads(read_regular_file(store.data_dir / _SYNCED_UNTIL_FILE))
         return {str(place): float(when) for place, when in synced_until.items()}
@@ -170,10 +161,10 @@ def list_runs(
 ) -> list[dict[str, Any]]:
     """Return a summary of every run, newest first; its state is `damaged` if it cannot be read.
 
-    Each run that has not ended is asked about once, and so is one of the last day that counts as
-    not started although its request was sent. A cloud that does not answer is asked once; `reason`
-    says so then. `provider`: only runs of this one. `ask_clouds`: False lists those in a cloud as
-    last seen. Each summary has the keys of `cloudtrain list --json`; times are Unix timestamps.
+    Each unfinished run is asked about once, and so is one of the last day that counts as not
+    started after its request was sent. A cloud that does not answer is asked once, and `reason`
+    says so. `provider`: only runs of this one. `ask_clouds`: False lists runs in a cloud as last
+    seen. Each summary has the keys of `cloudtrain list --json`; times are Unix timestamps.
     """
     store = _store(data_dir)
     to_clean_up = store.runs_to_clean_up()
@@ -187,13 +178,13 @@ def list_runs(
             with suppress(CloudtrainError):
                 run.status()
         if _is_unsettled(run, summary):
-            summary = _asked(run, summary, unreachable, ask_clouds)
+            summary = _updated(run, summary, unreachable, ask_clouds)
         listed.append(summary)
     return listed
 
 
 def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
-    """Whether its provider may know more of a run than its summary says."""
+    """Return whether a run's provider may know more than its summary."""
     if summary["state"] == DAMAGED or summary["submitted"]:
         return summary["state"] not in (*ENDED, DAMAGED)
     try:
@@ -204,10 +195,10 @@ def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
     return not state.has_ended or (state.may_have_started and is_recent)
 
 
-def _asked(
+def _updated(
     run: Run, summary: dict[str, Any], unreachable: dict[str, str], ask_clouds: bool
 ) -> dict[str, Any]:
-    """Return the summary after a look at the run's provider; `unreachable` gets its error."""
+    """Return the summary after asking the run's provider; `unreachable` gets its error."""
     where = summary["provider"]
     try:
         if where and not ask_clouds and declaration_of(where).is_remote:

@@ -1,4 +1,4 @@
-"""The machines that clouds rent, with what they cost where, by the tables on this machine."""
+"""Machines of the clouds with regional prices, from the tables on this machine."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from cloudtrain.providers.shared.machine_choice import price_in_another_region, 
 from cloudtrain.settings import Settings
 
 ALL = "all"
-"""As a region: every one of which a price is known."""
+"""Value of `region` for all regions with a known price."""
 ORDERS = ("price", "gpu-price", "memory", "name")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineOffer:
-    """One instance type and what it costs in one region."""
+    """Instance type and its price in one region."""
 
     machine: Instance
     region: str
-    """Where the price is of; where the machine would be, if no price is known."""
+    """Region of the price, or of the machine if no price is known."""
     price: Price | None
-    """On demand; None: unknown, which is not the same as free."""
+    """On-demand price; None if unknown, which does not mean free."""
     spot_usd_per_hour: float | None = None
 
     @property
     def usd_per_gpu(self) -> float | None:
-        """US dollars per hour of one of its GPUs."""
+        """US dollars per hour and GPU."""
         return self.price.usd / self.machine.gpus if self.price and self.machine.gpus else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; what is not known is null."""
+        """Return plain JSON; unknown values are null."""
         row = self.machine
         price = self.price
         return {
@@ -60,27 +60,25 @@ class MachineOffer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """Which machines are wanted; what is None or empty is not asked for."""
+    """Filters of machines; None or empty for no filter."""
 
     gpu: str = ""
-    """As a spec names it, in capitals or not."""
+    """GPU as in a spec, in any case."""
     gpus: int | None = None
     provider: str = ""
     region: str = ""
     min_memory_bytes: float | None = None
-    """Of one GPU."""
+    """Memory of one GPU."""
     max_usd_per_hour: float | None = None
 
 
 def machine_offers(
     settings: Settings, filters: Filters, order: str = "price"
 ) -> list[MachineOffer]:
-    """The machines with GPUs that pass, by the tables on this machine: no network. Unknown prices
-    come last.
+    """Return the matching machines with GPUs, without network. Unknown prices come last.
 
-    Without a region each machine is shown in that of the settings, or else where its price is
-    known. UsageError names what there is no machine of; SpecError, what is wrong with a table of
-    prices.
+    Without a region each machine has the price of the settings' region, or else of a region with a
+    known price. Raise UsageError for an unknown name or region, SpecError for a bad price table.
     """
     gpu_name = _gpu_name(filters.gpu)
     rows = [
@@ -105,15 +103,13 @@ def machine_offers(
 
 
 def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[MachineOffer]:
-    """Each machine in the regions that are asked for. UsageError for a region of which no price is
-    known.
-    """
+    """Return each machine in these regions. Raise UsageError for a region without known prices."""
     offers_found: list[MachineOffer] = []
-    known: set[str] = set()
+    all_regions: set[str] = set()
     for provider in PROVIDERS:
         provider_rows = [row for row in rows if row.provider == provider]
         regions = known_regions(provider, settings)
-        known.update(regions)
+        all_regions.update(regions)
         if not region:
             home = _market(provider, own_region(provider, settings), settings)
             offers_found += [
@@ -123,17 +119,15 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
         markets = [
             _market(provider, offer, settings) for offer in regions if region in (ALL, offer)
         ]
-        offers = {
-            row: [each for market in markets if (each := _offer(row, market))]
-            for row in provider_rows
-        }
-        offers_found += [
-            offer for row in provider_rows for offer in offers[row] or _unknown(row, markets)
-        ]
-    if region and region != ALL and region not in known:
+        for row in provider_rows:
+            candidates = [_offer(row, market) for market in markets]
+            known_offers = [offer for offer in candidates if offer is not None]
+            offers_found += known_offers or _unknown(row, markets)
+    if region and region != ALL and region not in all_regions:
         hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
         raise UsageError(
-            f"no price in {region!r} is known; prices are known in {_listed(known)}", hint=hint
+            f"no price in {region!r} is known; prices are known in {_listed(all_regions)}",
+            hint=hint,
         )
     return offers_found
 
@@ -148,9 +142,7 @@ def _listed(regions: set[str]) -> str:
 
 
 def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
-    """The prices in force in a region. SpecError when a table of them cannot be read: no price
-    takes its place.
-    """
+    """Return the prices in force in a region. Raise SpecError if a price table cannot be read."""
     offers_found = regional_prices(provider, region, settings)
     if offers_found.problems:
         raise SpecError(
@@ -160,20 +152,18 @@ def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
 
 
 def own_region(provider: str, settings: Settings) -> str:
-    """The region whose prices matter to this person: their own, or else that of the table."""
+    """Return the region of the settings, or else of the table."""
     region: str = price_list(provider).own_region(settings)
     return region or home_region(provider)
 
 
 def price_list(provider: str) -> Any:
-    """The module that reads the price list of a provider."""
+    """Return the module that reads the price list of a provider."""
     return import_module(f"cloudtrain.providers.{provider}.price_list")
 
 
 def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
-    """The regions of which prices are known: of our table, the user's own, and the price lists that
-    have been read.
-    """
+    """Return the regions with known prices, from our table, the user's and stored price lists."""
     shipped = {row.region for row in instances(provider)}
     table, _ = user_prices(settings.get("prices"))
     provider_rows = {region for name, region in table if region and find_instance(provider, name)}
@@ -203,7 +193,7 @@ def _unknown(row: Instance, markets: Sequence[RegionalPrices]) -> list[MachineOf
 
 
 def cloud_names(name: str) -> Sequence[str]:
-    """The clouds with a table of machines, or the one of that name. UsageError where it has none."""
+    """Return the clouds with a machine table, or only the named one. May raise UsageError."""
     if name and name not in PROVIDERS:
         raise UsageError(
             f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}"
@@ -212,7 +202,7 @@ def cloud_names(name: str) -> Sequence[str]:
 
 
 def _gpu_name(text: str) -> str:
-    """The GPU as the tables spell it. UsageError names what is near."""
+    """Return the GPU as spelled in the tables. Raise UsageError with similar names."""
     spelling = {_plain(name): name for name in gpu_names()}
     if text and _plain(text) not in spelling:
         names = ", ".join(name for name in gpu_names() if "-" not in name)
@@ -232,11 +222,11 @@ def _by_price(offer: MachineOffer, usd: float | None) -> tuple[bool, float, str,
 
 
 _ORDER: dict[str, Callable[[MachineOffer], Any]] = {
-    "price": lambda each: _by_price(each, each.price.usd if each.price else None),
-    "gpu-price": lambda each: _by_price(each, each.usd_per_gpu),
+    "price": lambda offer: _by_price(offer, offer.price.usd if offer.price else None),
+    "gpu-price": lambda offer: _by_price(offer, offer.usd_per_gpu),
     "memory": lambda offer: (
         -(offer.machine.gpu_memory_gib or 0),
         *_by_price(offer, offer.usd_per_gpu),
     ),
-    "name": lambda each: (each.machine.provider, each.machine.instance_type, each.region),
+    "name": lambda offer: (offer.machine.provider, offer.machine.instance_type, offer.region),
 }

@@ -1,6 +1,4 @@
-"""How much memory a job will need per GPU: asked of a Python that has torch, which rehearses one
-rank on no values.
-"""
+"""Estimate of a job's memory per GPU, by a Python with torch that rehearses one rank."""
 
 from __future__ import annotations
 
@@ -25,45 +23,45 @@ from cloudtrain.settings import DEFAULT_PROVIDER
 GIB = 1 << 30
 PROGRAM = "cloudtrain_trainer.memory"
 SECONDS = 600
-"""How long an answer may take; it takes seconds for a model of usual size."""
+"""Maximum time of an answer; a usual model takes seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport:
-    """What one rank needs, or why nothing can be said."""
+    """Memory that one rank needs, or the reason for a missing estimate."""
 
     reason: str = ""
-    """Why there is no estimate; empty if there is one."""
+    """Reason for a missing estimate; empty if there is one."""
     low: int = 0
     expected: int = 0
     high: int = 0
-    """At least, most likely and at most so many bytes."""
+    """Minimum, likely and maximum bytes."""
     memory: int = 0
-    """What there is for it; 0: not known."""
+    """Available bytes; 0 if unknown."""
     gpu: str = ""
     verdict: str = ""
-    """`fits`, `may not fit`, `does not fit`; empty where the memory is not known."""
+    """Verdict `fits`, `may not fit` or `does not fit`; empty if the memory is unknown."""
     parts: Mapping[str, int] | None = None
     """Bytes of parameters, gradients, optimizer and activations."""
     remedies: tuple[str, ...] = ()
-    """What would make it fit, each computed."""
+    """Computed changes that would make it fit."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; bytes."""
+        """Return plain JSON in bytes."""
         if self.reason:
             return {"reason": self.reason}
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "low": self.low,
             "expected": self.expected,
             "high": self.high,
             **(self.parts or {}),
         }
-        found |= {"memory": self.memory or None, "gpu": self.gpu, "verdict": self.verdict}
-        return found | {"remedies": list(self.remedies)}
+        document |= {"memory": self.memory or None, "gpu": self.gpu, "verdict": self.verdict}
+        return document | {"remedies": list(self.remedies)}
 
 
 def estimate_memory(plan: Plan) -> MemoryReport:
-    """Return what a rank of the plan needs. The user's model is built, on the CPU."""
+    """Return the memory that a rank of the plan needs. The user's model is built, on the CPU."""
     if plan.spec.entrypoint is not None:
         reason = f"only the shared trainer can be estimated, not {plan.spec.entrypoint}"
         return MemoryReport(reason=reason)
@@ -76,7 +74,7 @@ def estimate_memory(plan: Plan) -> MemoryReport:
 
 
 def _python(plan: Plan) -> tuple[str, str]:
-    """The Python to ask, or why none is."""
+    """Return the Python to ask, and the reason to ask none."""
     if plan.host.provider != DEFAULT_PROVIDER:
         return os.environ.get("CLOUDTRAIN_PYTHON") or sys.executable, ""
     python = plan.host.config_as(LocalConfig).python
@@ -93,7 +91,7 @@ def _python(plan: Plan) -> tuple[str, str]:
 
 
 def _machine(plan: Plan) -> tuple[Instance | None, dict[str, Any]]:
-    """The row of the first instance type, and what a request says of ranks and memory."""
+    """Return the row of the first instance type, and the ranks and memory for the request."""
     ranks = {"ranks": plan.spec.resources.nodes * plan.processes, "per_node": plan.processes}
     row = (
         find_instance(plan.target.provider, plan.target.instances[0])
@@ -109,9 +107,7 @@ def _machine(plan: Plan) -> tuple[Instance | None, dict[str, Any]]:
 
 
 def _free_here() -> int:
-    """Return the bytes that new processes can have on this machine, with what the kernel can drop;
-    0 if unknown.
-    """
+    """Return the available bytes of this machine, with what the kernel can drop; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -161,53 +157,55 @@ def _ask(python: str, request: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
 
 
 def _inputs(plan: Plan) -> dict[str, str]:
-    """The variables of inputs that are on this machine; other data is not fetched for an estimate."""
+    """Return the variables of inputs on this machine; an estimate downloads no data."""
     declaration = declaration_of(DEFAULT_PROVIDER)
-    found = {}
+    variables = {}
     for name, item in plan.spec.inputs.items():
         path = Path(plan.context.folder) / (declaration.location_for(item.uri) or "")
         if declaration.location_for(item.uri) and path.exists():
-            found[f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}"] = str(path)
-    return found
+            variables[f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}"] = str(path)
+    return variables
 
 
 def _report(answer: Mapping[str, Any], plan: Plan, row: Instance | None, gpu: str) -> MemoryReport:
     reason = answer.get("refused") or answer.get("error")
     if reason:
         return MemoryReport(reason=str(reason))
-    found = answer["plan"]
+    estimate = answer["plan"]
     memory = int(answer.get("memory", 0))
-    low, expected, high = found["needed"]
+    low, expected, high = estimate["needed"]
     parts = {
-        name: found["held"][name]
+        name: estimate["held"][name]
         for name in ("parameters", "gradients", "optimizer", "activations")
     }
-    remedies = [_remedy(other) for other in answer.get("alternatives", [])]
-    if found["verdict"] in ("may not fit", "does not fit"):
+    remedies = [_remedy(option) for option in answer.get("alternatives", [])]
+    if estimate["verdict"] in ("may not fit", "does not fit"):
         remedies += _other_machines(plan, row, high)
     return MemoryReport(
-        low=low, expected=expected, high=high, memory=memory, gpu=gpu, verdict=found["verdict"], parts=parts,
+        low=low, expected=expected, high=high, memory=memory, gpu=gpu, verdict=estimate["verdict"], parts=parts,
         remedies=tuple(remedies),
     )  # fmt: skip
 
 
-def _remedy(other: Mapping[str, Any]) -> str:
-    flags = [f"--strategy {other['strategy']}"]
-    flags += [f"--accumulate {other['accumulate']}"] if other["accumulate"] > 1 else []
-    flags += [f"--recompute {other['recompute']}"] if other["recompute"] != "none" else []
-    return f"{' '.join(flags)}: about {gib(other['needed'][1])}, at most {gib(other['needed'][2])}"
+def _remedy(option: Mapping[str, Any]) -> str:
+    flags = [f"--strategy {option['strategy']}"]
+    flags += [f"--accumulate {option['accumulate']}"] if option["accumulate"] > 1 else []
+    flags += [f"--recompute {option['recompute']}"] if option["recompute"] != "none" else []
+    return (
+        f"{' '.join(flags)}: about {gib(option['needed'][1])}, at most {gib(option['needed'][2])}"
+    )
 
 
 def _other_machines(plan: Plan, row: Instance | None, high: int) -> list[str]:
-    """The cheapest machine of this cloud with as many GPUs, of which each surely has enough memory."""
+    """Return the cheapest machine of this cloud with as many GPUs and enough memory."""
     if row is None or not row.gpus:
         return []
     enough = [
-        other
-        for other in instances(plan.target.provider)
-        if other.gpus == row.gpus and (other.gpu_memory_gib or 0) * 0.9 * GIB >= high
+        machine
+        for machine in instances(plan.target.provider)
+        if machine.gpus == row.gpus and (machine.gpu_memory_gib or 0) * 0.9 * GIB >= high
     ]
-    cheapest = min(enough, key=lambda other: other.usd_per_hour or float("inf"), default=None)
+    cheapest = min(enough, key=lambda machine: machine.usd_per_hour or float("inf"), default=None)
     if cheapest is None:
         return []
     price = f", {cheapest.usd_per_hour:.2f} USD per hour" if cheapest.usd_per_hour else ""
@@ -217,5 +215,5 @@ def _other_machines(plan: Plan, row: Instance | None, high: int) -> list[str]:
 
 
 def gib(size: int) -> str:
-    """Bytes in GiB, with one digit."""
+    """Return bytes in GiB with one digit."""
     return f"{size / GIB:.1f} GiB"

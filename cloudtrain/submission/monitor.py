@@ -1,6 +1,4 @@
-"""What is known of a run, kept up to date: its events are read, and its provider is asked, but not
-too often.
-"""
+"""Current state of a run: reads its events, and asks its provider at intervals."""
 
 from __future__ import annotations
 
@@ -22,24 +20,20 @@ from cloudtrain.runs.terms import Terms, terms_of
 from cloudtrain_launcher.events import Cursor, LimitTooLow
 
 MAX_BACKOFF = 16
-"""A cloud that does not answer is asked ever more rarely: at last after this many of the provider's
-usual pauses.
-"""
+"""Maximum factor of the provider's interval while a cloud does not answer."""
 
 
 class RunMonitor:
-    """The state of one run; `refresh` brings it up to date, in place."""
+    """State of a run, updated in place by `refresh`."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.history = History(folder)
         self.state = self.history.state
         self.last_error = ""
-        """Why the provider could not say how the run stands, the last time that it was asked; empty
-        if it could.
-        """
+        """Error of the last request to the provider; empty if it succeeded."""
         self._last_poll = 0.0
-        """Monotonic time; 0: the provider is asked the next time."""
+        """Monotonic time of the last request; 0: ask at the next refresh."""
         self._poll_seconds: float | None = None
         self._backoff = 1
         self._provider: Provider | None = None
@@ -47,17 +41,15 @@ class RunMonitor:
 
     @property
     def provider(self) -> Provider:
-        """The provider that runs it. StorageError when its plan does not say which, UsageError for
-        an unknown one.
-        """
+        """Provider of the run. May raise StorageError or UsageError."""
         if self._provider is None:
             self._provider = get_provider(self.state.provider or RunRecord(self.folder).provider)
         return self._provider
 
     def record(self, observations: Iterable[Observation]) -> None:
-        """Apply observations and write them down, and a run that has ended into the index.
+        """Apply and write observations, and add an ended run to the index.
 
-        A disk that refuses is no error here: `unstored` reports it.
+        A disk error is not raised: `unstored` reports it.
         """
         had_ended = self.state.has_ended
         has_events = self.history.take(observations, unstored_ok=True)
@@ -67,32 +59,28 @@ class RunMonitor:
             forget_run(self.folder)
 
     def record_stop(self, observation: Observation) -> None:
-        """Write down what a stop does, flushed to the disk; a disk that refuses does not keep a job
-        from its stop.
-        """
+        """Write the effect of a stop, flushed to disk. A disk error does not prevent the stop."""
         self.history.take([observation], durable=True, unstored_ok=True)
 
     @property
     def unstored(self) -> str:
-        """Why the latest observation could not be written down; empty if it was."""
+        """Error of writing the last observation; empty after success."""
         error = self.history.unstored
         return f"what was seen is not kept: {error.message}" if error else ""
 
     def observe(self) -> None:
-        """Ask the provider now, and write down what it says. CloudError when it cannot."""
+        """Ask the provider and write its answer. May raise CloudError."""
         self.record(self.provider.observe(self.folder, self.state))
 
     def poll_at_once(self) -> None:
-        """Have the next `refresh` ask the provider, however recently it was asked."""
+        """Make the next `refresh` ask the provider, however recently it was asked."""
         self._last_poll = 0.0
 
     def refresh(self, *, retry: bool = True) -> RunState:
-        """Read the events that are new, ask the provider when its pause is over, and return the
-        state.
+        """Read new events, ask the provider if its interval is over, and return the state.
 
-        `retry`: a CloudError that may pass is kept in `last_error`, and the provider is asked again
-        later. StorageError when the events do not tell how the run began; CloudError when the cloud
-        cannot be asked.
+        `retry`: keep a transient CloudError in `last_error` and ask again later. Raise StorageError
+        if the events lack the beginning of the run, CloudError if the cloud cannot be asked.
         """
         self.history.read()
         if not self.state.created:
@@ -117,25 +105,21 @@ class RunMonitor:
         return self.state
 
     def _warn_of_limit(self) -> None:
-        """Write down, once, that a limit is going to end the run before its last step, as soon as
-        that can be told.
-        """
+        """Record once, as early as possible, that a limit will end the run before its last step."""
         state = self.state
-        now = time.time()
+        timestamp = time.time()
         if state.limit_too_low or state.stop_requested or state.has_ended:
             return
         if not state.laps.first or state.laps.time - state.laps.first < TOLD_FROM_SECONDS:
             return
         self._terms = self._terms or terms_of(self.folder)
-        estimate = forecast(state, self._terms, now=now) if self._terms.seconds else None
+        estimate = forecast(state, self._terms, now=timestamp) if self._terms.seconds else None
         if estimate is not None and (message := told_once(estimate, state.run_id)):
-            event = LimitTooLow(time=now, message=message, raised=raised_limit(estimate))
+            event = LimitTooLow(time=timestamp, message=message, raised=raised_limit(estimate))
             self.history.take([Observation(events=[event])], unstored_ok=True)
 
     def sync_logs(self, *, retry: bool) -> CloudError | StorageError | None:
-        """Copy what is new of the log to the run folder; the error if a cloud does not give it, or
-        the disk refuses.
-        """
+        """Copy new log lines to the run folder. Return the error of cloud or disk, if any."""
         try:
             self.backfill_logs(retry_failed=True)
             self.refresh(retry=retry)
@@ -145,9 +129,9 @@ class RunMonitor:
         return self.history.unstored
 
     def backfill_logs(self, *, retry_failed: bool = False) -> None:
-        """Copy the log of an ended run that is not in the run folder yet.
+        """Copy the missing log of an ended run.
 
-        Of a run of another machine the first time; with `retry_failed`, of any run whose log could
+        This happens once for a run of another machine; `retry_failed`: also for a log that could
         not be read before.
         """
         state = self.history.read()
@@ -158,22 +142,22 @@ class RunMonitor:
             self.history.take(self.provider.backfill_logs(self.folder, state), unstored_ok=True)
 
     def raise_if_log_unread(self, *, retry: bool = True) -> None:
-        """CloudError when the log cannot be read; with `retry`, only when asking again cannot help."""
+        """Raise CloudError if the log is unreadable; with `retry` only if a retry cannot help."""
         unread = self.state.log_unread
         if unread and not (retry and unread.transient and not self.state.has_ended):
             raise CloudError(self.state.log_error, hint=unread.hint or None, code=unread.code)
 
     def _is_poll_due(self) -> bool:
-        now = time.monotonic()
+        moment = time.monotonic()
         if self._last_poll:
             if self._poll_seconds is None:
                 self._poll_seconds = self.provider.poll_seconds(self.folder)
-            if now - self._last_poll <= self._poll_seconds * self._backoff:
+            if moment - self._last_poll <= self._poll_seconds * self._backoff:
                 return False
-        self._last_poll = now
+        self._last_poll = moment
         return True
 
     def _clean_up(self) -> None:
-        """Have the provider remove what could not be removed when a run on this machine ended."""
+        """Ask the provider to remove leftovers of a run on this machine."""
         if self.folder.run_id in RunStore(self.folder.path.parents[1]).runs_to_clean_up():
             self.observe()

@@ -1,6 +1,4 @@
-"""`cloudtrain.launch`: a function trained by several ranks from a notebook's cell. Imports torch
-when it is called.
-"""
+"""`cloudtrain.launch`: run a notebook's function in several ranks. Imports torch when called."""
 
 from __future__ import annotations
 
@@ -15,16 +13,15 @@ from cloudtrain.errors import JobFailed, UsageError
 def launch(
     function: Callable[..., Any], *args: Any, processes: int = 2, **kwargs: Any
 ) -> list[Any]:
-    """Call `function(*args, **kwargs)` in each of `processes` ranks of this machine; what each
-    returned, by rank.
+    """Call `function(*args, **kwargs)` in `processes` ranks of this machine; return values by rank.
 
     Inside, `torch.distributed.init_process_group()` finds its peers, and `import cloudtrain_job`
-    works as in any job. Without a GPU the ranks are forks: the function may be a cell's own and see
-    all that is in memory, and each computes with one thread. With GPUs they are fresh processes,
-    one per GPU; a cell's own function needs cloudpickle then.
+    works as in any job. Without a GPU the ranks are forks: the function may be defined in a cell
+    and see all variables, and each rank computes with one thread. With GPUs they are fresh
+    processes, one per GPU; a function of a cell then needs cloudpickle.
 
-    JobFailed names the rank that failed first, with its traceback; UsageError says what cannot
-    work.
+    Raise JobFailed with the first failing rank and its traceback, UsageError for an impossible
+    call.
 
     >>> losses = cloudtrain.launch(train, 0.001, processes=2)
     """
@@ -47,7 +44,7 @@ def launch(
 
 
 def _enter(*arguments: Any) -> None:
-    """Where a rank begins: a new process can import this by its name."""
+    """Entry of a rank: a new process can import it by name."""
     _module("local_spawn").run_rank(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Check a plan's program and packages on the disk, before a machine is paid for."""
+"""Checks of a plan's program and packages on disk, before a machine is paid for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cloudtrain.spec.dependencies import CONDA_WAY
 from cloudtrain.submission.factory_checks import Factory, factories_of
 
 MAX_NAMED = 5
-"""Of the imports that nothing brings, in a plan."""
+"""Maximum number of missing imports in a plan."""
 
 _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -43,13 +43,11 @@ _INDEX_VARIABLES = (
     "UV_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND",
 )  # fmt: skip
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
-"""Modules that come with every job."""
+"""Modules of every job."""
 
 
 def package_issues(plan: Plan) -> list[Issue]:
-    """Warnings about requirements, imports and notebooks; none where the source folder is gone, as
-    in a rerun.
-    """
+    """Return warnings about requirements, imports and notebooks; none if the source is gone."""
     root = Path(plan.context.source.root)
     if not root.is_dir():
         return []
@@ -66,7 +64,7 @@ def package_issues(plan: Plan) -> list[Issue]:
 
 
 def requested_of(plan: Plan) -> Requested:
-    """What the plan's job asks for; nothing where its file is not as it was when it was planned."""
+    """Return the packages that the job requests; none if the file is gone."""
     dependencies = plan.spec.dependencies
     source = plan.context.source
     file = dependencies.file or source.requirements
@@ -80,7 +78,7 @@ def requested_of(plan: Plan) -> Requested:
 
 
 def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
-    """Report a program that no Python can run; a warning if only this Python is known to refuse it."""
+    """Yield an error for a program that cannot run; a warning if it depends on the Python."""
     for file in _programs(plan, root):
         fault = program_fault(file)
         if fault is None:
@@ -104,11 +102,11 @@ def _conda(plan: Plan, root: Path) -> Iterator[Issue]:
 
 
 def _passwords(requested: Requested) -> Iterator[Issue]:
-    for each in requested.to_install:
-        if each.has_password:
+    for requirement in requested.to_install:
+        if requirement.has_password:
             hint = "write ${NAME} in its place, and name NAME under secrets"
             yield warning(
-                "holds a password, which is sent with the source", hint, origin=each.place
+                "holds a password, which is sent with the source", hint, origin=requirement.place
             )
     if any(re.search(r"://[^/@\s$]+@", option) for option in requested.options):
         hint = "name PIP_EXTRA_INDEX_URL under secrets instead, or write ${NAME} for the password"
@@ -119,30 +117,28 @@ def _passwords(requested: Requested) -> Iterator[Issue]:
 
 
 def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
-    """Requirements that would take another torch than the image's, which stays."""
+    """Yield warnings about requirements of another torch than the image's, which stays."""
     if plan.spec.dependencies.replace_torch:
         return
     version = _version_of(plan)
-    for each in requested.to_install:
-        if not _TORCH.match(each.name):
+    for requirement in requested.to_install:
+        if not _TORCH.match(requirement.name):
             continue
-        installed = version(each.name)
-        if installed and not satisfies(installed, each):
-            message = f"asks for {each.shown}, and {_place(plan)} has {each.name} {installed}, which stays"
-        elif not installed and each.exact:
-            message = (
-                f"asks for {each.shown}; the {each.name} of {_place(plan)} stays, whichever it is"
-            )
+        installed = version(requirement.name)
+        if installed and not satisfies(installed, requirement):
+            package = f"{requirement.name} {installed}"
+            message = f"asks for {requirement.shown}, and {_place(plan)} has {package}, which stays"
+        elif not installed and requirement.exact:
+            package = f"the {requirement.name} of {_place(plan)}"
+            message = f"asks for {requirement.shown}; {package} stays, whichever it is"
         else:
             continue
         hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
-        yield warning(message, hint, origin=each.place)
+        yield warning(message, hint, origin=requirement.place)
 
 
 def _torchvision_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
-    """Warn of a package for CUDA that is installed beside a torch for CPUs, which it cannot be
-    loaded with.
-    """
+    """Yield warnings about packages for CUDA beside a torch for CPUs, which cannot load them."""
     names_index = any(
         "index-url" in option or "find-links" in option for option in requested.options
     )
@@ -185,10 +181,10 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
 
 
 def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
-    """Modules that the program imports at its start and that nothing is known to bring."""
+    """Return warnings about modules that are imported at the start but not installed."""
     brings = _image_brings(plan)
-    names = {each.name for each in requested.to_install}
-    if brings is None or "" in names:  # a project or an address: what it brings is not known
+    names = {requirement.name for requirement in requested.to_install}
+    if brings is None or "" in names:  # a project or an address has unknown modules
         return []
     installed = brought_along(names)
 
@@ -196,73 +192,75 @@ def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
         return module in _SHARED or brings(module) or _brought(module, installed)
 
     missing = [
-        each
-        for each in foreign_imports(root, *_programs(plan, root))
-        if not is_brought(each.module)
+        imported
+        for imported in foreign_imports(root, *_programs(plan, root))
+        if not is_brought(imported.module)
     ]
-    named = [each for each in factories_of(plan) if not module_files(each.module, root)]
+    named = [factory for factory in factories_of(plan) if not module_files(factory.module, root)]
     return [
-        *(_missing(plan, each) for each in missing[:MAX_NAMED]),
+        *(_missing(plan, imported) for imported in missing[:MAX_NAMED]),
         *(
-            _missing_factory(plan, each)
-            for each in named
-            if not is_brought(each.module.partition(".")[0])
+            _missing_factory(plan, factory)
+            for factory in named
+            if not is_brought(factory.module.partition(".")[0])
         ),
     ]
 
 
 def _brought(module: str, installed: set[str]) -> bool:
-    """Whether one of the distributions brings it: `google-cloud-storage` brings `google`, as its
-    name begins so.
-    """
+    """Return whether a distribution has the module, such as `google-cloud-storage` for `google`."""
     begin = f"{module.lower()}-"
     return not installed.isdisjoint(distributions_of(module)) or any(
         name.startswith(begin) for name in installed
     )
 
 
-def _missing(plan: Plan, each: Import) -> Issue:
+def _missing(plan: Plan, imported: Import) -> Issue:
     hint = (
-        f"add {distributions_of(each.module)[0]} to {_list(plan)}; if the image has it, this is no"
+        f"add {distributions_of(imported.module)[0]} to {_list(plan)}; if the image has it, this is no"
         " problem"
     )
     message = (
-        f"imports {each.module}, which neither the source, {_list(plan)} nor {_place(plan)} is"
+        f"imports {imported.module}, which neither the source, {_list(plan)} nor {_place(plan)} is"
         " known to bring"
     )
-    return warning(message, hint, origin=f"{each.file}:{each.line}")
+    return warning(message, hint, origin=f"{imported.file}:{imported.line}")
 
 
-def _missing_factory(plan: Plan, each: Factory) -> Issue:
-    suggestion = did_you_mean(each.module, top_modules(Path(plan.context.source.root)))
+def _missing_factory(plan: Plan, factory: Factory) -> Issue:
+    suggestion = did_you_mean(factory.module, top_modules(Path(plan.context.source.root)))
     places = f"neither the source, {_list(plan)} nor {_place(plan)}"
     return plan.located(
-        warning(f"{places} is known to bring the module {each.module}{suggestion}", path=each.path)
+        warning(
+            f"{places} is known to bring the module {factory.module}{suggestion}", path=factory.path
+        )
     )
 
 
 def _list(plan: Plan) -> str:
-    """Where the packages of the job are named."""
+    """Return the place of the job's package list."""
     file = plan.context.source.requirements or plan.spec.dependencies.file or "requirements.txt"
     return "dependencies" if plan.spec.dependencies.packages else file
 
 
 def _programs(plan: Plan, root: Path) -> list[Path]:
-    """The files that the job starts: for the shared trainer those of the functions that it calls.
+    """Return the files that the job starts; for the shared trainer those of the user's functions.
 
-    None of a module that is not in the source.
+    A module outside the source has none.
     """
     kind, target = entrypoint_of(plan.spec.entrypoint)
     if kind in ("script", "notebook"):
         return [root / target]
     if kind == "trainer":
-        return [file for each in factories_of(plan) for file in module_files(each.module, root)]
+        return [
+            file for factory in factories_of(plan) for file in module_files(factory.module, root)
+        ]
     path = root.joinpath(*target.split("."))
     return [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()][:1]
 
 
 def _image_brings(plan: Plan) -> Callable[[str], bool] | None:
-    """Whether the place where it runs brings a module; None where that is not known."""
+    """Return a test for installed modules where it runs, or None if unknown."""
     if plan.host.image is None:
         return _is_here if _runs_in_this_python(plan) and not plan.is_rehearsal else None
     contents = plan.host.image.known_contents
@@ -285,7 +283,7 @@ def _runs_in_this_python(plan: Plan) -> bool:
 
 
 def _version_of(plan: Plan) -> Callable[[str], str]:
-    """The version of a package where it runs; empty where that is not known."""
+    """Return a function for versions of packages where it runs; "" if unknown."""
     image = plan.target.image
     if image is not None:
         contents = image.known_contents

@@ -1,4 +1,4 @@
-"""The checks of a plan before anything is started or paid for."""
+"""Checks of a plan before anything is started or paid for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cloudtrain.submission.trainer_arguments import trainer_issues
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
 
 MAX_SECRETS = 5
-"""Of the files that are left out, in a note."""
+"""Maximum number of left-out files in a note."""
 
 
 def offline_issues(plan: Plan) -> list[Issue]:
-    """The problems of a plan by rules, tables and the disk, errors first: what `plan` shows. No
-    network, no process.
+    """Return the issues by rules, tables and disk, errors first: what `plan` shows.
 
-    Those of the provider whose request it is, of the one that runs it, and of the shared trainer.
+    They come from the provider of the request, the provider that runs it, and the shared trainer.
+    No network, no process.
     """
     issues = [
         *get_provider(plan.target.provider).rules(plan),
@@ -42,10 +42,9 @@ def offline_issues(plan: Plan) -> list[Issue]:
 
 
 def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
-    """All issues of a plan, errors first: the offline ones, and those that take a process, an
-    engine or an SDK.
+    """Return all issues of a plan, errors first, with checks by process, engine or SDK.
 
-    `starting`: whether the job is started if nothing stands in the way; see `Provider.checks`.
+    `starting`: True if the job starts unless a check refuses it; see `Provider.checks`.
     """
     issues = offline_issues(plan)
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
@@ -54,9 +53,7 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
 
 
 def plain_secret_issues(plan: Plan) -> list[Issue]:
-    """Report secrets in plain text among variables and arguments: errors if the settings are
-    strict.
-    """
+    """Return secrets in plain text among variables and arguments: errors in strict settings."""
     stores = plan.target.declaration.secret_stores
     address = next((f"{store}:{form}" for store, form in stores.items()), "env:NAME")
     severity: Literal["error", "warning"] = "warning"
@@ -78,11 +75,10 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
 
 
 def security_issues(plan: Plan) -> list[Issue]:
-    """What a reviewer of security would say of the job that would be sent: errors where the
-    settings are strict.
+    """Return the security findings of the job: errors in strict settings.
 
-    Each with the line of its field, or of the section around it, or else of what asks for the
-    machines. None of a rehearsal, which sends nothing.
+    Each has the line of its field, of the section around it, or of the resources. A rehearsal has
+    none, because it sends nothing.
     """
     if plan.is_rehearsal:
         return []
@@ -105,9 +101,7 @@ def _errors_first(issue: Issue) -> bool:
 
 
 def raise_errors(issues: Sequence[Issue]) -> None:
-    """Raise all errors among the issues: SpecError if one is about a field of the spec, else
-    RefusedError.
-    """
+    """Raise all errors: SpecError if one is about a field of the spec, else RefusedError."""
     errors = [issue for issue in issues if issue.is_error]
     if not errors:
         return
@@ -117,9 +111,7 @@ def raise_errors(issues: Sequence[Issue]) -> None:
 
 
 def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
-    """What a user should know before a start, one sentence each: warnings of the checks, and facts
-    of the plan.
-    """
+    """Return notes before a start, one sentence each: warnings and facts of the plan."""
     notes = [
         issue.line() + (f" ({issue.hint})" if issue.hint else "")
         for issue in issues
@@ -139,7 +131,7 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
 
 
 def secrets_note(paths: Sequence[str]) -> str:
-    """A sentence on the likely secrets that are left out of the source, and how to include one."""
+    """Return a sentence about likely secrets left out of the source, and how to include one."""
     shown = ", ".join(paths[:MAX_SECRETS]) + (
         f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else ""
     )

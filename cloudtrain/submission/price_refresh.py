@@ -1,6 +1,4 @@
-"""Reads the clouds' price lists into tables in the data folder, which plans and `cloudtrain gpus`
-use from then on.
-"""
+"""Refresh of the price tables in the data folder from the clouds' price lists."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from cloudtrain.submission.machines import ALL, cloud_names, own_region, price_l
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refreshed:
-    """What has been read of one provider's price list."""
+    """Result of reading one provider's price list."""
 
     provider: str
     regions: tuple[str, ...]
     prices: int
     left_out: int
-    """Machines whose price cannot be true."""
+    """Number of machines with an impossible price."""
 
 
 def refresh_prices(
@@ -38,10 +36,10 @@ def refresh_prices(
 ) -> list[Refreshed]:
     """Read the price lists of both clouds, or of one.
 
-    `region`: one, `all`, or empty for all regions where one question gives them, else for that of
-    the settings and those that were read before. `note` is told what is being read. A table is
-    replaced whole, and only once its provider's list has been read to its end. CloudError when a
-    list cannot be read; those of other providers are stored all the same.
+    `region`: one, `all`, or empty for all regions if one request returns them, else for the
+    settings' region and those read before. `note` is called with each step. A table is replaced as
+    a whole after its list was read to the end. Raise CloudError if a list cannot be read; lists of
+    other providers are stored.
     """
     names = [
         name
@@ -54,21 +52,23 @@ def refresh_prices(
             f"{region!r} is the name of no region{of}",
             hint="such as us-east-1 or westeurope, or all",
         )
-    done: list[Refreshed] = []
+    refreshed: list[Refreshed] = []
     failure: CloudError | None = None
     for name in names:
         try:
-            done.append(_refresh(name, region, settings, note))
+            refreshed.append(_refresh(name, region, settings, note))
         except CloudError as error:
             if failure is None:
                 failure = error
             else:
                 failure.add_note(error.render())
     if failure is not None:
-        for each in done:
-            failure.add_note(f"{each.provider}: {each.prices} prices were read and stored")
+        for provider_list in refreshed:
+            failure.add_note(
+                f"{provider_list.provider}: {provider_list.prices} prices were read and stored"
+            )
         raise failure
-    return done
+    return refreshed
 
 
 def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], None]) -> Refreshed:
@@ -77,20 +77,25 @@ def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], N
     regions = _regions_to_read(name, region, settings)
     where = f"{len(regions)} regions" if len(regions) > 5 else ", ".join(regions) or "all regions"
     note(f"reading the price list of {name}: {where}")
-    found: PriceList = lists.read(regions, [row.instance_type for row in instances(name)], _today())
-    for each, prices in groupby(found.prices, key=lambda price: price.region):
-        path = table_path(data_dir, name, each)
+    prices_read: PriceList = lists.read(
+        regions, [row.instance_type for row in instances(name)], _today()
+    )
+    for region_name, prices in groupby(prices_read.prices, key=lambda price: price.region):
+        path = table_path(data_dir, name, region_name)
         with storing(path):
             make_private_folder(path.parent)
             replace_text(path, table_text(prices))
-    regions = tuple(dict.fromkeys(price.region for price in found.prices))
+    regions = tuple(dict.fromkeys(price.region for price in prices_read.prices))
     return Refreshed(
-        provider=name, regions=regions, prices=len(found.prices), left_out=found.left_out
+        provider=name,
+        regions=regions,
+        prices=len(prices_read.prices),
+        left_out=prices_read.left_out,
     )
 
 
 def _regions_to_read(name: str, region: str, settings: Settings) -> tuple[str, ...]:
-    """Those to read of a provider's list; empty for all that it has."""
+    """Return the regions to read; empty for all."""
     if region not in ("", ALL):
         return (region,)
     if price_list(name).READS_ALL_REGIONS:

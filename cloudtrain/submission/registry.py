@@ -1,4 +1,4 @@
-"""Looks an image up in its registry: its digest and its processors, before anything is paid for."""
+"""Lookup of an image in its registry: digest and architectures, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
-"""Of an image's configuration; the specification's own limit of a manifest."""
+"""Maximum size of an image's configuration: the specification's limit of a manifest."""
 _NOT_FOUND_CODES = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
-"""The failures by which ECR says that there is no such image."""
+"""Failure codes of ECR for a missing image."""
 
 
 def inspect_image(image: str) -> RegistryImage | None:
-    """The image at an address in a registry; None when there is none. CloudError or UsageError when
-    it cannot be asked.
+    """Return the image at an address in a registry, or None. May raise CloudError or UsageError.
 
-    ECR is asked by boto3; any other registry by the Docker engine of this machine.
+    boto3 asks ECR; the Docker engine of this machine asks any other registry.
     """
     address = parse_address(image)
     ecr = ECR.fullmatch(image)
@@ -46,11 +45,9 @@ def _inspect_by_engine(image: str, login: RegistryLogin | None) -> RegistryImage
 
 
 def require_image(image: str, architecture: str, note: Note | None = None) -> str:
-    """The digest of an image. RefusedError when there is no such image, or none for the clouds'
-    machines.
+    """Return the digest of an image. Raise RefusedError if it is missing or for other machines.
 
-    Empty where a registry cannot be asked from here, and `note` is called: the cloud may reach it
-    all the same.
+    Return "" and call `note` if the registry cannot be asked from here: the cloud may reach it.
     """
     try:
         image_found = inspect_image(image)
@@ -71,10 +68,10 @@ def require_image(image: str, architecture: str, note: Note | None = None) -> st
 
 
 def login_for(host: str) -> RegistryLogin | None:
-    """The login for a registry: by the cloud's credentials for ECR and ACR, else the one stored by
-    `docker login`.
+    """Return the login for a registry, or None.
 
-    None when there is none; UsageError or CloudError when the cloud gives none.
+    It comes from the cloud's credentials for ECR and ACR, else from `docker login`. May raise
+    UsageError or CloudError.
     """
     ecr = ECR.fullmatch(f"{host}/any")
     if ecr is None and not ACR.fullmatch(host):
@@ -93,7 +90,7 @@ def _docker_login(host: str) -> RegistryLogin | None:
     try:
         from cloudtrain.providers.docker.engine import stored_login
     except ImportError:
-        return None  # a public image may be looked up all the same
+        return None  # a public image needs no login
     return stored_login(host)
 
 

@@ -1,8 +1,7 @@
-"""Rehearsals that succeeded: whether one ran the very request of a plan on this machine, or in what
-it differs.
+"""Successful rehearsals of a plan's request on this machine, and their differences from it.
 
-Each rehearsal leaves a line in the data folder with the digest of its request. What always differs
-is left out of that: run ids, times, and the tags by which jobs are found again.
+Each rehearsal adds a line to the data folder with the digest of its request, without run ids, times
+and the tags that identify jobs.
 """
 
 from __future__ import annotations
@@ -26,23 +25,21 @@ from cloudtrain_launcher.events import Ended
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 FILE = "rehearsals.jsonl"
-"""In the data folder: a line for each rehearsal, written at its start."""
+"""File in the data folder with a line per rehearsal, written at its start."""
 
 MAX_LOOKED_AT = 50
-"""Of the rehearsals of a job, the newest: more than so many changes later nobody remembers one."""
+"""Maximum number of recent rehearsals of a job to look at."""
 
 _PLACEHOLDERS = ("not-set-yet", "00000000-0000-0000-0000-000000000000")
-"""What stands in a rehearsed request for settings of an account that were missing: no difference to
-speak of.
-"""
+"""Placeholders for missing account settings in a rehearsed request, which are no difference."""
 _VALUES = "job.values."
 _WORDS = "job.argv["
-"""The arguments of the program by their names, and as the words of its command line."""
+"""Prefixes of the program's arguments, by name and as words of the command line."""
 _MAX_VALUE = 40
 
 
 def record_rehearsal(plan: Plan, request: Request) -> None:
-    """Leave the digest of a rehearsal's request. StorageError when the disk refuses."""
+    """Record the digest of a rehearsal's request. Raise StorageError if the disk refuses."""
     line = {
         "name": plan.spec.name,
         "provider": plan.target.provider,
@@ -57,25 +54,27 @@ def record_rehearsal(plan: Plan, request: Request) -> None:
 
 
 def with_rehearsal(plan: Plan) -> Plan:
-    """The plan with what is known of its rehearsals: the newest that succeeded, of the same request
-    if there is one.
-    """
+    """Return the plan with its newest successful rehearsal, of the same request if possible."""
     if plan.is_rehearsal or plan.target.contract == "plain" or plan.target.placeholders:
         return plan
-    found = list(_succeeded(plan))
-    if not found:
+    rehearsals = list(_succeeded(plan))
+    if not rehearsals:
         return plan
     request = _documents(get_provider(plan.target.provider).render(plan))
-    own = _comparable(request, plan.run_id, plan.context.source.digest)
-    digest = json_digest(own)
+    comparable = _comparable(request, plan.run_id, plan.context.source.digest)
+    digest = json_digest(comparable)
     line = next(
-        (line for line in found if (line["digest"], line["source"]) == (digest, _source(plan))),
+        (
+            line
+            for line in rehearsals
+            if (line["digest"], line["source"]) == (digest, _source(plan))
+        ),
         None,
     )
     changes: tuple[str, ...] = ()
     if line is None:
-        line = found[0]
-        changes = tuple(_changes(plan, line, own))
+        line = rehearsals[0]
+        changes = tuple(_changes(plan, line, comparable))
     rehearsal = Rehearsal(run=line["run"], time=line["time"], changes=changes)
     return replace(plan, context=replace(plan.context, rehearsal=rehearsal))
 
@@ -85,7 +84,7 @@ def _source(plan: Plan) -> str:
 
 
 def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
-    """The rehearsals of this job for this provider that have succeeded, the newest first."""
+    """Yield the successful rehearsals of this job for this provider, newest first."""
     data_dir = Path(plan.context.data_dir)
     try:
         lines = read_regular_text(data_dir / FILE).splitlines()
@@ -95,8 +94,8 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
         f'"name": {json.dumps(plan.spec.name)}',
         f'"provider": {json.dumps(plan.target.provider)}',
     ]
-    own = [text for text in lines if all(part in text for part in mine)]
-    for text in reversed(own[-MAX_LOOKED_AT:]):
+    matches = [text for text in lines if all(part in text for part in mine)]
+    for text in reversed(matches[-MAX_LOOKED_AT:]):
         try:
             line = json.loads(text)
             ended = RunFolder(data_dir / "runs" / line["run"]).last_event(Ended)
@@ -106,8 +105,8 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def _changes(plan: Plan, line: Mapping[str, Any], own: Any) -> Iterator[str]:
-    """In what the plan's request differs from that of a rehearsal, a short text each."""
+def _changes(plan: Plan, line: Mapping[str, Any], comparable: Any) -> Iterator[str]:
+    """Yield the differences of the plan's request from a rehearsal, a short text each."""
     folder = RunFolder(Path(plan.context.data_dir) / "runs" / line["run"])
     if line["source"] != _source(plan):
         yield f"the source (sha256:{line['source'][:8]}… → {_source(plan)[:8]}…)"
@@ -117,13 +116,12 @@ def _changes(plan: Plan, line: Mapping[str, Any], own: Any) -> Iterator[str]:
         yield f"its {REQUEST} cannot be read"
         return
     before = dict(_leaves(_comparable(documents, line["run"], line["source"])))
-    current = dict(_leaves(own))
+    current = dict(_leaves(comparable))
     differing = sorted(
         path for path in {*before, *current} if before.get(path) != current.get(path)
     )
-    if any(
-        path.startswith(_VALUES) for path in differing
-    ):  # by name; their words would say the same again
+    # Values by name make the words of the command line redundant.
+    if any(path.startswith(_VALUES) for path in differing):
         differing = [path for path in differing if not path.startswith(_WORDS)]
     for path in differing:
         old, new = (
@@ -138,15 +136,13 @@ def _documents(request: Request) -> dict[str, Any]:
 
 
 def _comparable(documents: Mapping[str, Any], run_id: str, source: str) -> Any:
-    """Plain JSON without what always differs, and without our own tags and the source, which is
-    compared by itself.
-    """
+    """Return plain JSON without run id, time, our tags and the source."""
     named = json.loads(json.dumps(documents).replace(source, "{source}"))
     return without_tags(without_varying(named, run_id), lambda name: name.startswith(TAG_PREFIX))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every single value with its dotted path."""
+    """Yield every single value with its dotted path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else key)

@@ -1,6 +1,4 @@
-"""The plan of a rerun, made from an earlier run; and the targets that settings, a spec and --as
-select.
-"""
+"""Plan of a rerun, from the documents of an earlier run."""
 
 from __future__ import annotations
 
@@ -23,11 +21,10 @@ from cloudtrain.submission.rehearsals import with_rehearsal
 def plan_again(
     run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str
 ) -> Plan:
-    """The plan of an earlier run with the same source and a new run id, from the checkpoints at
-    `resume_from`, if any.
+    """Return the plan of an earlier run with the same source and a new run id.
 
-    UsageError for a run of another machine, or when checkpoints would be restored that are not
-    wanted; StorageError when the run folder is damaged.
+    `resume_from`: checkpoints to start from, if any. Raise UsageError for a run of another machine,
+    or if unwanted checkpoints would be restored; StorageError if the run folder is damaged.
     """
     record = RunRecord(run)
     if record.is_of_another_machine:
@@ -77,9 +74,7 @@ def replan(
     trial: TrialRules | None = None,
     trials_at_once: int = 1,
 ) -> Plan:
-    """A plan with the source of an earlier one, and the spec of `document`. SpecError lists the
-    mistakes in it.
-    """
+    """Return a plan with an earlier source and the spec of `document`. May raise SpecError."""
     folder = Path(old.context.folder)
     spec, document = spec_from_document(document, folder, look=False)
     settings = load_settings(folder)
@@ -100,7 +95,7 @@ def replan(
         trial=trial,
         trials_at_once=trials_at_once,
     )
-    # The same rehearsal again, unless it is to run somewhere else now.
+    # Keep the rehearsal, unless another provider is selected.
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
     target, host = resolve_targets(spec, settings, provider or old.provider, as_)
     return make_plan(spec, document, context, target, host)

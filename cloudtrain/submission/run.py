@@ -1,4 +1,4 @@
-"""A run that was submitted, going on or ended: status, logs, wait, stop, fetch, rerun."""
+"""Submitted run: status, logs, wait, stop, fetch, rerun."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 RETRY_SECONDS = 1.0
-"""Before a stop is tried again; doubled with each attempt."""
+"""Seconds before a stop is retried, doubled with each attempt."""
 STOP_ATTEMPTS = 5
 """Attempts to send a stop, besides the retries of an SDK."""
 
 
 class Run:
-    """One run, on this machine or in a cloud, going on or ended."""
+    """Run on this machine or in a cloud."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Run:
         return f"<Run {self.id}: {self._monitor.state.state}>"
 
     def _repr_html_(self) -> str:
-        """The run's card, as notebooks show it: as last seen, without asking a cloud."""
+        """Return the run's card for notebooks, as last seen, without asking a cloud."""
         from cloudtrain.submission.card import card
 
         try:
@@ -55,63 +55,56 @@ class Run:
 
     @property
     def damaged_lines(self) -> int:
-        """How many lines of its events file hold no event: after a full disk, a killed writer, a
-        change by hand.
-        """
+        """Number of unreadable lines in the events file, after a full disk or a killed writer."""
         return self._monitor.history.damaged_lines
 
     @property
     def unstored(self) -> str:
-        """Why what was seen last could not be written to the run's folder; empty if it was."""
+        """Error of writing the last observation; empty after success."""
         return self._monitor.unstored
 
     def status(self) -> RunState:
-        """The state now, asked from the provider. CloudError when the cloud cannot be asked."""
+        """Return the current state from the provider. May raise CloudError."""
         self._monitor.backfill_logs()
         self._monitor.poll_at_once()
         state = self._monitor.refresh(retry=False)
         if state.has_ended and state.keeps_machines:
-            with suppress(CloudError):  # as last seen, then
+            with suppress(CloudError):  # keep the last seen state
                 self._monitor.observe()
         if state.may_have_started:
             self._monitor.observe()
         return self._monitor.state
 
     def cached_status(self) -> RunState:
-        """The state as last seen: only the run folder is read. StorageError when that fails."""
+        """Return the state as last seen from the run folder. May raise StorageError."""
         return self._monitor.history.read()
 
     def forecast(self) -> Forecast | None:
-        """How long the run will take and what it will cost, with an interval, by what is known of
-        it here.
+        """Return the forecast of time and cost from stored events, with an interval.
 
-        None for one that has ended, that does not say how many steps it has, or that has made too
-        few of them.
+        Return None for an ended run, an unknown number of steps, or too few steps.
         """
         return forecast(self.cached_status(), terms_of(self.folder), now=time.time())
 
     def take(self, observations: Iterable[Observation]) -> None:
-        """Write observations of the run to its folder, and its end to the index that `list_runs`
-        reads.
-        """
+        """Write observations to the run folder, and its end to the index of `list_runs`."""
         self._monitor.record(observations)
 
     def watch(self, *, tail: int | None = None, timeout: float | None = None) -> Iterator[Update]:
-        """Updates until the run has ended: first all that is there already, then what comes.
+        """Yield updates until the run has ended: first stored lines and events, then new ones.
 
-        `tail`: of the lines that are there already only the last so many, and none of the events.
-        TimeoutError after `timeout` seconds, while the run goes on. CloudError when the cloud
-        cannot be asked, and asking again would not help.
+        `tail`: only the last stored lines, and no stored events. Raise TimeoutError after `timeout`
+        seconds, while the run continues; CloudError if the cloud cannot be asked and asking again
+        cannot help.
         """
         yield from updates(self._monitor, tail=tail, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the
-        run goes on.
+        """Wait for the end and return the state.
 
-        In a notebook the cell shows the run's card meanwhile, with its curves.
-
-        CloudError when the cloud cannot be asked, and asking again would not help.
+        A notebook cell shows the run's card meanwhile, with its curves. Raise TimeoutError after
+        `timeout` seconds, while the run continues; CloudError if the cloud cannot be asked and
+        asking again cannot help.
         """
         from cloudtrain.submission.card import live_card
 
@@ -125,9 +118,7 @@ class Run:
         return state
 
     def result(self) -> RunState:
-        """Wait for the end and return the state. JobFailed, with the root cause, unless the run
-        succeeded.
-        """
+        """Wait for the end and return the state. Raise JobFailed unless it succeeded."""
         state = self.wait()
         if state.state != "succeeded":
             raise JobFailed(
@@ -147,16 +138,15 @@ class Run:
         metrics: bool = True,
         waiting: Callable[[RunState], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Log lines of all nodes, oldest first.
+        """Yield log lines of all nodes, oldest first.
 
-        `node`, `rank`: only lines of that one. `tail`: only the last so many of those that are
-        there. `since`: only lines from that Unix timestamp on. `grep`: only lines in which that
-        regular expression matches. `metrics`: also the lines that stand for reported metrics and
-        progress. `follow`: go on until the run has ended; then `waiting` is called with the state
-        whenever there is no line to yield.
+        `node`, `rank`: only their lines. `tail`: only the last stored lines. `since`: only lines
+        from that Unix timestamp. `grep`: only lines that match the regular expression. `metrics`:
+        include the lines for reported metrics and progress. `follow`: continue until the run has
+        ended, and call `waiting` with the state whenever there is no new line.
 
-        CloudError, after the lines that are here already, when the cloud does not give the others;
-        UsageError for a `grep` that is no regular expression.
+        Raise CloudError, after the stored lines, if the cloud does not return the others;
+        UsageError for an invalid `grep`.
         """
         stream = LogStream(
             self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics
@@ -172,18 +162,16 @@ class Run:
             wait.pause()
 
     def metrics(self) -> list[MetricPoint]:
-        """Every report of metrics so far, as last seen. StorageError when the events cannot be
-        read.
-        """
+        """Return every stored report of metrics. May raise StorageError."""
         return metric_points(self.folder.each_event())
 
     def stop(self, *, note: Note | None = None) -> RunState:
         """Stop the run, wait for its end and return its state. An ended run stays as it is.
 
         Every rank gets SIGTERM, and SIGKILL after the grace period. The stop is sent even if the
-        cloud does not report the state of the job. `note` is called once, with a sentence, if the
-        job is too new to be stopped. Raise CloudError if the stop cannot be sent, or if the cloud
-        does not report the end.
+        cloud does not report the state of the job. `note` is called once if the job is too new to
+        be stopped. Raise CloudError if the stop cannot be sent, or if the cloud does not report the
+        end.
         """
         state = self.last_known()
         has_noted = False
@@ -200,16 +188,14 @@ class Run:
             raise CloudError(error.message, hint=hint, code=error.code) from error
 
     def release(self) -> RunState:
-        """Give back the machines that are kept after the run, and billed, and return the state.
-        UsageError for none.
-        """
+        """Release the machines that are kept after the run. Raise UsageError for none."""
         self.take([self._monitor.provider.release(self.folder, self.cached_status())])
         return self._monitor.state
 
     def last_known(self) -> RunState:
-        """The state now or, when the provider cannot be asked, as last seen.
+        """Return the current state, or the last seen one if the provider cannot be asked.
 
-        CloudError if the run counts as not started and the cloud does not say whether that is so.
+        Raise CloudError if the run counts as not started and the cloud does not confirm it.
         """
         try:
             return self.status()
@@ -220,9 +206,9 @@ class Run:
             return state
 
     def request_stop(self, state: RunState) -> bool:
-        """Send the stop, and do not wait for the end; a failure that may pass is tried again.
+        """Send the stop without waiting for the end. Retry transient failures.
 
-        False: the job does not exist yet. CloudError when the stop cannot be sent.
+        Return False if the job does not exist yet. Raise CloudError if the stop cannot be sent.
         """
         rerun = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
@@ -247,30 +233,26 @@ class Run:
         progress: Progress | None = None,
         note: Note | None = None,
     ) -> Path:
-        """Copy model and output (and checkpoints) to a new folder, by default one named like the
-        run; returns it.
+        """Copy model and output (and checkpoints) to a new folder, by default named like the run.
 
-        The folder is there with everything in it, or not at all. `force`: into a folder that is
-        there, where model and output are replaced. One below the present folder is left out of jobs
-        by a .gitignore in it. `progress` is called with bytes; `note` with a sentence on each file
-        that was left out, such as a link that leads out of the run's own files. UsageError when the
-        folder is not empty, unless `force`; StorageError when there is nothing to copy or the disk
-        refuses.
+        The copy is complete or missing. `force`: copy into an existing folder and replace model and
+        output. A folder below the current one gets a .gitignore, so that jobs leave it out.
+        `progress` is called with bytes; `note` with a sentence on each file that was left out, such
+        as a link that leads out of the run's files. Raise UsageError if the folder is not empty,
+        unless `force`; StorageError if there is nothing to copy or the disk refuses.
         """
         target = Path(folder or self.id)
         refuse_taken(target, self.id, force=force)
         names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
-        state = (
-            self.last_known()
-        )  # stored files can be copied also when the provider does not answer
+        # Stored files can be copied even if the provider does not answer.
+        state = self.last_known()
         fetch_results(self._monitor.provider, self.folder, state, names, target, progress, note)
         return target
 
     def artifacts(self) -> Mapping[str, str]:
-        """Where model, output and checkpoints are, by these names: folders of this machine, or URIs
-        in a cloud.
+        """Return the places of model, output and checkpoints: folders of this machine or URIs.
 
-        Of a run whose end has been seen, only those that exist.
+        An ended run has only those that exist.
         """
         state = self.cached_status()
         artifacts = self._monitor.provider.artifacts(self.folder, state)
@@ -282,21 +264,20 @@ class Run:
         )
 
     def native(self) -> Any:
-        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for
-        azure a `Job`.
+        """Return the job as an object of the cloud's SDK: a TrainingJob or an Azure `Job`.
 
-        UsageError for a run that has none.
+        Raise UsageError for a run without one.
         """
         return self._monitor.provider.native(self.folder, self.status())
 
     def rerun(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None
     ) -> Run:
-        """Submit the same source and spec again, under a new id, and return that run.
+        """Submit the same source and spec again under a new id, and return that run.
 
-        A run that did not succeed goes on from its checkpoints unless `fresh`. `overrides`: as
-        `--set`, `KEY=VALUE`. UsageError while this one goes on, StorageError when its source is not
-        stored any more.
+        A run that did not succeed resumes from its checkpoints unless `fresh`. `overrides`:
+        `KEY=VALUE` as with `--set`. Raise UsageError while this run continues, StorageError if its
+        source is gone.
         """
         from cloudtrain.submission.context import archive_of
         from cloudtrain.submission.submit import submit
@@ -307,7 +288,7 @@ class Run:
     def plan_again(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None
     ) -> Plan:
-        """The plan that `rerun` submits; the same arguments and errors."""
+        """Return the plan that `rerun` submits; same arguments and errors."""
         state = self.status()
         if not state.has_ended:
             raise UsageError(
@@ -317,6 +298,6 @@ class Run:
             state.state != "succeeded" or state.trial_outcome in ("pruned", "paused")
         )
         resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
-        from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
+        from cloudtrain.submission.rerun import plan_again  # only this verb needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)

@@ -1,7 +1,7 @@
-"""Short runs of one job with different numbers of ranks: their plans, their order, and what each
-has measured.
+"""Short runs of a job with different numbers of ranks: plans, order and measurements.
 
-plans = scaled_plans(make, base, (1, 2, 4), weak=False)
+    plans = scaled_plans(make, base, (1, 2, 4), weak=False)
+
 `make` makes the plan of the job with overrides; `base` is the plan without any.
 """
 
@@ -25,25 +25,26 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 METRIC = "samples_per_s"
-"""The throughput that each run reports, over all ranks."""
+"""Metric of the throughput over all ranks."""
 
 WARM_UP_REPORTS = 2
 REPORTS = 10
-"""First reports that do not count, and the report after which a run ends."""
+"""Number of first reports to skip, and of the report that ends a run."""
 
 THREADS = "OMP_NUM_THREADS"
-"""The variable by which torch and the libraries below it take their number of threads."""
+"""Variable with the number of threads of torch and its libraries."""
 
 MAX_SECONDS = 1800
-"""A measuring run is stopped after so long, unless the job has a shorter limit."""
+"""Maximum seconds of a measuring run, unless the job has a shorter limit."""
 
 MakePlan = Callable[[Sequence[str]], Plan]
-"""A plan of the job with these overrides, `KEY=VALUE`; each has a run id of its own."""
+"""Function from overrides, `KEY=VALUE`, to a plan with a new run id."""
 
 
 def turns(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """Turn and number of ranks, in the order in which they run: there and back again, so that a
-    machine that becomes slower or faster meanwhile favours none.
+    """Yield turn and number of ranks in the order of their runs.
+
+    The order alternates, so that a machine that becomes slower or faster favours no number.
     """
     for turn in range(count):
         for ranks in sizes if turn % 2 == 0 else reversed(sizes):
@@ -51,9 +52,7 @@ def turns(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 
 
 def check_reports(base: Plan, earlier: Run | None) -> None:
-    """UsageError for a program of one's own that does not report its throughput, as far as can be
-    seen before.
-    """
+    """Raise UsageError for a user's program that apparently does not report its throughput."""
     if base.spec.entrypoint is None or METRIC in base.spec.metrics:
         return
     if earlier is not None and any(METRIC in point.values for point in earlier.metrics()):
@@ -76,8 +75,9 @@ def check_reports(base: Plan, earlier: Run | None) -> None:
 def scaled_plans(
     make: MakePlan, base: Plan, sizes: Sequence[int], *, weak: bool
 ) -> dict[int, Plan]:
-    """A plan for each number of ranks, all checks passed. UsageError or RefusedError with all that
-    stands in the way, of all numbers of ranks together.
+    """Return a checked plan for each number of ranks.
+
+    Raise UsageError or RefusedError with the problems of all numbers of ranks together.
     """
     values = {}
     problems = dict[str, list[int]]()
@@ -91,7 +91,7 @@ def scaled_plans(
             is_usage = is_usage or isinstance(error, UsageError)
             problems.setdefault(error.render(), []).append(ranks)
     if problems:
-        text = "\n".join(f"with {_listed(ranks)}: {what}" for what, ranks in problems.items())
+        text = "\n".join(f"with {_listed(ranks)}: {problem}" for problem, ranks in problems.items())
         raise UsageError(text) if is_usage else RefusedError(text)
     return values
 
@@ -106,8 +106,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int, weak: bool) -> Plan:
-    """The plan of the run that measures the job with so many ranks. UsageError where it cannot have
-    as many.
+    """Return the plan of a run that measures the job with `ranks`. May raise UsageError.
 
     `most`: the largest number of ranks on the curve.
     """
@@ -127,13 +126,13 @@ def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int, weak: bool
 
 
 def another(plan: Plan) -> Plan:
-    """The same plan under a new run id, for the next turn."""
+    """Return the same plan under a new run id, for the next turn."""
     run_id = new_run_id(Path(plan.context.data_dir), plan.spec.name)
     return replace(plan, run_id=run_id, context=replace(plan.context, run_id=run_id))
 
 
 def _resources(base: Plan, ranks: int) -> list[str]:
-    """On one node for a job of one; else on as many nodes as the job's processes per node ask for."""
+    """Return the overrides of nodes and processes. A job of one node stays on one node."""
     nodes = base.spec.resources.nodes
     per_node = base.processes
     if nodes == 1 or ranks <= per_node:
@@ -151,9 +150,7 @@ def _resources(base: Plan, ranks: int) -> list[str]:
 
 
 def _batch(base: Plan, ranks: int) -> str:
-    """The argument by which each rank keeps its samples of a step. UsageError where they are not
-    known.
-    """
+    """Return the override that keeps each rank's samples per step. May raise UsageError."""
     values = base.spec.args.values
     arguments: Mapping[str, object] = values if isinstance(values, Mapping) else {}
     batch = arguments.get("batch-size")
@@ -172,20 +169,17 @@ def _batch(base: Plan, ranks: int) -> str:
 
 
 def threads_each(base: Plan, most: int) -> int | None:
-    """Threads with which each rank computes, whatever their number: what the most ranks leave each
-    of this machine's cores. None where ranks have GPUs or other machines, or the job says it
-    itself.
+    """Return threads per rank: this machine's cores divided by the most ranks.
 
-    By default the fewer ranks have more threads each: a curve of ranks with unequal means.
+    Return None if ranks have GPUs or other machines, or if the job sets it. By default fewer ranks
+    have more threads each, which would make the curve unfair.
     """
     cores = cores_shared(base)
     return None if cores is None or THREADS in base.spec.env else max(1, cores // most)
 
 
 def cores_shared(plan: Plan) -> int | None:
-    """How many cores the ranks of a plan share on this machine; None where they have GPUs, or other
-    machines.
-    """
+    """Return the cores that the ranks share on this machine; None with GPUs or other machines."""
     if plan.gpus or plan.host.declaration.is_remote:
         return None
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -194,7 +188,7 @@ def cores_shared(plan: Plan) -> int | None:
 def measurement_of(
     run: Run, state: RunState, ranks: int, usd_per_hour: float | None
 ) -> Measurement:
-    """Return what one run has measured: one turn, or why there is none."""
+    """Return the measurement of one run: one turn, or the reason for a missing one."""
     measurement = Measurement(ranks=ranks, usd_per_hour=usd_per_hour, runs=(run.id,))
     if rates := _reported_rates(run):
         return replace(
@@ -208,21 +202,21 @@ def measurement_of(
 
 
 def _reported_rates(run: Run) -> tuple[float, ...]:
-    """The throughputs that a program has reported, without the first ones."""
+    """Return the reported throughputs without the first ones."""
     values = [value for point in run.metrics() if (value := point.values.get(METRIC)) is not None]
     counted = values[WARM_UP_REPORTS:] if len(values) > WARM_UP_REPORTS else []
     return tuple(value for value in counted if math.isfinite(value) and value > 0)
 
 
 def _communication(state: RunState) -> float | None:
-    """The mean share over the ranks, where step times tell it."""
+    """Return the mean share of communication over the ranks, or None without step times."""
     totals = state.step_times.totals().values()
     shares = [sums.share("communication") for sums in totals if "communication" in sums.seconds]
     return sum(shares) / len(shares) if shares else None
 
 
 def joined(first: Measurement | None, second: Measurement) -> Measurement:
-    """Two turns with the same number of ranks; one that failed adds nothing but its run."""
+    """Join two turns with the same number of ranks; a failed one adds only its run."""
     if first is None or not second.turns:
         chosen = second if first is None or not first.turns else first
         return chosen if first is None else replace(chosen, runs=(*first.runs, *second.runs))

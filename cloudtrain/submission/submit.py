@@ -1,7 +1,7 @@
-"""Submitting: the effects, in order, each recorded before the next: pack, record, start.
+"""Submission: pack, record and start, each recorded before the next.
 
 Safe to interrupt anywhere: the run id is chosen first and `submitting` is on disk before the start,
-so that what became of the job can always be asked by its name.
+so that the state of the job can always be asked by its name.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ def submit(
     pushing: Progress | None = None,
     note: Note | None = None,
 ) -> RunFolder:
-    """Start a plan, and return the folder of its run.
+    """Start a plan and return its run folder.
 
-    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken: nothing
-    was started then. CloudError and StorageError say in `outcome` whether the job was started.
+    Raise RefusedError or SpecError if a check refuses it, RunExists if its run id is taken: nothing
+    was started then. CloudError and StorageError have in `outcome` whether the job was started.
 
-    `archive`: the source as another run packed it; by default it is packed now, and must be what
-    was planned.
-    `issues`: those of a preflight of this very plan, when one was just made. `progress` is called
-    with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image pushed.
-    `note` is called with what a user should know of the start, such as an image that cannot be
-    looked up from here.
+    `archive`: the source as packed by another run; by default it is packed now and must match the
+    plan. `issues`: the issues of a preflight of this plan, if one was just made. `progress` is
+    called with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image
+    pushed, `note` with remarks on the start, such as an image that cannot be looked up from here.
     """
     if plan.target.placeholders and not plan.is_rehearsal:
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
@@ -56,7 +54,7 @@ def submit(
     raise_errors(preflight(plan) if issues is None else issues)
     image = resolve_image(plan, pushing, note)
     store = RunStore(Path(plan.context.data_dir))
-    # A rehearsed request names the image of the cloud; the one that it is rehearsed in is another.
+    # A rehearsed request names the cloud's image, not the one that it is rehearsed in.
     request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
     archive = archive or pack_source(plan, progress)
     if plan.is_rehearsal:
@@ -73,9 +71,7 @@ def submit(
                 plan, request, folder, archive, sending, History(folder).record
             )
         except CloudtrainError as error:
-            if (
-                error.outcome is Outcome.UNKNOWN
-            ):  # left open: the next status asks the provider what became of it
+            if error.outcome is Outcome.UNKNOWN:  # the next status asks the provider
                 raise
             error.outcome = Outcome.NOT_STARTED
             with suppress(StorageError):
@@ -100,7 +96,7 @@ def submit(
 
 
 def documents_of(plan: Plan, request: Request) -> dict[str, str]:
-    """The documents of the run folder, by their file names."""
+    """Return the documents of the run folder by file name."""
     return {
         "spec.yaml": plan.spec_text,
         "plan.json": as_text(plan.to_json()),
@@ -110,7 +106,7 @@ def documents_of(plan: Plan, request: Request) -> dict[str, str]:
 
 
 def submitting(plan: Plan) -> Submitting:
-    """The first event of its run."""
+    """Return the first event of the run."""
     return Submitting(
         time=time.time(),
         name=plan.spec.name,

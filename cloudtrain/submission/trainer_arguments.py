@@ -1,6 +1,4 @@
-"""The shared trainer's arguments, checked before the job is paid for: each mistake at its own line.
-Without torch.
-"""
+"""Checks of the shared trainer's arguments without torch, each mistake at its line."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ from cloudtrain.spec.fields import Arguments, read_arguments
 
 
 def trainer_issues(plan: Plan) -> list[Issue]:
-    """Errors about arguments that the trainer would refuse with this many ranks; empty for the
-    user's own program.
+    """Return errors about arguments that the trainer would refuse with these ranks.
+
+    A user's own program has none.
     """
     if plan.spec.entrypoint is not None:
         return []
@@ -38,11 +37,11 @@ def trainer_issues(plan: Plan) -> list[Issue]:
 
 
 Word = tuple[str, Keys]
-"""One word of the command line, and the field of the spec that it comes from."""
+"""Word of the command line and its field in the spec."""
 
 
 def words_of(args: Arguments) -> list[Word]:
-    """The words of the command line, each with its field."""
+    """Return the words of the command line, each with its field."""
     if not isinstance(args.values, Mapping):
         return [(word, ("args", at)) for at, word in enumerate(args.argv)]
     return [
@@ -53,16 +52,15 @@ def words_of(args: Arguments) -> list[Word]:
 
 
 def _issues(words: list[Word], trainer: Any) -> list[Issue]:
-    """All that is wrong with single options; if nothing is, what is wrong with all of them
-    together.
-    """
+    """Return the errors of single options, or else of their combination."""
     option_names = trainer.option_names()
     issues = []
     for word, path in list(words):
         name = word.partition("=")[0]
         if name.startswith("--") and name not in option_names:
             suggestion = did_you_mean(
-                name.removeprefix("--"), [each.removeprefix("--") for each in option_names]
+                name.removeprefix("--"),
+                [option_name.removeprefix("--") for option_name in option_names],
             )
             issues.append(Issue(path, f"the shared trainer has no option {name}{suggestion}"))
             words = _without(words, name)
@@ -83,9 +81,7 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
 
 
 def _mpi_issues(words: Sequence[Word]) -> list[Issue]:
-    """Report MPI: a job's ranks are started by torchrun, and MPI counts only those that mpirun
-    starts.
-    """
+    """Return an error for MPI, which needs ranks started by mpirun, not torchrun."""
     option = "--backend"
     message = "mpi needs ranks that mpirun starts; a job's ranks are started by torchrun"
     for at, (word, path) in enumerate(words):
@@ -96,9 +92,7 @@ def _mpi_issues(words: Sequence[Word]) -> list[Issue]:
 
 
 def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
-    """What the trainer says, at the option that it names, and that option; empty if it is about
-    several.
-    """
+    """Return the trainer's message at its option, and that option; "" if it is about several."""
     paths = {
         word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")
     }
@@ -107,14 +101,14 @@ def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
     named = option or next((name for name in re.findall(r"--[\w-]+", reason) if name in paths), "")
     choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
     suggestion = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
-    message, more, rest = reason.partition(" (train.py --help")
+    message, more, after = reason.partition(" (train.py --help")
     return Issue(
-        paths.get(named, ("args",)), f"the shared trainer says: {message}{suggestion}{more}{rest}"
+        paths.get(named, ("args",)), f"the shared trainer says: {message}{suggestion}{more}{after}"
     ), option
 
 
 def _without(words: Sequence[Word], option: str) -> list[Word]:
-    """The command line without an option and its values."""
+    """Return the command line without an option and its values."""
     remaining = []
     dropping = False
     for word, path in words:
@@ -127,15 +121,14 @@ def _without(words: Sequence[Word], option: str) -> list[Word]:
 
 _TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")
 _loaded: dict[str, ModuleType] = {}
-"""The trainer's modules between two checks, so that they are imported once."""
+"""Modules of the trainer between two checks, so that they are imported once."""
 
 
 @contextmanager
 def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the trainer's own modules, which need no torch for this, can be imported, and see
-    these variables.
+    """Make the trainer's modules importable, without torch, with these environment variables.
 
-    Afterwards both are as before: the calling program may have modules of the same names.
+    Restore both afterwards: the calling program may have modules of the same names.
     """
     folder = str(bundled("entrypoints"))
     path = list(sys.path)

@@ -1,6 +1,4 @@
-"""What is new about a run, look after look until it has ended; and how long somebody waits for
-that.
-"""
+"""Updates of a run until it has ended, and the wait for it."""
 
 from __future__ import annotations
 
@@ -19,33 +17,27 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.05
 MAX_POLL_SECONDS = 0.2
-"""Between two looks at the run folder while waiting, at first and after 10 s; how often a cloud is
-asked is up to its provider.
-"""
+"""Seconds between two looks at the run folder, at first and after 10 s."""
 EVENT_BATCH_BYTES = 1 << 20
-"""An update holds about this much of the events file at most."""
+"""Maximum bytes of the events file in an update."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is new about a run since the update before."""
+    """Changes of a run since the previous update."""
 
     state: RunState
-    """The state now; the same object in every update."""
+    """Current state; the same object in every update."""
     events: list[Event]
-    """In the order in which they were written."""
+    """New events in the order of writing."""
     lines: list[LogLine]
-    """Of all nodes, by time."""
+    """New lines of all nodes by time."""
     last_error: str = ""
-    """Why the cloud could not be asked, or the log not read, this time; it is tried again. Empty
-    when all is well.
-    """
+    """Error of asking the cloud or reading the log, which is retried; empty if none."""
 
 
 class Wait:
-    """Somebody waits for a run from now on, for `timeout` seconds or, with None, as long as it
-    takes.
-    """
+    """Wait for a run from now, for `timeout` seconds or without a limit."""
 
     def __init__(self, monitor: RunMonitor, timeout: float | None = None) -> None:
         self._monitor = monitor
@@ -53,34 +45,30 @@ class Wait:
         self._began = time.monotonic()
 
     def raise_if_over(self) -> None:
-        """TimeoutError when the time is over, while the run goes on."""
+        """Raise TimeoutError when the time is over, while the run continues."""
         if self._timeout is not None and time.monotonic() > self._began + self._timeout:
             run = self._monitor.folder.run_id
             state = self._monitor.state.state
             raise TimeoutError(f"run {run} is still {state} after {self._timeout:g} s; it goes on")
 
     def pause(self) -> None:
-        """Sleep until the next look at the run's folder: longer in a long run, where it matters
-        less and costs more.
-        """
+        """Sleep until the next look at the run folder, longer in a long run."""
         time.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, (time.monotonic() - self._began) / 50)))
 
 
 def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> Iterator[Update]:
-    """The updates of `Run.watch`; the same arguments and errors."""
+    """Yield the updates of `Run.watch`; same arguments and errors."""
     reader = LogReader(monitor.folder)
     offset = 0
     wait = Wait(monitor, timeout)
     monitor.refresh()
     if tail is not None:
         offset = monitor.folder.events_end()
-        latest = list(islice(reader.read_backward(), max(1, tail)))[
-            :tail
-        ]  # what is skipped counts as read
+        # Skipped lines count as read.
+        latest = list(islice(reader.read_backward(), max(1, tail)))[:tail]
         yield Update(monitor.state, [], latest[::-1], monitor.last_error)
     while True:
-        # Lines first: the event of an error is written before the lines that show it: it is never
-        # read after them.
+        # Lines first: the event of an error is written before its lines, so never read after them.
         lines = reader.read_batch()
         state = monitor.refresh()
         last_error = monitor.last_error or state.log_error or monitor.unstored
@@ -88,12 +76,12 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
         while events and (following := monitor.folder.events_since(offset, EVENT_BATCH_BYTES))[0]:
             yield Update(state, events, [], last_error)
             events, offset = following
-        while state.has_ended and (rest := reader.read_batch()):
-            if len(lines) + len(rest) > BATCH_LINES:
+        while state.has_ended and (unread := reader.read_batch()):
+            if len(lines) + len(unread) > BATCH_LINES:
                 yield Update(state, events, lines, last_error)
                 lines = []
                 events = []
-            lines += rest
+            lines += unread
         yield Update(state, events, lines, last_error)
         if state.has_ended:
             return

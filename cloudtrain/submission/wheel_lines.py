@@ -1,7 +1,7 @@
-"""Lines of requirements that pip may take without running anybody's build script on this machine.
+"""Checks of requirements that pip may download without running a build script here.
 
-`dependencies: {vendor: true}` downloads wheels alone. A line may undo that: options stand in
-requirements files, behind a requirement too, and pip takes them shortened. So only lines that are
+`dependencies: {vendor: true}` downloads wheels only. A line may undo that: options appear in
+requirements files and after a requirement, and pip accepts abbreviations. So only lines that are
 known to be harmless are accepted.
 """
 
@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"\S+://\S+")
 
 
 def check_lines(requested: Requested) -> None:
-    """Raise a SourceError that names every line which may have pip build a package."""
+    """Raise SourceError with every line that may make pip build a package."""
     lines = [*_options(requested), *_requirements(requested)]
     if not lines:
         return
@@ -40,7 +40,7 @@ def check_lines(requested: Requested) -> None:
 
 
 def is_harmless(text: str) -> bool:
-    """Return whether a requirement names a wheel, or a project of which pip may take wheels alone."""
+    """Return whether a requirement names a wheel, or a project with wheels only."""
     options = re.search(r"\s-", text)
     bare = text[: options.start()] if options else text
     if options and not _HASHES.fullmatch(text[options.start() :]):
@@ -48,7 +48,7 @@ def is_harmless(text: str) -> bool:
     address = _ADDRESS.search(bare)
     if address is None:
         named = _NAMED.fullmatch(bare)
-        # pip takes a file of the working folder for what has the name of an archive
+        # pip reads the name of an archive as a file of the working folder
         return named is not None and not _ARCHIVE.search(named["name"])
     parts = urlsplit(address.group())
     return parts.scheme in ("http", "https", "file") and parts.path.endswith(".whl")

@@ -1,8 +1,7 @@
-"""`dependencies: {vendor: true}`: the wheels of a job, downloaded once by this machine and sent
-with the source.
+"""Wheels of a job with `dependencies: {vendor: true}`, downloaded here and sent with the source.
 
-For nodes that reach no package index. They are kept in the data folder under a name that stands for
-what was asked and for the Python that will install them; a plan sends those that are there.
+They are for nodes without access to a package index. The data folder keeps them under a digest of
+the request and the Python; a plan sends those that exist.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
 _OF_TORCH = re.compile(r"(torch|triton|pytorch-triton|cuda-.*|nvidia-(?!ml-py).*)$")
-"""What every image brings itself, and what no job installs unless it says `replace_torch`."""
+"""Packages of every image, not installed unless the job sets `replace_torch`."""
 
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux2010", "linux")
 SHOWN_LINES = 6
@@ -46,32 +45,30 @@ SHOWN_LINES = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelSet:
-    """The wheels of one job for one Python."""
+    """Wheels of one job for one Python."""
 
     folder: Path
-    """Where they are kept; it is there once they all are."""
+    """Folder of the wheels; it exists once they are complete."""
     requested: Requested
     python: str
-    """The interpreter of this machine that will install them; empty: an image's."""
+    """Interpreter of this machine that will install them; empty: an image's."""
     version: str
-    """The image's version of Python, `3.12`; empty where it is this machine's."""
+    """Python version of the image, `3.12`; empty for this machine's."""
     torch: str
-    """The version of torch that is there already; empty where that is not known."""
+    """Installed version of torch; empty if unknown."""
     replace_torch: bool
 
     @property
     def files(self) -> dict[str, Path]:
-        """The wheels, by their names below `.cloudtrain/` in the archive; none until they are
-        downloaded.
-        """
+        """Wheels by name below `.cloudtrain/` in the archive; empty until downloaded."""
         return {f"wheels/{path.name}": path for path in sorted(self.folder.glob("*.whl"))}
 
 
 def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet | None:
-    """The wheels that a job asks to be sent; None where it asks for none. `host`: where it runs.
+    """Return the wheels that a job sends, or None. `host`: the target that runs it.
 
-    SourceError when its requirements cannot be read or are built from the source, UsageError when
-    it is not known for which Python they are needed.
+    Raise SourceError if its requirements cannot be read or are built from the source, UsageError if
+    the Python that needs them is unknown.
     """
     dependencies = spec.dependencies
     if not dependencies.vendor or dependencies.off:
@@ -84,15 +81,15 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
         )
     check_lines(requested)
     python, version, torch = _interpreter(spec, host)
-    asked: list[object] = [
+    identity: list[object] = [
         [*requested.options],
-        [each.text for each in requested.requirements],
+        [requirement.text for requirement in requested.requirements],
         python,
         version,
         torch,
     ]
-    asked.append(index_settings(os.environ, source.resolve()))
-    folder = data_dir / "wheels" / json_digest([*asked, dependencies.replace_torch])[:24]
+    identity.append(index_settings(os.environ, source.resolve()))
+    folder = data_dir / "wheels" / json_digest([*identity, dependencies.replace_torch])[:24]
     return WheelSet(
         folder=folder,
         requested=requested,
@@ -104,7 +101,7 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
 
 
 def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
-    """This machine's Python or the image's version of it, and the torch that is there."""
+    """Return this machine's Python, or the image's version, and the installed torch."""
     if host.image is None:
         python = str(getattr(host.config, "python", sys.executable))
         return python, "", _torch_here() if python == sys.executable else ""
@@ -126,15 +123,13 @@ def _torch_here() -> str:
 
 
 def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> None:
-    """Download the wheels that are not there yet. UsageError, with what pip has said, when that is
-    not possible.
-    """
+    """Download the missing wheels. Raise UsageError, with pip's output, if that fails."""
     if wheels.folder.is_dir():
         return
     if note is not None:
         count = len(wheels.requested.to_install)
-        what = f"{count} requirement{'s' if count > 1 else ''}"
-        note(f"downloading the wheels of {what}, which are sent with the source")
+        count_text = f"{count} requirement{'s' if count > 1 else ''}"
+        note(f"downloading the wheels of {count_text}, which are sent with the source")
     make_private_folder(wheels.folder.parent)
     with tempfile.TemporaryDirectory(dir=wheels.folder.parent, prefix=".") as scratch:
         folder = Path(scratch)
@@ -158,39 +153,36 @@ def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> Non
 
 
 def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
-    """Exact requirements of all that is needed, torch and its libraries left out: the image has
-    them.
-    """
-    kept = [
-        each
-        for each in wheels.requested.requirements
-        if wheels.replace_torch or not _OF_TORCH.match(each.name)
+    """Return exact requirements without torch and its libraries, which the image has."""
+    requirements = [
+        requirement
+        for requirement in wheels.requested.requirements
+        if wheels.replace_torch or not _OF_TORCH.match(requirement.name)
     ]
-    wanted = [each.text for each in kept if not each.constraint]
-    limits = [each.text for each in kept if each.constraint]
+    texts = [requirement.text for requirement in requirements if not requirement.constraint]
+    limits = [requirement.text for requirement in requirements if requirement.constraint]
     limits += [f"torch=={wheels.torch}"] if wheels.torch and not wheels.replace_torch else []
-    asked, constraints, report = (
+    list_file, constraints, report = (
         folder / name for name in ("asked.txt", "constraints.txt", "report.json")
     )
-    asked.write_text("\n".join([*wheels.requested.options, *wanted]) + "\n", encoding="utf-8")
+    list_file.write_text("\n".join([*wheels.requested.options, *texts]) + "\n", encoding="utf-8")
     constraints.write_text("\n".join(limits) + "\n", encoding="utf-8")
-    if not wanted:
+    if not texts:
         return []
     into = ["--target", str(folder / "none"), "--report", str(report)]
     how = ["--no-deps"] if wheels.requested.is_hashed else ["-c", str(constraints)]
-    _pip(wheels, "install", "--dry-run", "--ignore-installed", *into, *how, "-r", str(asked))
-    found = [_exact(item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    if strange := [
-        text for _, text in found if not is_harmless(text)
-    ]:  # names are those that packages give themselves
+    _pip(wheels, "install", "--dry-run", "--ignore-installed", *into, *how, "-r", str(list_file))
+    exact = [_exact(item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    strange = [text for _, text in exact if not is_harmless(text)]  # packages name themselves
+    if strange:
         raise UsageError(
             f"the index offers {hide_passwords(strange[0])!r}, of which no wheel can be downloaded"
         )
-    return [text for name, text in found if wheels.replace_torch or not _OF_TORCH.match(name)]
+    return [text for name, text in exact if wheels.replace_torch or not _OF_TORCH.match(name)]
 
 
 def _exact(item: Mapping[str, Any]) -> tuple[str, str]:
-    """The normalised name and the exact requirement of an item of pip's report."""
+    """Return the normalised name and the exact requirement of an item of pip's report."""
     metadata = item["metadata"]
     name = re.sub(r"[-_.]+", "-", metadata["name"]).lower()
     text = f"{metadata['name']} @ {item['download_info']['url']}" if item.get("is_direct") else ""
@@ -231,9 +223,7 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
 
 
 def _platform_flags(version: str) -> Sequence[str]:
-    """pip's flags for a CPython of that version on Linux x86_64, which all machines of both clouds
-    run but ARM's.
-    """
+    """Return pip's flags for this CPython on Linux x86_64, as on all cloud machines except ARM."""
     digits = version.replace(".", "")
     platforms = [flag for name in _PLATFORMS for flag in ("--platform", f"{name}_x86_64")]
     abis = [flag for name in (f"cp{digits}", "abi3", "none") for flag in ("--abi", name)]

@@ -89,7 +89,7 @@ def test_a_job_that_restarts_in_place_and_ends_with_the_same_parameters_has_reco
         "parameters_sha256",
         False,
     )
-    assert finding.seen == "rank 1 (node 0) was killed by SIGKILL"
+    assert finding.report == "rank 1 (node 0) was killed by SIGKILL"
     assert finding.steps_lost == 10
 
 
@@ -105,7 +105,7 @@ def test_other_parameters_after_a_rerun_are_told_apart() -> None:
         True,
         ("parameters_sha256",),
     )
-    assert finding.seen == "the launcher of node 0 was killed by SIGKILL"
+    assert finding.report == "the launcher of node 0 was killed by SIGKILL"
 
 
 def test_a_job_that_leaves_nothing_to_compare_has_recovered_without_a_proof() -> None:
@@ -117,7 +117,7 @@ def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
     failed = drill_run([*reports(10), ended("failed", reason="rank 1 failed", error=CAUSE)])
     finding = judge(REFERENCE, [failed])
     assert (finding.verdict, finding.steps_lost) == (Verdict.NAMED, None)
-    assert "No space left" in finding.seen
+    assert "No space left" in finding.report
 
 
 @pytest.mark.parametrize(

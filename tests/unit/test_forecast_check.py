@@ -13,7 +13,7 @@ from cloudtrain.cli.forecast_view import forecast_lines
 from cloudtrain.runs.forecast import Forecast, Span
 from cloudtrain.submission import first_steps
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.first_steps import FirstSteps, There
+from cloudtrain.submission.first_steps import FirstSteps, RequiredSpeedup
 
 FOUND = Forecast(
     total=Span(90.0, 100.0, 120.0), remaining=Span(60.0, 70.0, 90.0), usd=None,
@@ -21,13 +21,13 @@ FOUND = Forecast(
 )  # fmt: skip
 
 
-def on_machine(**changes: Any) -> There:
+def on_machine(**changes: Any) -> RequiredSpeedup:
     usual: dict[str, Any] = {
         "machines": "2 x ml.g5.12xlarge",
         "usd_per_hour": 14.18,
         "max_seconds": 50,
     }
-    return There(
+    return RequiredSpeedup(
         **{**usual, "limit": "limits.max_cost", "times_as_fast": Span(1.8, 2.0, 2.4), **changes}
     )
 
@@ -44,7 +44,7 @@ def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
 
 
 def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
-    _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, there=on_machine()))
+    _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, required_speedup=on_machine()))
     assert (
         machine
         == "  2 x ml.g5.12xlarge: another machine, and how fast it is cannot be told here; 14.18"
@@ -67,13 +67,13 @@ def test_a_limit_that_is_far_away_and_what_is_not_known_are_said(
     changes: dict[str, Any], words: str
 ) -> None:
     assert words in "\n".join(
-        forecast_lines(FirstSteps(forecast=FOUND, there=on_machine(**changes)))
+        forecast_lines(FirstSteps(forecast=FOUND, required_speedup=on_machine(**changes)))
     )
 
 
 def test_without_a_forecast_the_reason_is_said_and_what_the_limit_allows() -> None:
     first_steps = FirstSteps(
-        reason="the job has reported no steps", there=on_machine(times_as_fast=None)
+        reason="the job has reported no steps", required_speedup=on_machine(times_as_fast=None)
     )
     lines = forecast_lines(first_steps)
     assert lines[0] == "forecast: none: the job has reported no steps"

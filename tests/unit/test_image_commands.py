@@ -212,9 +212,9 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
     rebuilds: list[bool] = []
 
     def ready(
-        recipe: object, address: str, progress: object, *, again: bool, options: object
+        recipe: object, address: str, progress: object, *, rebuild: bool, options: object
     ) -> str:
-        rebuilds.append(again)
+        rebuilds.append(rebuild)
         return "127.0.0.1:1/own@sha256:0"
 
     monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
@@ -256,7 +256,7 @@ def test_the_pushes_that_are_shown_can_be_typed(
     passed: list[tuple[str, ...]] = []
 
     def ready(
-        recipe: Recipe, address: str, progress: object, *, again: bool, options: tuple[str, ...]
+        recipe: Recipe, address: str, progress: object, *, rebuild: bool, options: tuple[str, ...]
     ) -> str:
         passed.append((recipe.kind, *options))
         return "127.0.0.1:1/own@sha256:0"

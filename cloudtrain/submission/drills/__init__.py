@@ -1,3 +1,1 @@
-"""Failure drills: what will happen to a job when something fails, tried on this machine before it
-is paid for.
-"""
+"""Failure drills: faults in a job, tried on this machine before it is paid for."""

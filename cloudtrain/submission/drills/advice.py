@@ -1,4 +1,4 @@
-"""What to change in a job, by what its drills have shown. Pure."""
+"""Advice on a job from the findings of its drills. Pure."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ BEGINS_ANEW = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFacts:
-    """What the advice depends on, as job.yaml has it."""
+    """Facts of the job that the advice depends on."""
 
     restarts: int
     retries: int
     hang_seconds: int
     drilled_hang_seconds: int
-    """What limits.hang was in the drill."""
+    """limits.hang during the drill."""
     is_trainer: bool
-    """Whether it is the shared trainer that runs."""
+    """True for the shared trainer."""
     saves: bool
-    """Whether the undisturbed run has saved a checkpoint."""
+    """True if the undisturbed run saved a checkpoint."""
     grace: str
-    """How long a stop may take, and whose rule that is."""
+    """Grace period of a stop and its origin."""
     never_loads: bool = False
-    """Whether it began anew though its newest checkpoint was whole."""
+    """True if it began anew although its newest checkpoint was intact."""
     is_reproducible: bool | None = None
-    """Whether two undisturbed runs have ended with the same parameters; None: not tried."""
+    """True if two undisturbed runs ended with the same parameters; None if not tried."""
 
 
 def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts) -> list[str]:
-    """What to change, the most useful first; nothing for a job that is ready. `faulty`: the run
-    that got the fault.
+    """Return changes, the most useful first; empty for a job that is ready.
+
+    `faulty`: the run that got the fault.
     """
     if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_INJECTED):
         return []
@@ -60,28 +61,28 @@ def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFact
 
 
 def advice_on_all(findings: Sequence[Finding], job: JobFacts) -> list[str]:
-    """What to change, whatever the drill."""
-    found = [] if job.saves else [SAVES_NOTHING]
+    """Return changes that do not depend on the drill."""
+    changes = [] if job.saves else [SAVES_NOTHING]
     if job.saves and any(
         finding.verdict is Verdict.NOT_COMPARED and finding.steps_lost is None
         for finding in findings
     ):
-        found.append(LEAVES_NOTHING)
-    return found
+        changes.append(LEAVES_NOTHING)
+    return changes
 
 
 def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
     if finding.verdict is not Verdict.OTHER:
         return
-    what = ", ".join(finding.differing[:3]) + (", …" if len(finding.differing) > 3 else "")
+    names = ", ".join(finding.differing[:3]) + (", …" if len(finding.differing) > 3 else "")
     if job.is_reproducible is False:
         yield (
-            f"two undisturbed runs differ, too ({what}): seed the program, so that a difference"
+            f"two undisturbed runs differ, too ({names}): seed the program, so that a difference"
             " means something"
         )
     elif job.is_reproducible:
         yield (
-            f"two undisturbed runs are equal, this one differs ({what}): it does not restore all"
+            f"two undisturbed runs are equal, this one differs ({names}): it does not restore all"
             " that the next step depends on. Besides model and optimizer that is the scheduler,"
             " the random generators, and the place in the data (a seed for each epoch,"
             " sampler.set_epoch)"
@@ -140,25 +141,24 @@ def _of_stop(finding: Finding, faulty: DrillRun, job: JobFacts) -> Iterator[str]
 def remarks(
     job: JobFacts, every_seconds: int, shortened: bool, steps_apart: float = 0.0
 ) -> list[str]:
-    """What was different in the drills from the job as it will run.
+    """Return remarks on differences between the drills and the real job.
 
-    `steps_apart`: how many steps lie between two checkpoints of the undisturbed run, about; 0: that
-    is not known.
+    `steps_apart`: approximate steps between two checkpoints of the undisturbed run; 0 if unknown.
     """
-    found = []
+    sentences = []
     if steps_apart and not shortened:
-        found.append(
+        sentences.append(
             "faults came soon after a checkpoint, when least is lost; just before the next one it"
             f" is about {steps_apart:.0f} steps"
         )
     if job.drilled_hang_seconds != job.hang_seconds:
-        found.append(
+        sentences.append(
             f"limits.hang was {job.drilled_hang_seconds} s in the drill of a stalled loader; the"
             f" job has {format_duration(job.hang_seconds)}, and waits so long"
         )
     if shortened:
-        found.append(
+        sentences.append(
             "the job was made to save more often than checkpoints.every says: there as much as "
             f"{format_duration(every_seconds)} of training may be lost"
         )
-    return found
+    return sentences

@@ -1,6 +1,4 @@
-"""What two runs of a job are compared by: the digest of their parameters, their files of weights,
-or last metrics.
-"""
+"""Comparison of two runs: digest of parameters, files of weights, or last metrics."""
 
 from __future__ import annotations
 
@@ -13,32 +11,28 @@ from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.state import RunState
 
 WEIGHT_FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".h5", ".keras", ".joblib")
-"""Suffixes of files in the output that are taken for weights; in the model's folder every file
-counts.
-"""
+"""Suffixes of weights in the output; in the model's folder every file counts."""
 
 MAX_FILES = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What a run has learnt, as far as it can be compared."""
+    """Trained parameters of a run, as far as they can be compared."""
 
     by: str = ""
-    """What is compared: `parameters_sha256`, `the files of the model`, ...; empty: there is nothing
-    to compare.
-    """
+    """Basis such as `parameters_sha256` or `the files of the model`; empty for none."""
     values: Mapping[str, str] = field(default_factory=dict)
-    """Digests of files by their paths, or metrics by their names."""
+    """Digests of files by path, or metrics by name."""
 
-    def differences(self, other: Trained) -> list[str]:
-        """The names of what differs: files or metrics."""
-        names = self.values.keys() | other.values.keys()
-        return sorted(name for name in names if self.values.get(name) != other.values.get(name))
+    def differences(self, reference: Trained) -> list[str]:
+        """Return the names of files or metrics that differ."""
+        names = self.values.keys() | reference.values.keys()
+        return sorted(name for name in names if self.values.get(name) != reference.values.get(name))
 
 
 def trained(run: Path, state: RunState) -> Trained:
-    """What a run has left, the most certain first. `run`: its folder."""
+    """Return the most certain results of a run. `run`: its folder."""
     paths = RunPaths(run)
     if state.result and state.result.parameters_sha256:
         return Trained(
@@ -57,9 +51,7 @@ def trained(run: Path, state: RunState) -> Trained:
 
 
 def _digests(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """The SHA-256 of each file below a folder, by its path there; empty if there are none, or too
-    many.
-    """
+    """Return the SHA-256 of each file below a folder by path; {} for none or too many."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     files = [path for path in files if not suffixes or path.suffix in suffixes]
     if len(files) > MAX_FILES:

@@ -1,6 +1,4 @@
-"""The driver: runs the undisturbed job once, then each drill as real runs on this machine, and
-judges them.
-"""
+"""Driver of drills: run the undisturbed job, then each drill on this machine, and judge them."""
 
 from __future__ import annotations
 
@@ -31,34 +29,26 @@ from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
 
 MIN_SAVES = 3
-"""With fewer checkpoints before its end, a job is made to save more often in its drills."""
+"""Minimum number of checkpoints before the end; with fewer, drills save more often."""
 DRILLED_SAVES = 8
-"""About so many it saves then."""
+"""Target number of checkpoints during a drill."""
 
 INJECT_AT = 0.6
-"""A job that saves no checkpoint gets its fault when so much of it is done."""
+"""Share of a job without checkpoints that is done before the fault."""
 
 FORECAST_SECONDS = 30.0
-"""After so many seconds of training the undisturbed run is given up if it will take longer than it
-may.
-"""
+"""Seconds of training before the undisturbed run may be given up by its forecast."""
 
 EXTRA_SECONDS = 60.0
 TIMES_REFERENCE = 4.0
-"""A run is given up when it takes longer than the undisturbed one so many times, and this many
-seconds.
-"""
+"""Time limit of a run: a multiple of the undisturbed run, plus these seconds."""
 
 SMALL_DISK_BYTES = 16 << 20
 MAX_SMALL_DISK_BYTES = 1 << 30
-"""What a small disk has besides room for some checkpoints, and the most that is taken of this
-machine's memory.
-"""
+"""Free space of a small disk besides some checkpoints, and its maximum size in memory."""
 
 REMEDIED = (Fault.DISK_FULL, Fault.CHECKPOINT_TORN)
-"""For these the remedy of the job's own report helps; for others it would look for who has sent our
-signal.
-"""
+"""Faults with a useful remedy in the job's report; for others it names our signal."""
 
 _AT_ITS_END = "the job was at its end; a longer one is needed, such as --set args.epochs=20"
 
@@ -67,17 +57,17 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrillOptions:
-    """What is to be drilled, and who is told."""
+    """Scenarios of a drill, its time limit and its outputs."""
 
     scenarios: Sequence[Scenario]
     timeout_seconds: float
-    """The most that the undisturbed run may take."""
+    """Maximum seconds of the undisturbed run."""
     tell: Tell
     draw: Draw
 
 
 class Drill:
-    """All drills of one job. `plan`: the job, on this machine, in the data folder of the drills."""
+    """All drills of one job. `plan`: the job on this machine, in the drills' data folder."""
 
     def __init__(self, plan: Plan, options: DrillOptions) -> None:
         self.plan = plan
@@ -85,17 +75,17 @@ class Drill:
         self.reference: Watched | None = None
         self.reference_seconds = self.training_seconds = 0.0
         self.finished: DrillRun | None = None
-        """The undisturbed run."""
+        """Undisturbed run after its end."""
         self.results: list[DrillResult] = []
         self.overrides: tuple[str, ...] = ()
-        """By which the job saves more often in its drills."""
+        """Overrides that make the job save more often in its drills."""
         self.is_reproducible: bool | None = None
 
     def run(self) -> Scorecard:
-        """Run everything; what is running is ended when this is interrupted, and `scorecard` has
-        what is known then.
+        """Run all drills and return the scorecard.
 
-        JobFailed when the undisturbed job does not succeed, UsageError when it takes too long.
+        An interrupt ends the current run; `scorecard` then has the results so far. Raise JobFailed
+        if the undisturbed job fails, UsageError if it takes too long.
         """
         self._run_reference()
         for scenario in self.options.scenarios:
@@ -108,44 +98,50 @@ class Drill:
         return self.scorecard()
 
     def scorecard(self, *, interrupted: bool = False) -> Scorecard:
-        """What is known so far. RuntimeError before the undisturbed run has succeeded."""
+        """Return the results so far. Raise RuntimeError before the undisturbed run has ended."""
         _, finished = self._undisturbed()
         facts = self._facts()
-        done = [each.scenario for each in self.results]
+        finished_scenarios = [result.scenario for result in self.results]
         advised = [
             replace(
-                each,
+                result,
                 advice=advice(
-                    each.scenario.fault, each.finding, next(iter(each.runs), None), facts
+                    result.scenario.fault, result.finding, next(iter(result.runs), None), facts
                 ),
             )
-            for each in self.results
+            for result in self.results
         ]
         shortened = bool(self.overrides) and any(result.runs for result in self.results)
         stalled = any(
             result.scenario.fault is Fault.LOADER_STALLED and result.runs for result in self.results
         )
-        told = facts if stalled else replace(facts, drilled_hang_seconds=facts.hang_seconds)
+        drilled_facts = (
+            facts if stalled else replace(facts, drilled_hang_seconds=facts.hang_seconds)
+        )
         return Scorecard(
             job=self.plan.spec.name,
             folder=self.plan.context.data_dir,
             reference=finished,
             reference_seconds=self.reference_seconds,
             results=advised,
-            advice=advice_on_all([each.finding for each in self.results], facts),
-            remarks=remarks(told, self.plan.spec.checkpoints.every, shortened, self._steps_apart()),
+            advice=advice_on_all([result.finding for result in self.results], facts),
+            remarks=remarks(
+                drilled_facts, self.plan.spec.checkpoints.every, shortened, self._steps_apart()
+            ),
             interrupted=interrupted,
-            left=(
-                [each.name for each in self.options.scenarios if each not in done]
+            skipped=(
+                [
+                    scenario.name
+                    for scenario in self.options.scenarios
+                    if scenario not in finished_scenarios
+                ]
                 if interrupted
                 else ()
             ),
         )
 
     def _steps_apart(self) -> float:
-        """How many steps lie between two checkpoints of the job, about; 0: not known, or no run had
-        a fault then.
-        """
+        """Return the approximate steps between two checkpoints; 0 if unknown."""
         watched, finished = self._undisturbed()
         if not any(result.finding.steps_lost is not None for result in self.results):
             return 0.0
@@ -153,7 +149,7 @@ class Drill:
         return finished.history.steps_apart or counted
 
     def _undisturbed(self) -> tuple[Watched, DrillRun]:
-        """The undisturbed run. RuntimeError before it has succeeded."""
+        """Return the undisturbed run. Raise RuntimeError before it has succeeded."""
         if self.reference is None or self.finished is None:
             raise RuntimeError("the undisturbed job has not run yet")
         return self.reference, self.finished
@@ -166,9 +162,9 @@ class Drill:
             if watched.until(
                 lambda run: takes_longer(run.state, most, time.time()), most, self.options.draw
             ):
-                found = forecast(watched.state, now=time.time())
+                estimate = forecast(watched.state, now=time.time())
                 raise _too_long(
-                    f"takes {in_all(found)}, longer than" if found else "takes longer than",
+                    f"takes {in_all(estimate)}, longer than" if estimate else "takes longer than",
                     self.options,
                 )
         if watched.overdue:
@@ -229,7 +225,7 @@ class Drill:
                     result.finding, saved_at_stop=watched.saved() != injected.saved_before
                 ),
             )
-        # What is torn is only noticed by the next run.
+        # Only the next run notices a torn checkpoint.
         seconds = (
             None if scenario.fault is Fault.CHECKPOINT_TORN else _noticed(watched, injected_time)
         )
@@ -238,7 +234,7 @@ class Drill:
     def _judge(
         self, scenario: Scenario, watched: Watched, injected: Injected, text: str
     ) -> DrillResult:
-        """The result, after another run where the one with the fault has not come to its end."""
+        """Return the result, after a rerun if the faulty run did not succeed."""
         runs = [watched.finished()]
         if runs[0].state.state == "succeeded" and injected.ends_run:
             finding = Finding(verdict=Verdict.NOT_INJECTED)
@@ -246,10 +242,10 @@ class Drill:
                 scenario=scenario, finding=finding, injected=f"{text}, too late", runs=runs
             )
         if runs[0].state.state != "succeeded" and not runs[0].overdue:
-            again = Watched(watched.run.rerun())
-            with self._ended_at_last(again):
-                again.until(None, self._limit(), self.options.draw, closely=False)
-            runs.append(again.finished())
+            rerun = Watched(watched.run.rerun())
+            with self._ended_at_last(rerun):
+                rerun.until(None, self._limit(), self.options.draw, closely=False)
+            runs.append(rerun.finished())
         finding = judge(self._undisturbed()[1], runs)
         failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
         remedy = hint_for(failed) or "" if failed is not None and scenario.fault in REMEDIED else ""
@@ -258,7 +254,7 @@ class Drill:
         )
 
     def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
-        """A fresh run of the job for a drill, on a small disk if it needs one and there can be one."""
+        """Start a fresh run for a drill, on a small disk if it needs one and one is possible."""
         undisturbed, _ = self._undisturbed()
         reference = undisturbed.run
         overrides = list(self.overrides)
@@ -275,7 +271,7 @@ class Drill:
             if (size := SMALL_DISK_BYTES + 4 * saved) <= MAX_SMALL_DISK_BYTES:
                 try:
                     disk = SmallDiskRun(reference.folder, overrides, size)
-                except OSError as error:  # no namespaces here: the size of files is limited instead
+                except OSError as error:  # without namespaces limit the size of files instead
                     self.options.tell(
                         f"{scenario.name}: no disk of its own is possible here: {error}"
                     )
@@ -287,9 +283,7 @@ class Drill:
         return Watched(reference.rerun(overrides, fresh=True), by_events=by_events), None
 
     def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
-        """Whether a run is to get its fault now: after its checkpoints or, where it saves none,
-        when most is done.
-        """
+        """Return a test for the moment of the fault: after some checkpoints, or most of the job."""
         last_step = self._undisturbed()[1].history.last_step
         ranks = self.plan.spec.resources.nodes * self.plan.processes
 
@@ -305,7 +299,7 @@ class Drill:
         return is_time
 
     def _run_control(self) -> None:
-        """Run the undisturbed job once more: does it end with the same parameters at all?"""
+        """Run the undisturbed job again to see whether it reproduces its parameters."""
         reference, finished = self._undisturbed()
         self.options.tell("the undisturbed job once more, since parameters differ")
         watched = Watched(reference.run.rerun(self.overrides, fresh=True))
@@ -317,7 +311,7 @@ class Drill:
 
     @contextmanager
     def _ended_at_last(self, watched: Watched, disk: SmallDiskRun | None = None) -> Iterator[None]:
-        """Whatever happens, the run has ended afterwards."""
+        """Make sure that the run has ended afterwards."""
         try:
             yield
         finally:
@@ -327,11 +321,11 @@ class Drill:
                 disk.close()
 
     def _drilled_hang(self) -> int:
-        """limits.hang, as the drill of a stalled loader has it."""
+        """Return limits.hang for the drill of a stalled loader."""
         return min(self.plan.spec.limits.hang, DRILLED_HANG_SECONDS)
 
     def _limit(self) -> float:
-        """Seconds that any run of a drill may take."""
+        """Return the maximum seconds of any run of a drill."""
         waits = 2 * DRILLED_HANG_SECONDS + self.plan.target.grace_seconds
         return TIMES_REFERENCE * self.reference_seconds + EXTRA_SECONDS + waits
 
@@ -354,20 +348,20 @@ class Drill:
 
 
 def takes_longer(state: RunState, seconds: float, now: float) -> bool:
-    """Whether it is known after its first steps that a run takes longer than so many seconds."""
+    """Return whether the forecast of a run exceeds these seconds."""
     if not state.laps.first or state.laps.time - state.laps.first < FORECAST_SECONDS:
         return False
-    found = forecast(state, now=now)
-    return found is not None and found.total.low > seconds
+    estimate = forecast(state, now=now)
+    return estimate is not None and estimate.total.low > seconds
 
 
-def _too_long(what: str, options: DrillOptions) -> UsageError:
+def _too_long(problem: str, options: DrillOptions) -> UsageError:
     hint = (
         "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or"
         " --timeout 1h"
     )
     limit = format_duration(options.timeout_seconds)
-    return UsageError(f"the undisturbed job {what} {limit}, and was stopped", hint=hint)
+    return UsageError(f"the undisturbed job {problem} {limit}, and was stopped", hint=hint)
 
 
 def _why_not_injected(watched: Watched) -> str:
@@ -381,7 +375,7 @@ def _why_not_injected(watched: Watched) -> str:
 
 
 def _training_seconds(watched: Watched) -> float:
-    """How long the program ran: until the first rank was at its end."""
+    """Return the seconds until the first rank ended."""
     begun = min(
         (event.time for event in watched.events if isinstance(event, RankStarted)), default=0.0
     )
@@ -392,7 +386,7 @@ def _training_seconds(watched: Watched) -> float:
 
 
 def _noticed(watched: Watched, injected_time: float) -> float | None:
-    """how long after the fault an event told of trouble; None if none did."""
+    """Return the seconds from the fault to the first event about it, or None."""
     times = [
         event.time
         for event in watched.events

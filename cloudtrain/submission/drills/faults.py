@@ -1,6 +1,4 @@
-"""Does to a running job what a drill is about, by real signals and real files; each says what was
-done.
-"""
+"""Faults in a running job by real signals and files, each with its description."""
 
 from __future__ import annotations
 
@@ -21,34 +19,32 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Checkpoint
 
 FILE_LIMIT_BYTES = 64
-"""Of any file, where there can be no small disk (RLIMIT_FSIZE, setrlimit(2))."""
+"""Maximum size of any file without a small disk (RLIMIT_FSIZE, setrlimit(2))."""
 
 
 @dataclass(kw_only=True)
 class Injected:
-    """What was done to a run."""
+    """Fault that was injected into a run."""
 
     text: str
     ends_run: bool = False
-    """Whether the run is expected to end by it, as after a stop."""
+    """True if the run should end by it, as after a stop."""
     stalled: list[int] = field(default_factory=list)
-    """Processes that were stopped, and stay so."""
+    """Processes that stay stopped."""
     saved_before: Saved | None = None
-    """What it had saved until then."""
+    """Saved checkpoints before the fault."""
 
 
 class NotPossible(Exception):
-    """This cannot be done to the job here; the text says why."""
+    """The fault is not possible here; the text has the reason."""
 
 
 class TooLate(Exception):
-    """The job is at its end already."""
+    """The job is already at its end."""
 
 
 def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injected:
-    """Do it now. TooLate if a rank has ended; NotPossible if there is nothing to inject it into;
-    OSError.
-    """
+    """Inject a fault. May raise TooLate, NotPossible or OSError."""
     stalled: list[int] = []
     ranks = watched.ranks()
     watched.freeze()
@@ -72,9 +68,11 @@ def _kill_rank(watched: Watched, _: SmallDiskRun | None) -> Injected:
 
 def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Injected:
     node, launcher = max(processes.launchers(watched.events).items())
-    found = processes.with_descendants(launcher)
-    processes.kill_at_once(found)
-    return Injected(text=f"SIGKILL of all {len(found)} processes of node {node}", ends_run=True)
+    node_processes = processes.with_descendants(launcher)
+    processes.kill_at_once(node_processes)
+    return Injected(
+        text=f"SIGKILL of all {len(node_processes)} processes of node {node}", ends_run=True
+    )
 
 
 def _stop(watched: Watched, _: SmallDiskRun | None) -> Injected:
@@ -106,8 +104,8 @@ def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
     workers = processes.loader_workers(process)
     processes.send(signal.SIGSTOP, workers)
     if workers:
-        which = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
-        return Injected(text=f"SIGSTOP of {which} of the loader of rank {rank}", stalled=workers)
+        victims = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
+        return Injected(text=f"SIGSTOP of {victims} of the loader of rank {rank}", stalled=workers)
     return Injected(
         text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process]
     )
@@ -124,8 +122,9 @@ _INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {
 
 
 def tear_newest(run: Run, watched: Watched) -> str:
-    """Cut the largest file of the newest checkpoint in half; says which. NotPossible if there is
-    none.
+    """Cut the largest file of the newest checkpoint in half, and return a description.
+
+    Raise NotPossible if there is none.
     """
     names = tuple(
         Path(event.path).name

@@ -1,6 +1,4 @@
-"""What the events of a drilled job tell: how far each start of its ranks had got, and from where
-the next went on.
-"""
+"""History of a drilled job: progress of each start of its ranks, and its resume point."""
 
 from __future__ import annotations
 
@@ -23,43 +21,43 @@ from cloudtrain_launcher.events import (
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One start of the ranks: the first of a run, or a restart in place."""
+    """Start of the ranks: the first of a run, or a restart in place."""
 
     steps: list[float] = field(default_factory=list)
-    """The steps that were reported, in order."""
+    """Reported steps in order."""
     saved: list[float] = field(default_factory=list)
-    """The steps of the checkpoints that were reported, in order."""
+    """Steps of reported checkpoints in order."""
     resumed_at: float | None = None
-    """The step of the checkpoint that it went on from, if the program has said so."""
+    """Step of the checkpoint that it resumed from, if reported."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RunHistory:
-    """One run of a drilled job."""
+    """History of one run of a drilled job."""
 
     attempts: list[Attempt] = field(default_factory=list)
-    """Those that have reported something; at least one."""
+    """Attempts with reports; at least one."""
     restart_reasons: list[str] = field(default_factory=list)
-    """Why the ranks were restarted in place, each reason once, as the node says it that knows."""
+    """Distinct reasons for restarts in place, from the responsible node."""
     stopping_seconds: float | None = None
-    """From the stop to the end of the run; None if it was not stopped."""
+    """Seconds from the stop to the end of the run; None if it was not stopped."""
     ended: float = 0.0
-    """Unix timestamp; 0: it goes on."""
+    """Unix timestamp of the end; 0: it continues."""
 
     @property
     def last_step(self) -> float | None:
-        """The last step that was reported; None for a program that reports none."""
+        """Last reported step; None for a program without steps."""
         return max((step for attempt in self.attempts for step in attempt.steps), default=None)
 
     @property
     def steps_apart(self) -> float:
-        """The most steps between two checkpoints that were reported; 0 for fewer than two."""
+        """Maximum steps between two reported checkpoints; 0 for fewer than two."""
         pairs = (pair for attempt in self.attempts for pair in pairwise(attempt.saved))
         return max((after - before for before, after in pairs), default=0.0)
 
 
 def history_of(events: Iterable[Event]) -> RunHistory:
-    """The history of one run by its events, in the order in which they were written."""
+    """Return the history of one run from its events, in the order of writing."""
     history = RunHistory()
     attempt = Attempt()
     stopped = 0.0
@@ -71,7 +69,9 @@ def history_of(events: Iterable[Event]) -> RunHistory:
                     and event.why not in history.restart_reasons
                 ):
                     history.restart_reasons.append(event.why)
-                if attempt.steps or attempt.resumed_at is not None:  # each node reports the restart
+                if (
+                    attempt.steps or attempt.resumed_at is not None
+                ):  # every node reports the restart
                     history.attempts.append(attempt)
                     attempt = Attempt()
             case Resumed() if event.step is not None:
@@ -91,34 +91,30 @@ def history_of(events: Iterable[Event]) -> RunHistory:
 
 
 def stride(steps: Sequence[float]) -> float:
-    """The usual distance between two reports: the smallest one; 1 where that cannot be told."""
-    known = sorted(set(steps))
-    return min((after - before for before, after in pairwise(known)), default=1.0)
+    """Return the smallest distance between two reports, or 1 if unknown."""
+    unique = sorted(set(steps))
+    return min((after - before for before, after in pairwise(unique)), default=1.0)
 
 
 def began_anew(runs: Sequence[RunHistory], reference: RunHistory) -> bool:
-    """Whether a start of the ranks did the first step again that is reported, after more than that
-    had been done.
-    """
+    """Return whether a restart repeated the first reported step after later ones."""
     first = min(
         (step for attempt in reference.attempts for step in attempt.steps[:1]), default=None
     )
     attempts = [attempt for run in runs for attempt in run.attempts]
     reached = 0.0
     for number, attempt in enumerate(attempts):
-        again = number and attempt.steps and attempt.resumed_at is None
-        if again and first is not None and attempt.steps[0] <= first < reached:
+        is_restart = number and attempt.steps and attempt.resumed_at is None
+        if is_restart and first is not None and attempt.steps[0] <= first < reached:
             return True
         reached = max([reached, *attempt.steps, *attempt.saved])
     return False
 
 
 def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float | None:
-    """How many steps were lost: done by one start of the ranks, and again by the next. None if no
-    steps are reported.
+    """Return the number of steps that a restart repeated, or None without reported steps.
 
-    A program that does not say where it has resumed has done so one report before the first that it
-    makes.
+    A program without a reported resume point resumed one report before its first.
     """
     between = stride([step for attempt in reference.attempts for step in attempt.steps])
     attempts = [attempt for run in runs for attempt in run.attempts]

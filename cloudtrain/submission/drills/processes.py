@@ -1,6 +1,4 @@
-"""The processes of a run on this machine: which one is a rank or a node's launcher, and what they
-have started.
-"""
+"""Processes of a run on this machine: ranks, launchers and their descendants."""
 
 from __future__ import annotations
 
@@ -14,75 +12,69 @@ from pathlib import Path
 from cloudtrain_launcher.events import Event, NodeStarted, RankEnded, RankStarted
 
 LOADER_NAME = "pt_data_worker"
-"""How torch names the worker processes of its DataLoader (torch.utils.data._utils.worker, since
-torch 2.6).
-"""
+"""Name of torch's DataLoader workers (torch.utils.data._utils.worker, since torch 2.6)."""
 
 SIGNAL_SECONDS = 10.0
-"""How long a stop may take on its way to the ranks."""
+"""Maximum seconds for a stop to reach the ranks."""
 _POLL_SECONDS = 0.01
 
 
 def rank_processes(events: Iterable[Event]) -> dict[int, int]:
-    """The process of each rank whose program runs, by its latest start that is among the events."""
-    found: dict[int, int] = {}
+    """Return the current process of each running rank, from its events."""
+    processes: dict[int, int] = {}
     for event in events:
         if isinstance(event, RankStarted) and event.pid:
-            found[event.rank] = event.pid
+            processes[event.rank] = event.pid
         elif isinstance(event, RankEnded):
-            found.pop(event.rank, None)
-    return found
+            processes.pop(event.rank, None)
+    return processes
 
 
 def launchers(events: Iterable[Event]) -> dict[int, int]:
-    """The launcher of each node."""
+    """Return the launcher process of each node."""
     return {
         event.node: event.pid for event in events if isinstance(event, NodeStarted) and event.pid
     }
 
 
 def with_descendants(process: int) -> list[int]:
-    """A process and all that it has started, and those have, parents first; what has ended is left
-    out.
-    """
-    found = []
-    left = [process]
-    while left:
-        current = left.pop()
-        found.append(current)
+    """Return a process and its living descendants, parents first."""
+    tree = []
+    unvisited = [process]
+    while unvisited:
+        current = unvisited.pop()
+        tree.append(current)
         for task in Path(f"/proc/{current}/task").glob("*/children"):
             with suppress(OSError):
-                left += map(int, task.read_text().split())
-    return [each for each in found if Path(f"/proc/{each}").exists()]
+                unvisited += map(int, task.read_text().split())
+    return [member for member in tree if Path(f"/proc/{member}").exists()]
 
 
 def loader_workers(rank: int) -> list[int]:
-    """The worker processes of the DataLoaders of a rank, by its process."""
-    return [each for each in with_descendants(rank)[1:] if _name(each) == LOADER_NAME]
+    """Return the DataLoader workers of a rank's process."""
+    return [member for member in with_descendants(rank)[1:] if _name(member) == LOADER_NAME]
 
 
 def send(signum: signal.Signals, processes: Iterable[int]) -> None:
-    """Send a signal to processes; those that are gone are left out."""
+    """Send a signal to processes that still exist."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signum)
 
 
 def kill_at_once(processes: Iterable[int]) -> None:
-    """SIGKILL all of these as if their machine had failed: none of them sees another one end."""
-    found = list(processes)
-    send(signal.SIGSTOP, found)
-    send(signal.SIGKILL, found)
+    """Kill processes as if their machine had failed: none sees another one end."""
+    victims = list(processes)
+    send(signal.SIGSTOP, victims)
+    send(signal.SIGKILL, victims)
 
 
 def await_pending(signum: signal.Signals, processes: Iterable[int]) -> None:
-    """Wait until a signal has reached stopped processes, where it is pending (proc(5), ShdPnd); or
-    they have ended.
-    """
+    """Wait until a signal is pending in stopped processes (proc(5), ShdPnd) or they have ended."""
     deadline = time.monotonic() + SIGNAL_SECONDS
-    left = list(processes)
-    while left and time.monotonic() < deadline:
-        left = [process for process in left if _lacks(process, signum)]
+    waiting = list(processes)
+    while waiting and time.monotonic() < deadline:
+        waiting = [process for process in waiting if _lacks(process, signum)]
         time.sleep(_POLL_SECONDS)
 
 

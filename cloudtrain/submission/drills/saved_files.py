@@ -1,6 +1,4 @@
-"""The checkpoints of a run as files: when a new one is there, and which is the newest, for programs
-that do not say.
-"""
+"""Checkpoints of a run as files, for programs that do not report them."""
 
 from __future__ import annotations
 
@@ -9,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".restoring", ".incomplete")
-"""Suffixes of files and folders that are being written and get their name when they are whole."""
+"""Suffixes of files and folders that are still being written."""
 
 Listing = frozenset[tuple[str, int, int, int]]
-"""Path, inode, size and time of change of each file."""
+"""Path, inode, size and change time of each file."""
 
 
 class SavedFiles:
-    """Counts checkpoints by looking at their folder again and again: one more each time that its
-    files have changed and stay as they are.
-    """
+    """Counter of checkpoints: one more whenever the files in their folder changed and settled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,40 +22,41 @@ class SavedFiles:
         self._counted = self._before = frozenset[tuple[str, int, int, int]]()
 
     def look(self) -> int:
-        """Look at the folder now; the number of checkpoints so far."""
-        now = listing(self.folder)
-        if now == self._before and now - self._counted:
+        """Look at the folder and return the number of checkpoints so far."""
+        current = listing(self.folder)
+        if current == self._before and current - self._counted:
             self.count += 1
-            self._counted = now
-        self._before = now
+            self._counted = current
+        self._before = current
         return self.count
 
 
 def listing(folder: Path) -> Listing:
-    """The finished files below a folder."""
-    found = []
+    """Return the finished files below a folder."""
+    entries = []
     for path in _files(folder):
         try:
-            about = path.stat()
+            status = path.stat()
         except OSError:  # just removed
             continue
-        found.append((str(path), about.st_ino, about.st_size, about.st_mtime_ns))
-    return frozenset(found)
+        entries.append((str(path), status.st_ino, status.st_size, status.st_mtime_ns))
+    return frozenset(entries)
 
 
 def newest_file(folder: Path, names: tuple[str, ...] = ()) -> Path | None:
-    """The largest file of the newest checkpoint: of the entry in the folder that was changed last.
+    """Return the largest file of the newest checkpoint, the last changed entry, or None.
 
-    `names`: entries that are known to be checkpoints, if any are; else every entry may be one. None
-    if there is none.
+    `names`: entries known to be checkpoints; if empty, every entry may be one.
     """
     entries: dict[str, list[Path]] = {}
     for path in _files(folder):
         entries.setdefault(path.relative_to(folder).parts[0], []).append(path)
-    known = {name: files for name, files in entries.items() if name in names} or entries
-    if not known:
+    candidates = {name: files for name, files in entries.items() if name in names} or entries
+    if not candidates:
         return None
-    newest = max(known.values(), key=lambda files: max(path.stat().st_mtime_ns for path in files))
+    newest = max(
+        candidates.values(), key=lambda files: max(path.stat().st_mtime_ns for path in files)
+    )
     return max(newest, key=lambda path: path.stat().st_size)
 
 

@@ -1,6 +1,4 @@
-"""The drills, as values: what is done to a job and when, what is expected then, and whose rule that
-is.
-"""
+"""Scenarios of drills: fault, moment, expected reaction and origin."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Fault(Enum):
-    """What is done to the job."""
+    """Kind of fault."""
 
     RANK_KILLED = "rank-killed"
     NODE_LOST = "node-lost"
@@ -31,27 +29,27 @@ class Scenario:
     """One drill."""
 
     fault: Fault
-    done: str
-    """What is done to the job."""
+    action: str
+    """Action on the job."""
     expected: str
-    """What a job that is ready for it does."""
+    """Reaction of a job that is ready for it."""
     source: str
-    """Where that happens in a cloud, and whose rule it is."""
+    """Origin of such a fault in a cloud."""
     checkpoints: int = 1
-    """After how many checkpoints it is done."""
+    """Number of checkpoints before the fault."""
     needs_checkpoint: bool = False
-    """Whether it means nothing for a job that saves none."""
+    """True if it needs a job that saves checkpoints."""
 
     @property
     def name(self) -> str:
-        """As `--only` has it."""
+        """Name for `--only`."""
         return self.fault.value
 
 
 SCENARIOS = (
     Scenario(
         fault=Fault.RANK_KILLED,
-        done="SIGKILL of one rank",
+        action="SIGKILL of one rank",
         expected=(
             "the ranks start again in place (limits.restarts), or a rerun goes on from the"
             " checkpoint"
@@ -60,13 +58,13 @@ SCENARIOS = (
     ),
     Scenario(
         fault=Fault.NODE_LOST,
-        done="SIGKILL of all processes of one node, at once",
+        action="SIGKILL of all processes of one node, at once",
         expected="the report names the node; a rerun goes on from the checkpoint",
         source="a machine that fails, or spot capacity that is taken back without a warning",
     ),
     Scenario(
         fault=Fault.SIGTERM,
-        done="a stop: SIGTERM, and SIGKILL when the grace period is over",
+        action="a stop: SIGTERM, and SIGKILL when the grace period is over",
         expected="the job saves within the grace period; a rerun goes on from there",
         source=(
             "StopTrainingJob and spot interruptions of SageMaker (120 s); preemptions of Azure ML"
@@ -74,7 +72,7 @@ SCENARIOS = (
     ),
     Scenario(
         fault=Fault.DISK_FULL,
-        done="the disk of the checkpoints is full",
+        action="the disk of the checkpoints is full",
         expected=(
             "the report names the disk; once there is space a rerun goes on from the last whole"
             " checkpoint"
@@ -87,7 +85,7 @@ SCENARIOS = (
     ),
     Scenario(
         fault=Fault.CHECKPOINT_TORN,
-        done=(
+        action=(
             "a stop, then the largest file of the newest checkpoint is cut in half, and the job run"
             " again"
         ),
@@ -101,7 +99,7 @@ SCENARIOS = (
     ),
     Scenario(
         fault=Fault.LOADER_STALLED,
-        done="SIGSTOP of the loader's workers of one rank, or of the rank where it has none",
+        action="SIGSTOP of the loader's workers of one rank, or of the rank where it has none",
         expected="the job ends and names the rank (limits.hang), and goes on from the checkpoint",
         source=(
             "a mount or a download that does not answer; nothing in a cloud ends a job that waits"
@@ -110,22 +108,20 @@ SCENARIOS = (
 )
 
 DRILLED_HANG_SECONDS = 10
-"""limits.hang in the drill of a stalled loader: nobody waits half an hour for a drill."""
+"""limits.hang in the drill of a stalled loader, to keep the drill short."""
 
 NAMES = tuple(scenario.name for scenario in SCENARIOS)
 
 
 def grace_of(plan: Plan) -> str:
-    """How long a job has to stop, and whose rule that is."""
+    """Return the grace period of a job and its origin."""
     return grace_rule(
         plan.target.grace_seconds, plan.target.declaration.label if plan.is_rehearsal else ""
     )
 
 
 def grace_rule(seconds: float, cloud: str = "") -> str:
-    """How long a job has between SIGTERM and SIGKILL, and whose rule that is. `cloud`: the one that
-    is rehearsed.
-    """
+    """Return the time between SIGTERM and SIGKILL and its origin. `cloud`: rehearsed cloud."""
     if cloud:
         return f"{seconds:g} s, as in a job on {cloud}"
     clouds = (

@@ -1,4 +1,4 @@
-"""What all drills of a job have shown, as a value."""
+"""Results of all drills of a job, as a value."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrillResult:
-    """One drill."""
+    """Result of one drill."""
 
     scenario: Scenario
     finding: Finding
     injected: str = ""
-    """What was done to the job, and when; for a drill that was skipped, why."""
+    """Fault and its moment; for a skipped drill the reason."""
     noticed_seconds: float | None = None
-    """How long it took until the job's own report had it; None if it never had."""
+    """Seconds until the job's report had it; None if it never did."""
     remedy: str = ""
-    """What the job's own report says to do; empty for nothing."""
+    """Advice of the job's report; empty for none."""
     seconds: float = 0.0
     runs: Sequence[DrillRun] = ()
     advice: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        found = self.finding
+        """Return plain JSON."""
+        finding = self.finding
         return {
             "drill": self.scenario.name,
-            "verdict": found.verdict.value,
-            "fine": found.verdict.is_fine,
+            "verdict": finding.verdict.value,
+            "fine": finding.verdict.is_fine,
             "injected": self.injected,
-            "seen": found.seen,
+            "seen": finding.report,
             "noticed_seconds": self.noticed_seconds,
             "remedy": self.remedy or None,
-            "compared_by": found.compared or None,
-            "differing": list(found.differing),
-            "steps_lost": found.steps_lost,
+            "compared_by": finding.compared or None,
+            "differing": list(finding.differing),
+            "steps_lost": finding.steps_lost,
             "seconds": round(self.seconds, 1),
-            "rerun": found.rerun,
+            "rerun": finding.rerun,
             "runs": [run.run for run in self.runs],
             "change": list(self.advice),
             "expected": self.scenario.expected,
@@ -51,48 +51,46 @@ class DrillResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scorecard:
-    """All drills of a job."""
+    """Results of all drills of a job."""
 
     job: str
     folder: str
-    """The data folder in which its runs are."""
+    """Data folder of its runs."""
     reference: DrillRun
     reference_seconds: float
     results: Sequence[DrillResult]
     advice: Sequence[str] = ()
-    """What to change, whatever the drill."""
+    """Changes that do not depend on the drill."""
     remarks: Sequence[str] = ()
-    """What was different from the job as it will run."""
+    """Differences between the drills and the real job."""
     interrupted: bool = False
-    left: Sequence[str] = ()
-    """The drills that were not done, where it was interrupted."""
+    skipped: Sequence[str] = ()
+    """Drills that were not run because of an interrupt."""
 
     @property
     def is_fine(self) -> bool:
-        """Whether every drill was done, and the job recovers from all of it or says what was wrong."""
+        """True if every drill ran and the job recovers or names the cause each time."""
         return not self.interrupted and all(
             result.finding.verdict.is_fine for result in self.results
         )
 
     @property
     def runs_to_remove(self) -> list[str]:
-        """Those of which nothing is to be learnt: of drills after which the parameters were the
-        same.
-        """
-        done = [
+        """Runs without any information: of drills that recovered to the same parameters."""
+        removable = [
             run.run
-            for each in self.results
-            if each.finding.verdict is Verdict.SAME
-            for run in each.runs
+            for result in self.results
+            if result.finding.verdict is Verdict.SAME
+            for run in result.runs
         ]
         return (
-            [self.reference.run, *done]
-            if len(done) == sum(len(each.runs) for each in self.results)
-            else done
+            [self.reference.run, *removable]
+            if len(removable) == sum(len(result.runs) for result in self.results)
+            else removable
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, for `--json` and for the file beside the runs."""
+        """Return plain JSON for `--json` and for the file beside the runs."""
         reference = self.reference
         return {
             "job": self.job,

@@ -1,10 +1,9 @@
-"""A run whose checkpoints are on a small disk of their own, which can be filled: a helper process,
-and its other side.
+"""Run with checkpoints on a small disk that can be filled: a helper process and its client.
 
-The helper has a namespace of mounts of its own (mount_namespaces(7)), in which it mounts a small
-tmpfs over the run's checkpoints; that needs no privileges where users may create namespaces.
-Nothing of the machine is changed, and the disk is gone with the helper and the run. It is told by
-lines: `fill`, and `keep`, which ends it.
+The helper has its own namespace of mounts (mount_namespaces(7)) and mounts a small tmpfs over the
+run's checkpoints; that needs no privileges where users may create namespaces. The machine is not
+changed, and the disk disappears with the helper and the run. The helper reads lines: `fill`, and
+`keep`, which ends it.
 """
 
 from __future__ import annotations
@@ -28,19 +27,17 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.submission.run import Run
 
 BALLAST = ".ballast"
-"""The file that fills the disk."""
+"""Name of the file that fills the disk."""
 
 KEPT = "checkpoints.kept"
-"""Where the helper copies what was on the disk, beside the run's folder of checkpoints."""
+"""Folder for the helper's copy of the disk, beside the run's checkpoints."""
 
 _FOLDER_SECONDS = 60.0
-"""How long the run's supervisor may take to make the folder over which the disk is mounted."""
+"""Maximum seconds for the run's supervisor to make the folder of the mount."""
 
 
 class SmallDiskRun:
-    """A fresh run of an earlier job on such a disk, as the drill sees it. OSError if there can be
-    no such disk here.
-    """
+    """Fresh run of an earlier job on a small disk. Raise OSError if that is not possible here."""
 
     def __init__(self, earlier: RunFolder, overrides: Sequence[str], size: int) -> None:
         argv = [
@@ -56,36 +53,34 @@ class SmallDiskRun:
             text=True,
             start_new_session=True,  # Ctrl-C is the drill's
         )
-        word, _, rest = self._answer().partition(" ")
+        word, _, detail = self._answer().partition(" ")
         if word != "started":
             self.close()
-            raise OSError(rest or "the helper has ended")
-        self.run = Run(RunFolder(earlier.path.with_name(rest)))
+            raise OSError(detail or "the helper has ended")
+        self.run = Run(RunFolder(earlier.path.with_name(detail)))
 
     @property
     def checkpoints(self) -> Path:
-        """The run's checkpoints as the helper sees them (proc(5), root)."""
+        """Checkpoints of the run as the helper sees them (proc(5), root)."""
         return Path(f"/proc/{self._helper.pid}/root{RunPaths(self.run.folder.path).checkpoints}")
 
     def fill(self) -> None:
-        """Fill the disk to the last byte. OSError if the helper is gone."""
+        """Fill the disk to the last byte. Raise OSError if the helper is gone."""
         self._tell("fill")
 
     def keep(self) -> None:
-        """After the end of the run: put what was on the disk into the run's folder, and end the
-        helper.
-        """
+        """Copy the disk to the run folder after the end of the run, and end the helper."""
         with suppress(OSError):
             self._tell("keep")
-            kept = self.run.folder.path / KEPT
+            copies = self.run.folder.path / KEPT
             folder = RunPaths(self.run.folder.path).checkpoints
-            if kept.is_dir():
+            if copies.is_dir():
                 folder.rmdir()
-                kept.rename(folder)
+                copies.rename(folder)
         self.close()
 
     def close(self) -> None:
-        """End the helper; a run that still goes on ends with it."""
+        """End the helper and any unfinished run."""
         for pipe in (self._helper.stdin, self._helper.stdout):
             if pipe is not None:
                 pipe.close()
@@ -105,9 +100,7 @@ class SmallDiskRun:
 
 
 def main(argv: list[str]) -> int:
-    """The helper: start the run, mount the disk, do what is told; 1 if there can be no such disk
-    here.
-    """
+    """Run the helper: start the run, mount the disk, follow commands. Return 1 if impossible."""
     earlier = RunFolder(Path(argv[0]))
     overrides = json.loads(argv[1])
     size = int(argv[2])

@@ -1,4 +1,4 @@
-"""What a drill has shown, by the runs that it took. Pure."""
+"""Verdict on a drill from its runs. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.submission.drills.history import RunHistory, began_anew, steps_d
 
 
 class Verdict(Enum):
-    """How a drill has ended."""
+    """Result of a drill."""
 
     SAME = "recovered to the same parameters"
     OTHER = "recovered, but to other parameters"
@@ -26,49 +26,46 @@ class Verdict(Enum):
 
     @property
     def is_fine(self) -> bool:
-        """Whether the job is ready for this: it recovers, or says what was wrong."""
+        """True if the job recovers or names the cause."""
         return self not in (Verdict.UNNAMED, Verdict.UNNOTICED, Verdict.NOT_INJECTED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrillRun:
-    """One run of a drilled job, after its end or at the drill's own limit."""
+    """Run of a drilled job, after its end or at the drill's limit."""
 
     run: str
-    """Its id."""
+    """Run id."""
     state: RunState
     history: RunHistory
     trained: Trained
     overdue: bool = False
-    """Whether it was ended by the drill, since nothing else had ended it within the drill's limit.
-    """
+    """True if the drill ended it at its limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A verdict with what it rests on."""
+    """Verdict with its evidence."""
 
     verdict: Verdict
-    seen: str = ""
-    """What the job's own report says of the fault; empty if it says nothing."""
+    report: str = ""
+    """Message about the fault in the job's report; empty for none."""
     compared: str = ""
-    """By what the parameters were compared."""
+    """Basis of the comparison of parameters."""
     differing: tuple[str, ...] = ()
-    """Which files or metrics differ from those of the undisturbed run."""
+    """Files or metrics that differ from the undisturbed run."""
     steps_lost: float | None = None
-    """Steps that were done again; None if the job reports no steps, or did not recover."""
+    """Repeated steps; None if the job reports none or did not recover."""
     rerun: bool = False
-    """Whether it took a run of its own to go on."""
+    """True if it needed another run to continue."""
     began_anew: bool = False
-    """Whether it did its first step again, and did not say that it went on from a checkpoint."""
+    """True if it repeated its first step and did not report a resume."""
     saved_at_stop: bool | None = None
-    """Whether it has saved a checkpoint when it was told to stop; None: it was not."""
+    """True if it saved a checkpoint at a stop; None without a stop."""
 
 
 def is_named(state: RunState) -> bool:
-    """Whether the report of a run that did not succeed says what was wrong, and not merely that
-    something was.
-    """
+    """Return whether a failed run's report names the cause, not only the failure."""
     cause = state.error
     if cause is None:
         return bool(state.reason)
@@ -76,17 +73,15 @@ def is_named(state: RunState) -> bool:
 
 
 def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
-    """The verdict on a drill by its runs, the one with the fault first; the last decides whether
-    the job recovers.
-    """
+    """Return the verdict on a drill. The faulty run comes first; the last shows the recovery."""
     last = runs[-1]
-    seen = next((text for each in runs if (text := _seen(each))), "")
-    if any(each.overdue for each in runs):
-        return Finding(verdict=Verdict.UNNOTICED, seen=seen, rerun=len(runs) > 1)
+    report = next((text for run in runs if (text := _report_of(run))), "")
+    if any(run.overdue for run in runs):
+        return Finding(verdict=Verdict.UNNOTICED, report=report, rerun=len(runs) > 1)
     if last.state.state != "succeeded":
         named = is_named(last.state)
         verdict = Verdict.NAMED if named else Verdict.UNNAMED
-        return Finding(verdict=verdict, seen=explain(last.state), rerun=len(runs) > 1)
+        return Finding(verdict=verdict, report=explain(last.state), rerun=len(runs) > 1)
     differing = tuple(last.trained.differences(reference.trained))
     verdict = Verdict.OTHER if differing else Verdict.SAME
     if not reference.trained.by or last.trained.by != reference.trained.by:
@@ -94,17 +89,17 @@ def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
         differing = ()
     return Finding(
         verdict=verdict,
-        seen=seen,
+        report=report,
         compared=reference.trained.by if verdict is not Verdict.NOT_COMPARED else "",
         differing=differing,
-        steps_lost=steps_done_again([each.history for each in runs], reference.history),
+        steps_lost=steps_done_again([run.history for run in runs], reference.history),
         rerun=len(runs) > 1,
-        began_anew=began_anew([each.history for each in runs], reference.history),
+        began_anew=began_anew([run.history for run in runs], reference.history),
     )
 
 
-def _seen(run: DrillRun) -> str:
-    """What the run says of its trouble: why its ranks were restarted, or else why it has ended."""
+def _report_of(run: DrillRun) -> str:
+    """Return the run's message about its fault: the reason of a restart or of its end."""
     reasons = run.history.restart_reasons
     if reasons:
         return reasons[0]
@@ -118,7 +113,5 @@ def _seen(run: DrillRun) -> str:
 
 
 def was_killed(state: RunState) -> bool:
-    """Whether a run that was stopped had to be killed, since it did not end within the grace
-    period.
-    """
+    """Return whether a stopped run was killed after the grace period."""
     return any(ended.forced for ended in state.nodes_ended.values()) or "by force" in state.reason

@@ -1,4 +1,4 @@
-"""Watches a drilled run closely: its events, its checkpoints, and the moment of its fault."""
+"""Observer of a drilled run: its events, its checkpoints, and the moment of its fault."""
 
 from __future__ import annotations
 
@@ -21,27 +21,24 @@ from cloudtrain_launcher.events import Checkpoint, Event, Metrics, Progress, Ran
 
 POLL_SECONDS = 0.01
 CALM_POLL_SECONDS = 0.1
-"""Between two looks at a run while it is watched closely, since a job may train for less than a
-second; and else.
-"""
+"""Seconds between two looks at a run, near the fault of a short job and otherwise."""
 OBSERVE_SECONDS = 1.0
-"""Between two questions to its provider, which notices that its supervisor has died."""
+"""Seconds between two requests to its provider, which notices a dead supervisor."""
 EVENT_SECONDS = 0.2
-"""How long an event takes from a rank to the run's folder, at most."""
+"""Maximum seconds of an event from a rank to the run folder."""
 END_SECONDS = 60.0
-"""How long a run may take to end after all of its processes were killed."""
+"""Maximum seconds from killing all processes to the end of the run."""
 
 Draw = Callable[[RunState], None]
 Saved = tuple[int, Listing]
-"""How many checkpoints were reported, and the files of checkpoints."""
+"""Number of reported checkpoints, and files of checkpoints."""
 
 
 class Watched:
-    """A run and what is known of it so far.
+    """Observed run.
 
-    `by_events`: its program reports its checkpoints; None: that is not known yet, and if none is
-    reported their files are counted. `checkpoints`: where these are seen, if not in the run's own
-    folder.
+    `by_events`: True if its program reports checkpoints; None: unknown, count their files unless
+    one is reported. `checkpoints`: their folder, if not the run's own.
     """
 
     def __init__(
@@ -52,9 +49,9 @@ class Watched:
         self.state = run.cached_status()
         self.overdue = False
         self.training_since = 0.0
-        """Monotonic time at which its ranks were first seen; 0: not yet."""
+        """Monotonic time of the first sight of its ranks; 0: not yet."""
         self.reported_saves = 0
-        """How many checkpoints it has reported."""
+        """Number of reported checkpoints."""
         self._files = SavedFiles(checkpoints or RunPaths(run.folder.path).checkpoints)
         self._frozen: set[int] = set()
         self._by_events = by_events
@@ -64,38 +61,36 @@ class Watched:
 
     @property
     def saves(self) -> int:
-        """How many checkpoints it has saved."""
+        """Number of saved checkpoints."""
         return self.reported_saves if self._counts_events else self._files.count
 
     @property
     def saves_in_time(self) -> int:
-        """How many of them it had saved when it last reported a step: those at its very end are of
-        no use.
-        """
+        """Number of checkpoints at the last reported step, because later ones are of no use."""
         return self._saved_before_last_report[0 if self._counts_events else 1]
 
     @property
     def _counts_events(self) -> bool:
-        """Files may be other things than checkpoints, such as the best weights."""
+        """True to count events. Files may be other things, such as the best weights."""
         return self.reported_saves > 0 if self._by_events is None else self._by_events
 
     @property
     def step(self) -> float:
-        """The last step that is known of; 0: none."""
+        """Last known step; 0: none."""
         saved = self.state.checkpoint.step if self.state.checkpoint else 0
         return max(float(self.state.position.step or 0), float(saved or 0))
 
     @property
     def training_seconds(self) -> float:
-        """For how long its ranks have been there."""
+        """Seconds since the first sight of its ranks."""
         return time.monotonic() - self.training_since if self.training_since else 0.0
 
     def saved(self) -> Saved:
-        """All that it has saved so far: what is not equal to this later has changed."""
+        """Return everything saved so far, to detect changes later."""
         return self.reported_saves, listing(self._files.folder)
 
     def look(self) -> None:
-        """Bring everything up to date."""
+        """Update events, state and files."""
         if time.monotonic() > self._observed + OBSERVE_SECONDS:
             self._observed = time.monotonic()
             with suppress(CloudtrainError):  # asked again soon
@@ -120,10 +115,9 @@ class Watched:
         *,
         closely: bool = True,
     ) -> bool:
-        """Watch until `ready` is true, and return that; False when the run has ended, or after so
-        many seconds.
+        """Watch until `ready` is true. Return False at the end of the run or after `seconds`.
 
-        `overdue` tells whether the time was over.
+        `overdue` is set if the time is over.
         """
         deadline = time.monotonic() + seconds
         drawn = 0.0
@@ -142,9 +136,7 @@ class Watched:
             time.sleep(POLL_SECONDS if closely and self.training_since else CALM_POLL_SECONDS)
 
     def abort(self) -> None:
-        """End the run by force: what it started is killed, and its supervisor writes down that it
-        has ended.
-        """
+        """End the run by force: kill its processes and let its supervisor record the end."""
         with suppress(CloudtrainError):
             self.run.request_stop(self.run.last_known())
         deadline = time.monotonic() + END_SECONDS
@@ -155,13 +147,11 @@ class Watched:
             time.sleep(POLL_SECONDS)
 
     def ranks(self) -> dict[int, int]:
-        """The process of each rank, as it was last started."""
+        """Return the current process of each rank."""
         return processes.rank_processes(self.events)
 
     def freeze(self) -> None:
-        """Stop all ranks, so that the fault comes at the step at which they are; then read what
-        they told before.
-        """
+        """Stop all ranks to fix the step of the fault, then read their earlier events."""
         self._frozen = set(self.ranks().values())
         processes.send(signal.SIGSTOP, self._frozen)
         deadline = time.monotonic() + EVENT_SECONDS
@@ -170,17 +160,21 @@ class Watched:
             time.sleep(POLL_SECONDS)
 
     def thaw(self, but: Collection[int] = ()) -> None:
-        """Have them go on. `but`: processes that stay stopped."""
+        """Continue the stopped ranks. `but`: processes that stay stopped."""
         processes.send(signal.SIGCONT, self._frozen - set(but))
 
     def finished(self) -> DrillRun:
-        """The run as a value, for the verdict."""
+        """Return the run as a value for the verdict."""
         history = history_of(self.events)
-        left = (
+        results = (
             trained(self.run.folder.path, self.state)
             if self.state.state == "succeeded"
             else Trained()
         )
         return DrillRun(
-            run=self.run.id, state=self.state, history=history, trained=left, overdue=self.overdue
+            run=self.run.id,
+            state=self.state,
+            history=history,
+            trained=results,
+            overdue=self.overdue,
         )

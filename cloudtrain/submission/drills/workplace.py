@@ -1,8 +1,7 @@
-"""Where the runs of drills are kept: a data folder of their own for each job, below the usual one.
+"""Data folder of the drills of a job, below the usual one.
 
-So drills are neither listed among the runs, nor is one of them the last run, nor do they count as
-rehearsals. The next drill of a job replaces what the one before has left there, and ends what it
-left running.
+So drills are not listed among the runs, are never the last run, and do not count as rehearsals. The
+next drill of a job ends and replaces the previous runs.
 """
 
 from __future__ import annotations
@@ -23,19 +22,17 @@ from cloudtrain_launcher.file_locks import acquire, stand_in
 SCORECARD = "scorecard.json"
 LOCK = "drill.lock"
 _KEPT = (LOCK, stand_in(Path(LOCK)).name, "packages")
-"""What stays from drill to drill: installed packages take minutes."""
+"""Entries that stay from drill to drill: installing packages takes minutes."""
 
 
 def drill_folder(data_dir: Path, job: str) -> Path:
-    """The data folder of the drills of a job, by its name."""
+    """Return the data folder of a job's drills."""
     return data_dir / "drills" / job
 
 
 @contextmanager
 def workplace(folder: Path) -> Iterator[None]:
-    """The folder, locked and empty. RefusedError while another drill of that job goes on;
-    StorageError.
-    """
+    """Lock and empty the folder. Raise RefusedError during another drill; or StorageError."""
     with storing(folder):
         make_private_folder(folder)
         lock = acquire(folder / LOCK, wait=False)
@@ -56,7 +53,7 @@ def workplace(folder: Path) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """End what an earlier drill has left running, and remove what it has left."""
+    """End and remove the runs of an earlier drill."""
     store = RunStore(folder)
     for run_id in store.ids():
         with suppress(CloudtrainError):
@@ -70,14 +67,14 @@ def _clear(folder: Path) -> None:
 
 
 def remove_runs(folder: Path, runs: Collection[str]) -> None:
-    """Remove runs of which nothing is to be learnt any more."""
+    """Remove runs without any information."""
     for run in runs:
         shutil.rmtree(folder / "runs" / run, ignore_errors=True)
     with suppress(OSError):
-        (folder / "index.jsonl").unlink()  # made anew from what is left
+        (folder / "index.jsonl").unlink()  # rebuilt from the remaining runs
 
 
 def write_scorecard(folder: Path, text: str) -> None:
-    """Keep the scorecard beside the runs. StorageError when the disk refuses."""
+    """Write the scorecard beside the runs. May raise StorageError."""
     with storing(folder):
         replace_text(folder / SCORECARD, text)
