@@ -76,5 +76,5 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 
 def advice_for(exception: str) -> str:
-    """Return advice for `KeyError: 'labels'`; empty if its kind says nothing."""
+    """Return advice for a text such as `KeyError: 'labels'`; empty without advice."""
     return next((advice for pattern, advice in _KINDS if re.search(pattern, exception)), "")

@@ -17,8 +17,9 @@ MAX_CONSEQUENCES = 6
 _MAX_RANKS_NAMED = 8
 
 Confidence = Literal["high", "low", "none"]
-"""`high`: a rule that says what happened; `low`: one that says little, or only consequences were
-found; `none`: no rule knows it.
+"""Confidence of a diagnosis.
+
+`high`: a specific rule matched; `low`: only a general rule or a consequence; `none`: no rule.
 """
 
 
@@ -32,7 +33,7 @@ class Consequence:
 
     @property
     def sentence(self) -> str:
-        """`a collective operation timed out: … (rank 0, 1, 2)`."""
+        """Sentence such as `a collective operation timed out: … (rank 0, 1, 2)`."""
         shown = ", ".join(map(str, self.ranks[:_MAX_RANKS_NAMED])) + (
             ", …" * (len(self.ranks) > _MAX_RANKS_NAMED)
         )
@@ -48,7 +49,7 @@ class Diagnosis:
     """Root cause in one sentence."""
     confidence: Confidence
     rule: Rule | None = None
-    """None where no rule knows the failure."""
+    """Matching rule; None for an unknown failure."""
     evidence: tuple[Evidence, ...] = ()
     consequences: tuple[Consequence, ...] = ()
     remedy: str = ""
@@ -56,7 +57,7 @@ class Diagnosis:
     last_lines: tuple[Evidence, ...] = ()
     """Last lines that look like errors, if the cause is unknown."""
     notes: tuple[str, ...] = field(default=())
-    """What the search left out."""
+    """Notes about what the search left out."""
 
     @property
     def restart(self) -> Restart | None:
@@ -64,7 +65,7 @@ class Diagnosis:
         return self.rule.restart if self.rule and not self.rule.is_consequence else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, for `--json` and for scripts."""
+        """Return plain JSON, for `--json` and for scripts."""
         return {
             "rule": self.rule.name if self.rule else None,
             "cause": self.cause,
@@ -156,8 +157,9 @@ def _weight(match: Match) -> tuple[bool, bool, bool, int]:
 
 
 def _counts_before(unknown: UnknownException, root: Match) -> bool:
-    """An exception that no rule knows is the cause unless a rule that says more, or an earlier
-    general one, matches.
+    """Return True if an unknown exception is the cause rather than a match.
+
+    A specific rule comes first, and so does an earlier general one.
     """
     if root.rule.is_consequence:
         return True
@@ -168,7 +170,7 @@ def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
     cause = "no rule knows what failed here"
     lines = tuple(search.last_lines)
     if not lines and search.first_traceback:
-        cause = "an exception was raised, and which one is not in what was read"
+        cause = "an exception was raised; the log that was read does not name it"
         lines = (search.first_traceback,)
     elif not lines:
         cause = "nothing in it looks like a failure" if search.lines else "there is no text in it"

@@ -1,6 +1,6 @@
-"""Find the rank that did not come to a collective operation, by the flight-recorder dumps of torch.
+"""Search for the rank that is missing in a collective, by torch's flight-recorder dumps.
 
-A rank is missing if other members of its process group have entered more collectives. A rank that
+ A rank is missing if other members of its process group have entered more collectives. A rank that
 waits in another group for a missing rank is a victim, not the cause. Messages between two ranks do
 not count: their ranks count them differently. Source of the format:
 torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
@@ -43,7 +43,7 @@ class Collective:
     number: int
     """Number of the collective in the group."""
     operation: str
-    """Such as `all_reduce`."""
+    """Name such as `all_reduce`."""
     created_ns: int
     is_done: bool
 
@@ -62,7 +62,7 @@ class RankDump:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """A collective to which some ranks did not come."""
+    """Collective that some ranks did not enter."""
 
     group: str
     number: int
@@ -73,9 +73,7 @@ class Missing:
 
     @property
     def sentence(self) -> str:
-        """`rank 12 did not come to all_to_all, number 20537 of EXPERT…; ranks 13, 14, 15 wait for
-        it`.
-        """
+        """Sentence such as `rank 12 did not come to all_to_all, number 20537 of …`."""
         return (
             f"{name_ranks(self.missing)} did not come to {self.operation}, number {self.number} of"
             f" {self.group}; {name_ranks(self.waiting)}"
@@ -86,28 +84,28 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlightRecord:
-    """What the dumps of a job say together."""
+    """Combined result of the dumps of a job."""
 
     ranks: tuple[int, ...]
-    """Whose dumps were read."""
+    """Ranks with a dump."""
     missing: tuple[int, ...]
     """Ranks that others wait for and that wait for no rank themselves."""
     collectives: tuple[Missing, ...]
-    """Collectives to which they did not come, the earliest first."""
+    """Collectives without the missing ranks, the earliest first."""
     absent: tuple[int, ...]
-    """Ranks of the process groups that left no dump: the one that failed may be among them."""
+    """Ranks without a dump: a failed rank may be among them."""
     mismatches: tuple[str, ...]
     """Mismatches: ranks that entered different operations as the same collective."""
     unread: tuple[str, ...]
-    """Files that are no dumps, and why."""
+    """Invalid files, with reasons."""
 
     @property
     def sentence(self) -> str:
-        """The missing ranks in words; empty if no rank is missing."""
+        """Sentence about the missing ranks; empty if no rank is missing."""
         return self.collectives[0].sentence if self.collectives else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "ranks": list(self.ranks),
             "missing": list(self.missing),
@@ -128,7 +126,7 @@ class FlightRecord:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 3, 4`; of many the first eight."""
+    """Return a text such as `rank 3` or `ranks 3, 4`; of many ranks the first eight."""
     listed = sorted(ranks)
     shown = ", ".join(map(str, listed[:8])) + (
         f" and {len(listed) - 8} more" if len(listed) > 8 else ""
@@ -160,7 +158,7 @@ def read_dumps(folder: Path) -> FlightRecord:
 
 
 def parse_dump(rank: int, data: bytes) -> RankDump:
-    """One rank's dump, as torch writes it. ValueError for anything else."""
+    """Read one rank's dump in torch's format. Raise ValueError for other data."""
     try:
         value = load_plain(data)
         dump = RankDump(rank)
@@ -197,10 +195,14 @@ def _group(config: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
 
 
 def analyse(dumps: Iterable[RankDump], unread: Iterable[str] = ()) -> FlightRecord:
-    """What the dumps of a job say together."""
+    """Combine the dumps of a job."""
     by_rank = {dump.rank: dump for dump in dumps}
     groups = {name: ranks for dump in by_rank.values() for name, ranks in dump.groups.items()}
-    late = [found for name, ranks in groups.items() if (found := _late(name, ranks, by_rank))]
+    late = []
+    for name, ranks in groups.items():
+        collective = _late(name, ranks, by_rank)
+        if collective is not None:
+            late.append(collective)
     late.sort(key=lambda collective: collective.created_ns)
     causes = _causes(late)
     members = {rank for ranks in groups.values() for rank in ranks}
@@ -226,9 +228,8 @@ def _late(group: str, ranks: Iterable[int], by_rank: Mapping[int, RankDump]) -> 
         for collective in dump.collectives
         if collective.group == group and collective.number > behind
     ]
-    first = min(
-        (each for each in ahead if not each.is_done), key=lambda each: each.number, default=None
-    )
+    unfinished = [collective for collective in ahead if not collective.is_done]
+    first = min(unfinished, key=lambda collective: collective.number, default=None)
     if first is None:
         return None
     missing = tuple(dump.rank for dump in present if dump.entered.get(group, -1) < first.number)
@@ -252,7 +253,7 @@ def _causes(late: Iterable[Missing]) -> set[int]:
 
 
 def _mismatches(dumps: Iterable[RankDump]) -> list[str]:
-    """Collectives of the same group and number as which ranks have entered different operations."""
+    """Return collectives that ranks entered as different operations."""
     operations: dict[tuple[str, int], dict[str, list[int]]] = {}
     for dump in dumps:
         for collective in dump.collectives:
@@ -260,12 +261,12 @@ def _mismatches(dumps: Iterable[RankDump]) -> list[str]:
                 collective.operation, []
             )
             ranks.append(dump.rank)
-    return [
-        f"number {number} of {group}: "
-        + ", ".join(f"{name_ranks(ranks)} in {name}" for name, ranks in found.items())
-        for (group, number), found in sorted(operations.items())
-        if len(found) > 1
-    ][:8]
+    mismatches = []
+    for (group, number), ranks_by_name in sorted(operations.items()):
+        if len(ranks_by_name) > 1:
+            parts = [f"{name_ranks(ranks)} in {name}" for name, ranks in ranks_by_name.items()]
+            mismatches.append(f"number {number} of {group}: {', '.join(parts)}")
+    return mismatches[:8]
 
 
 def load_plain(data: bytes) -> Any:
@@ -294,7 +295,7 @@ def load_plain(data: bytes) -> Any:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A second barrier: refuses every class and function."""
+    """Second barrier: refuses every class and function."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         """Raise ValueError."""

@@ -1,8 +1,7 @@
-"""Reads a log file, or a pipe: compressed or not, in UTF-8 or UTF-16, as lines or as the JSON that
-log services write.
+"""Reader of a log file or a pipe: gzip or plain, UTF-8 or UTF-16, lines or JSON of log services.
 
-A log may be hostile: huge, one endless line, compressed to a thousandth. What is kept of it in
-memory is bounded.
+ A log may be hostile: huge, one endless line, compressed to a thousandth. Its use of memory is
+bounded.
 """
 
 from __future__ import annotations
@@ -33,19 +32,20 @@ _BETWEEN_RECORDS = re.compile(rb"(?<=\}),\s?(?=\{)")
 
 
 def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidence]:
-    """Yield the cleaned lines of a log. `notes` gets what is left out, and why."""
-    odd = seen = 0
-    for number, raw in _numbered_lines(
-        _ends(_plain(iter(lambda: file.read(_BLOCK), b""), notes), notes)
-    ):
+    """Yield the cleaned lines of a log. Append to `notes` what was left out."""
+    odd = 0
+    count = 0
+    blocks = _plain(iter(lambda: file.read(_BLOCK), b""), notes)
+    for number, raw in _numbered_lines(_ends(blocks, notes)):
         if not raw.strip(b"\0 \t\r"):
             continue
         texts = _messages(raw.decode("utf-8", "replace"))
-        found = [each for text in texts for each in evidence_of(text, source, number)]
-        odd += not found and any(text.strip() for text in texts)
-        seen += 1
-        yield from found
-    if odd > seen // 2:
+        lines = [line for text in texts for line in evidence_of(text, source, number)]
+        odd += not lines and any(text.strip() for text in texts)
+        count += 1
+        yield from lines
+
+    if odd > count // 2:
         notes.append(
             "most of it is not text: is it a log? One that is packed otherwise than by gzip must be"
             " unpacked first"
@@ -79,12 +79,12 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
     """Yield the content of a gzip file with any number of members, as far as it can be read."""
     member = zlib.decompressobj(wbits=31)
     for block in blocks:
-        rest = block
-        while rest:
+        remainder = block
+        while remainder:
             if member.eof:
                 member = zlib.decompressobj(wbits=31)
             try:
-                plain = member.decompress(rest, _BLOCK)
+                plain = member.decompress(remainder, _BLOCK)
             except zlib.error:
                 notes.append(
                     "the compressed log is damaged: what comes after that place was not read"
@@ -92,7 +92,7 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
                 return
             if plain:
                 yield plain
-            rest = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+            remainder = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
     while plain := member.decompress(b"", _BLOCK) if not member.eof else b"":
         yield plain
     if not member.eof:
@@ -107,7 +107,7 @@ def _recoded(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _messages(line: str) -> list[str]:
-    """A line; or the lines that it holds, where it is of a record in JSON."""
+    """Return a line, or the lines of its message if it is a record in JSON."""
     if not line.lstrip().startswith(("{", "[", '"')) or not (messages := _MESSAGE.findall(line)):
         return [line]
     level = _LEVEL.search(line)
@@ -130,43 +130,44 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
         read += len(block)
         if read >= HEAD_BYTES:
             break
-    kept = deque[bytes]()
+    tail = deque[bytes]()
     size = bytes_left_out = lines_left_out = 0
     for block in blocks:
-        kept.append(block)
+        tail.append(block)
         size += len(block)
-        while size - len(kept[0]) >= TAIL_BYTES:
-            dropped = kept.popleft()
-            size = size - len(dropped)
-            bytes_left_out = bytes_left_out + len(dropped)
+        while size - len(tail[0]) >= TAIL_BYTES:
+            dropped = tail.popleft()
+            size -= len(dropped)
+            bytes_left_out += len(dropped)
             lines_left_out += dropped.count(b"\n")
     if bytes_left_out:
         notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
-    for number, block in enumerate(kept):
+    for number, block in enumerate(tail):
         yield block, 0 if number else lines_left_out
 
 
 def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers, from 1; of a longer one only its first bytes, or each of the
-    records that it holds.
+    """Yield lines with their numbers, from 1.
+
+    Of a long line yield only the first bytes, or each of its JSON records.
     """
-    rest = b""
+    unfinished = b""
     number = 1
     is_json = False
     for index, (block, left_out) in enumerate(blocks):
         is_json = block.lstrip()[:1] in (b"{", b"[") if index == 0 else is_json
         number += left_out
-        *lines, rest = (rest + block).split(b"\n")
+        *lines, unfinished = (unfinished + block).split(b"\n")
         for line in lines:
             for part in _records(line, is_json):
                 yield number, part[:_MAX_LINE]
             number += 1
-        *records, rest = _records(rest, is_json)
+        *records, unfinished = _records(unfinished, is_json)
         for part in records:
             yield number, part[:_MAX_LINE]
-        rest = rest[:_MAX_LINE]
-    if rest:
-        yield number, rest
+        unfinished = unfinished[:_MAX_LINE]
+    if unfinished:
+        yield number, unfinished
 
 
 def _records(line: bytes, is_json: bool) -> list[bytes]:

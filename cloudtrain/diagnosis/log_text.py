@@ -1,7 +1,6 @@
-"""Lines of a log as evidence: what anybody's program printed, without colours, overwritten parts
-and marks of ranks.
+"""Lines of a log as evidence, without colours, overwritten parts and marks of ranks.
 
-A line may be hostile: endless, or not text at all. What is read of it is bounded.
+A line may be hostile: endless, or not text at all. Its use of memory is bounded.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from dataclasses import dataclass
 MAX_CHARS = 2_000
 """Maximum characters of a line; the rest is cut off."""
 _MAX_BINARY = 0.04
-"""A line with a larger part of control characters is no text: of random bytes they are a tenth."""
+"""Maximum share of control characters in text; in random bytes it is a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One line that says something about a failure."""
+    """One line of a log or a message that may show a failure."""
 
     text: str
-    """As printed, without what stands in front of it: a time, a rank."""
+    """Printed text without its prefix, such as a time or a rank."""
     source: str = ""
     """Source of the line: `train.log`, `node-1.log`, `platform`, `launcher`."""
     line: int = 0
-    """Its number there, from 1; 0 where lines have no numbers."""
+    """Line number in the source, from 1; 0 without line numbers."""
     rank: int | None = None
     node: int | None = None
 
     @property
     def place(self) -> str:
-        """`train.log:12`, `rank 3 (node 1)`, or both."""
+        """Source and rank, such as `train.log:12`, `rank 3 (node 1)`, or both."""
         where = f"{self.source}:{self.line}" if self.line else self.source
         if self.rank is None:
             return where
@@ -69,10 +68,11 @@ _RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 
 def evidence_of(
     raw: str, source: str, line: int, rank: int | None = None, node: int | None = None
 ) -> list[Evidence]:
-    """Return the parts of a raw line: several if it overwrites itself, as progress bars do. Binary
-    data has none.
+    """Return the parts of a raw line: several if it overwrites itself, as progress bars do.
+
+    Binary data has none.
     """
-    found = []
+    evidence = []
     for part in raw[: 4 * MAX_CHARS].split("\r"):
         plain = _ESCAPES.sub("", part)
         text = _CONTROLS.sub("", plain).rstrip()[:MAX_CHARS]
@@ -80,7 +80,7 @@ def evidence_of(
             continue
         text, own_rank, own_node = _without_prefixes(text)
         if text:
-            found.append(
+            evidence.append(
                 Evidence(
                     text,
                     source,
@@ -89,16 +89,16 @@ def evidence_of(
                     node if own_node is None else own_node,
                 )
             )
-    return found
+    return evidence
 
 
 def _is_binary(text: str) -> bool:
-    text = text.lstrip("\0")  # which a log that was emptied while it was written begins with
+    text = text.lstrip("\0")  # from a log that was emptied while it was open
     return "\0\0\0" in text or len(_BINARY.findall(text)) > max(1, _MAX_BINARY * len(text))
 
 
 def _without_prefixes(text: str) -> tuple[str, int | None, int | None]:
-    """A line without times and marks in front of it; the rank and the node that they name."""
+    """Return a line without times and marks before it, and its rank and node."""
     rank = node = None
     at = 0
     for _ in range(_MAX_PREFIXES):

@@ -1,4 +1,4 @@
-"""Remedies that depend on the message of a cloud, or that a provider knows best."""
+"""Remedies that depend on a cloud's message, or on a provider."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ENGINE_STOPPED = (
 
 
 def sagemaker_quota(message: str) -> str:
-    """Return how to raise the quota of an AWS account: that of GPU machines starts at 0."""
+    """Return how to raise the quota of an AWS account, which is 0 for GPUs at first."""
     if re.search(r"is not available in this region", message):
         return (
             "this region does not offer that instance type for training: name another one, or"
             " another region"
         )
     match = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", message)
-    which = next((text for text in match.groups() if text), "") if match else ""
-    quota = f"'{which}'" if which else "the instance type's training job usage"
+    name = next((text for text in match.groups() if text), "") if match else ""
+    quota = f"'{name}'" if name else "the instance type's training job usage"
     return (
         f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}; or name another"
         " instance type"
@@ -34,7 +34,7 @@ def sagemaker_quota(message: str) -> str:
 
 
 def azure_quota(message: str) -> str:
-    """Return how to raise the quota of an Azure subscription: that of GPU machines starts at 0."""
+    """Return how to raise the quota of an Azure subscription, which is 0 for GPUs at first."""
     match = re.search(r"\b([Ss]tandard\w+Family)\b", message) or re.search(
         r"[Ff]amily '?([\w ]+?)'?[ .,]", message
     )

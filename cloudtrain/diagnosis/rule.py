@@ -1,6 +1,4 @@
-"""One failure that is known: how it shows in a log, its cause, what to do, and whether a restart
-helps.
-"""
+"""Rule of a known failure: its signs in a log, cause, remedy, and advice about a restart."""
 
 from __future__ import annotations
 
@@ -11,8 +9,10 @@ from functools import cache
 from typing import Literal
 
 Restart = Literal["retry", "never", "after a change"]
-"""Advice about a restart: `retry`: the same may succeed; `never`: the work is done, or another job
-is needed; `after a change`: the same would fail again.
+"""Advice about a restart.
+
+ `retry`: the same job may succeed; `never`: the work is done, or another job is needed; `after a
+change`: the same job would fail again.
 """
 
 _MIN_LITERAL = 3
@@ -21,23 +21,19 @@ _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|[()|?*+.^$]|[^\
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A known failure. The order of the table counts where several rules match one line: the first
-    is meant.
-    """
+    """Known failure. If several rules match a line, the first of the table counts."""
 
     name: str
-    """Stable, in lower case with hyphens: `gpu-out-of-memory`."""
+    """Stable name in lower case with hyphens: `gpu-out-of-memory`."""
     patterns: tuple[str, ...]
-    """Regular expressions of a line; one of them must be found. None may take long on a hostile
-    line.
-    """
+    """Regular expressions, one of which matches a line; fast on hostile lines, too."""
     places: tuple[str, ...] = ()
-    """Regular expressions of an exception and where it was raised, as `Raised.described` writes it:
-    for what is known by the package or the function that raised it. They are asked where no pattern
-    matches.
+    """Regular expressions of `Raised.described`: an exception and its place.
+
+    They identify a failure by its package or function, if no pattern matches.
     """
     unless: str = ""
-    """A regular expression that must not be found in the same line."""
+    """Regular expression that must not match the same line."""
     cause: str
     """The cause: one sentence without its full stop."""
     remedy: str | Callable[[str], str]
@@ -46,14 +42,11 @@ class Rule:
     source: str
     """Address of documentation or a discussion."""
     is_consequence: bool = False
-    """True if it only shows that another process is gone or late: not a root cause if another rule
-    matches.
-    """
+    """True if another process caused it: not a root cause if another rule matches."""
     is_general: bool = False
     """True for a general failure, such as a killed process: more specific rules come first."""
     is_catch_all: bool = False
-    """True for a rule of a whole kind, such as any error of CUDA: other general rules come first.
-    """
+    """True for a rule of a whole kind, such as any CUDA error: other general rules come first."""
 
     def matches(self, text: str) -> bool:
         """Return True if a line, or a message of several lines, shows this failure."""
@@ -89,10 +82,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def needed_literals(pattern: str) -> tuple[str, ...]:
-    """Return texts of which every match of the pattern contains one; empty if that is not known.
+    """Return literals, at least one of which is part of every match; empty if unknown.
 
-    They are the longest plain text of each alternative, outside of groups. Flags such as (?i) leave
-    nothing plain.
+     They are the longest plain text of each alternative, outside of groups. A pattern with the flag
+    (?i) has no literals.
     """
     if re.search(r"\(\?[a-zA-Z-]*i[a-zA-Z-]*[:)]", pattern):
         return ()

@@ -20,8 +20,8 @@ from cloudtrain_launcher.events import Cause, Ended
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     """Return why a run failed. Raise StorageError if its events or logs cannot be read.
 
-    The launcher's first error wins over the log, unless it is a consequence or an end without
-    words: a killed process, an exit code.
+     The launcher's first error wins over the log, unless it is a consequence or an end without a
+    message: a killed process, an exit code.
     """
     cause = state.error
     ended = folder.last_event(Ended)
@@ -48,11 +48,9 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
         diagnosis = replace(diagnosis, cause=f"{explain(state)}, which no rule knows")
     else:
         diagnosis = whole
-    return (
-        replace(diagnosis, remedy=cause.hint)
-        if cause.hint and not _says_more(diagnosis, by_launcher)
-        else diagnosis
-    )
+    if cause.hint and not _says_more(diagnosis, by_launcher):
+        return replace(diagnosis, remedy=cause.hint)
+    return diagnosis
 
 
 def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
@@ -82,9 +80,7 @@ def was_refused(state: RunState) -> bool:
 
 
 def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
-    """A submit that was refused: nothing ran, and whose right is missing is the client's, not the
-    job's.
-    """
+    """Return the cause of a refused submit: a missing right is the client's, not the job's."""
     is_known = diagnosis.rule is not None and diagnosis.rule.name not in _RIGHTS_OF_JOBS
     remedy = hint or (diagnosis.remedy if is_known else "")
     if is_known:
@@ -93,7 +89,7 @@ def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
 
 
 _RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
-"""Rules that speak of what the job's role or identity lacks."""
+"""Rules about missing rights of the job's role or identity."""
 
 
 def _says_more(diagnosis: Diagnosis, by_launcher: Diagnosis) -> bool:
@@ -108,9 +104,7 @@ def _without(whole: Diagnosis, root: Diagnosis) -> tuple[Consequence, ...]:
 
 
 def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
-    """Everything that says something about a run's end: the launcher's error, the platform's
-    reason, all log lines.
-    """
+    """Yield evidence of a run's end: the launcher's error, the platform's reason, logs."""
     if state.error:
         yield from _of_cause(state.error)
     ended = folder.last_event(Ended)

@@ -18,11 +18,11 @@ TOLD_FROM_SECONDS = 60.0
 
 TOLD_FROM_CONFIDENCE = 0.8
 TOLD_FROM_SHARE = 0.2
-"""And if the verdict is as sure, and the cause took as much of the time."""
+"""Minimum confidence and share of the time for a verdict at the end of a run."""
 
 
 def diagnose_slowness(folder: RunFolder, state: RunState) -> Slowness:
-    """Return the verdict on a run so far. Ignore a plan that cannot be read."""
+    """Return the verdict on a run until now. Ignore a plan that cannot be read."""
     return why_slow(state.step_times, setup_of(folder, state), state.utilization)
 
 

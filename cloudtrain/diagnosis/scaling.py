@@ -19,19 +19,17 @@ from typing import Any
 from cloudtrain.diagnosis.slowness import Slowness
 
 WORTH_IT = 0.7
-"""More ranks are worth it if a sample then costs at most 1 / 0.7 of what it costs with the fewest.
-"""
+"""Minimum efficiency of more ranks: a sample costs at most 1 / 0.7 of the base cost."""
 
 AS_FAST = 0.05
-"""Throughputs that differ by so much count as the same."""
+"""Maximum relative difference of throughputs that count as equal."""
 
 RESAMPLES = 1000
 SEED = 0
-"""Draws for intervals and confidence. The same windows always come to the same verdict."""
+"""Seed of the draws for intervals and confidence: the verdict is repeatable."""
 
 MEDIAN_ERROR = 1.2533
-"""The standard error of a median against that of a mean, for normal errors: the root of half of pi.
-"""
+"""Standard error of a median over the error of a mean: the root of half of pi."""
 
 Rates = Mapping[int, float]
 """Samples per second over all ranks, by the number of ranks."""
@@ -43,9 +41,7 @@ class Measurement:
 
     ranks: int
     turns: tuple[tuple[float, ...], ...] = ()
-    """Samples per second of each window, over all ranks; in each turn all numbers of ranks were
-    measured.
-    """
+    """Samples per second of each window, by turn; a turn measures each number of ranks."""
     usd_per_hour: float | None = None
     """Price of all machines; None if not billed or unknown."""
     communication: float | None = None
@@ -53,7 +49,7 @@ class Measurement:
     slowness: Slowness | None = None
     """Verdict on its run by step times, if any."""
     failure: str = ""
-    """Reason why nothing was measured."""
+    """Reason of a missing measurement."""
     runs: tuple[str, ...] = ()
 
     @property
@@ -74,18 +70,18 @@ class Point:
     ranks: int
     samples_per_s: float
     speedup: float
-    """Against the fewest ranks that ran."""
+    """Speed-up over the fewest ranks that ran."""
     interval: tuple[float, float]
     """Interval of the speed-up: 95 % of the draws."""
     efficiency: float
     communication: float | None
     usd_per_million: float | None
-    """US dollars per million samples; None: not billed, or not known."""
+    """US dollars per million samples; None without costs or with an unknown price."""
     runs: tuple[str, ...]
 
 
 class ScalingCurve:
-    """Curve through measurements, at least one of which succeeded."""
+    """Curve through measurements; at least one of them succeeded."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         ordered = sorted(measurements, key=lambda measurement: measurement.ranks)
@@ -111,9 +107,7 @@ class ScalingCurve:
         return all(measurement.usd_per_hour for measurement in self.measured.values())
 
     def price_ratio(self, ranks: int, against: int) -> float:
-        """Return the price of these machines over that of others; without prices, ranks cost the
-        same.
-        """
+        """Return the ratio of the prices; without prices, of the numbers of ranks."""
         if not self.is_priced:
             return ranks / against
         return (self.measured[ranks].usd_per_hour or 1.0) / (
@@ -121,7 +115,7 @@ class ScalingCurve:
         )
 
     def sample_cost_ratio(self, ranks: int, against: int) -> float:
-        """Return the cost of a sample over that with other ranks."""
+        """Return the ratio of the costs of a sample."""
         return self.price_ratio(ranks, against) * self.rates[against] / self.rates[ranks]
 
     def best(self, rates: Rates | None = None) -> int:
@@ -140,11 +134,11 @@ class ScalingCurve:
 
     @cached_property
     def resampled(self) -> list[dict[int, float]]:
-        """Throughputs as other measurements of the same job might have had them.
+        """Throughputs of imagined repetitions of the measurements.
 
-        Runs of one job differ by more than the windows within one: where there were several turns,
-        by the pooled standard deviation of their logarithms, drawn from Student's t distribution;
-        else windows are drawn anew, with replacement, which knows nothing of other runs.
+         Runs of a job differ more than windows of one run. After several turns, draw by the pooled
+        standard deviation of their logarithms from Student's t distribution; after one, draw its
+        windows with replacement, without knowledge about other runs.
         """
         random = Random(SEED)
         freedom = sum(len(measurement.turns) - 1 for measurement in self.measured.values())
@@ -157,24 +151,24 @@ class ScalingCurve:
                 for _ in range(RESAMPLES)
             ]
         deviation = self._deviation(freedom)
-        found = []
+        samples = []
         for _ in range(RESAMPLES):
             scale = deviation / sqrt(random.gammavariate(freedom / 2, 2) / freedom)
             draws = {
                 ranks: random.gauss(0, scale / sqrt(len(measurement.turns)))
                 for ranks, measurement in self._items
             }
-            found.append({ranks: self.rates[ranks] * exp(draw) for ranks, draw in draws.items()})
-        return found
+            samples.append({ranks: self.rates[ranks] * exp(draw) for ranks, draw in draws.items()})
+        return samples
 
     @property
     def _items(self) -> list[tuple[int, Measurement]]:
         return list(self.measured.items())
 
     def _deviation(self, freedom: int) -> float:
-        """By how much two runs of the same job differ, as a standard deviation of the logarithm:
-        not less than the windows within them tell. `freedom`: turns besides the first, of all
-        numbers of ranks.
+        """Return the standard deviation of the logarithm between runs of the same job.
+
+        It is at least the deviation within runs. `freedom`: number of all turns except first ones.
         """
         turns = [
             turn
@@ -218,7 +212,7 @@ class ScalingCurve:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, without words."""
+        """Return plain JSON."""
         return {
             "points": [asdict(point) for point in self.points],
             "failures": {str(ranks): why for ranks, why in self.failures.items()},

@@ -19,11 +19,9 @@ def verdict(curve: ScalingCurve, setup: Setup) -> str:
     if len(curve.measured) < 2:
         return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
     text = _verdict(curve, setup)
-    return (
-        text
-        if curve.confidence >= CLEAR
-        else f"not clear, the measurements differ too much; most likely: {text}"
-    )
+    if curve.confidence >= CLEAR:
+        return text
+    return f"not clear, the measurements differ too much; most likely: {text}"
 
 
 def _verdict(curve: ScalingCurve, setup: Setup) -> str:

@@ -1,6 +1,4 @@
-"""Finds in the lines of a log which rules match, and the exceptions that no rule knows. Memory and
-time are bounded.
-"""
+"""Search for matching rules and unknown exceptions in a log, with bounded memory and time."""
 
 from __future__ import annotations
 
@@ -16,11 +14,9 @@ from cloudtrain.diagnosis.tracebacks import Raised, TracebackReader
 
 MAX_CHECKED = 20_000
 MAX_LAST_CHECKED = 5_000
-"""Different suspicious lines that are held against all rules: the first ones, and the last ones of
-a longer log.
-"""
+"""Maximum number of distinct suspicious lines to check, first and last of a log."""
 MAX_OTHERS_CHECKED = 2_000
-"""Once so many different lines were, those without a suspicious word are not any more."""
+"""Maximum number of distinct lines to check that are not suspicious."""
 _MAX_SHAPE = 400
 MAX_LAST_LINES = 5
 MAX_RANKS = 4_096
@@ -40,9 +36,7 @@ _SUSPICIOUS = tuple(
     retries|streamaccess|acr|image|exec|python3
     """.replace("\n    ", "").split("|")
 )
-"""A line without any of these, in lower case, is most likely none about a failure: most lines of a
-log.
-"""
+"""Words of lines about failures, in lower case; most lines contain none of them."""
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(
@@ -54,39 +48,38 @@ _TRIED_AGAIN = re.compile(
     r"[Rr]etrying (in|after|\(|up to [1-9])|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry"
     r" \d+/|[Aa]ttempt \d+ (of|/)"
 )
-"""What is tried again may succeed; where it does not, the last try says so without these words."""
+"""Pattern of a failure that is tried again; the last attempt prints another line."""
 _WARNING = re.compile(r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:", re.IGNORECASE)
 _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid")
 _LED_TO = re.compile(
     r"The above exception was the direct cause|During handling of the above exception"
 )
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
-"""An exception within a line."""
+"""Pattern of an exception within a line."""
 _NOTEBOOK_HEADER = re.compile(
     r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*) {3,}Traceback \(most recent call last\)"
 )
-"""The first line of a traceback in a notebook, which names the exception where its end is cut off.
-"""
+"""Pattern of a notebook's first line of a traceback, which names the exception."""
 
 
 @dataclass(slots=True)
 class Match:
-    """A rule that some lines match."""
+    """Rule with its matching lines."""
 
     rule: Rule
     lines: list[Evidence]
-    """The first few."""
+    """First matching lines."""
     order: int
-    """Which of all suspicious lines the first one is."""
+    """Position of the first matching line in the log."""
     is_warning: bool
-    """Whether every such line is only a warning."""
+    """True if all of its lines are only warnings."""
     count: int = 1
     ranks: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class UnknownException:
-    """An exception that no rule knows."""
+    """Exception without a rule."""
 
     raised: Raised
     line: Evidence
@@ -94,29 +87,27 @@ class UnknownException:
 
 
 class Search:
-    """What was found in the lines that were handed over."""
+    """Matching rules and unknown exceptions of the lines that were read."""
 
     def __init__(self) -> None:
         self.matches: dict[str, Match] = {}
         self.unknown: list[UnknownException] = []
         self.mentioned: UnknownException | None = None
-        """The last exception that is named within a line, such as `job failed: ValueError: …`."""
+        """Last exception named within a line, such as `job failed: ValueError: …`."""
         self.last_lines: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
         self.first_traceback: Evidence | None = None
         self._named_first: UnknownException | None = None
         self._order = 0
         self._seen: dict[str, tuple[list[Rule], bool]] = {}
-        """The rules of a line, and whether it looks like an error, by the line with its numbers
-        left out.
-        """
+        """Rules of each shape of a line, and True if it looks like an error."""
         self._late: deque[tuple[int, Evidence]] = deque(maxlen=MAX_LAST_CHECKED)
         self._tracebacks = TracebackReader()
         self._before: dict[tuple[int | None, int | None], UnknownException] = {}
-        """The unknown exception of a rank that led to the one that is read next."""
+        """Unknown exception of a rank that led to its next one."""
 
     def read(self, lines: Iterable[Evidence]) -> Search:
-        """Look at all lines, in order."""
+        """Read all lines, in order."""
         for line in lines:
             self.lines += 1
             self._read_line(line)
@@ -132,7 +123,7 @@ class Search:
         return self
 
     def _read_header(self, named: UnknownException) -> None:
-        """What the first line of a traceback names, of which nothing else is left."""
+        """Record the exception in the header of a traceback that is cut off."""
         if rules := [rule for rule in RULES if rule.matches(f"{named.raised.name}: ")]:
             self._record(named.line, named.order, rules)
         else:
@@ -146,7 +137,7 @@ class Search:
             self.first_traceback = self.first_traceback or line
             if header := _NOTEBOOK_HEADER.match(line.text):
                 self._named_first = UnknownException(Raised(header[1], ""), line, self._order)
-            return  # a frame, whose code may say anything
+            return  # the code of a frame may contain any word
         entry = self._seen.get(shape)
         rules, is_error_like = entry if entry is not None else self._look_at(line, shape)
         if is_error_like:
@@ -166,8 +157,9 @@ class Search:
             self._record(line, self._order, rules)
 
     def _rules_of(self, raised: Raised, line: Evidence, *, is_checked: bool) -> list[Rule]:
-        """The rule that knows an exception by where it was raised; where none does, it is kept as
-        unknown.
+        """Return the rules of an exception by its message or its place.
+
+        Record an exception without a rule as unknown.
         """
         if _INFORMATION.search(line.text[:160]):
             return []
@@ -181,9 +173,7 @@ class Search:
         return []
 
     def _explained(self, line: Evidence, rules: list[Rule]) -> None:
-        """An exception that a rule knows explains the unknown one that led to it, such as a
-        KeyError of a mapping.
-        """
+        """Drop the unknown exception that led to a known one, such as a mapping's KeyError."""
         led_here = self._before.pop(_key(line), None)
         if led_here in self.unknown and not rules[0].is_consequence:
             self.unknown = [raised for raised in self.unknown if raised is not led_here]
@@ -194,7 +184,7 @@ class Search:
             self.mentioned = UnknownException(raised, line, self._order)
 
     def _look_at(self, line: Evidence, shape: str) -> tuple[list[Rule], bool]:
-        """The rules of a line that is unlike all before it, and whether it looks like an error."""
+        """Return the rules of a new line, and True if it looks like an error."""
         if _INFORMATION.search(line.text[:160]) or _TRIED_AGAIN.search(line.text):
             result: tuple[list[Rule], bool] = [], False
             return self._seen.setdefault(shape, result) if len(self._seen) < MAX_CHECKED else result
@@ -237,18 +227,16 @@ _NUMBERS_MATTER = (
     "Errno",
     "Process ",
 )
-"""Lines with these are told apart by their numbers, too."""
+"""Marks of lines whose numbers distinguish them."""
 
 
 def _key(line: Evidence) -> tuple[int | None, int | None]:
-    """What tells the lines of ranks apart."""
+    """Return a key that separates the lines of ranks."""
     return line.rank, line.node
 
 
 def _shape(text: str) -> str:
-    """A line with its numbers left out, where they do not matter: most lines are printed often, or
-    by every rank.
-    """
+    """Return a line without numbers: most lines repeat often, or on every rank."""
     if len(text) > _MAX_SHAPE or any(mark in text for mark in _NUMBERS_MATTER):
         return text
     return _SHAPE.sub("0", text)

@@ -31,20 +31,20 @@ NAMED_FROM = {
     "saving": 0.1,
     "evaluation": 0.3,
 }
-"""Least share of the time with which a cause is named."""
+"""Minimum share of the time of a cause that is named."""
 
 RARE = "saving", "evaluation"
-"""Causes of which most intervals see nothing."""
+"""Causes that are absent from most intervals."""
 
 TOLD_FROM_DELAY = 0.2
-"""Least share of the time without a core that is reported."""
+"""Minimum share of the time without a core that is reported."""
 
 LEAST_STEPS = 10
 LEAST_SECONDS = 1.0
-"""Fewer steps, or a shorter time, say nothing."""
+"""Minimum duration for a verdict, and minimum number of steps."""
 
 BUSY_GPU_PERCENT = 40.0
-"""A GPU that is busy for less waits for its host, where no other cause is found."""
+"""Minimum use of a GPU that does not wait for its host."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,23 +52,24 @@ class Slowness:
     """Verdict on the speed of a run."""
 
     cause: str
-    """input, communication, straggler, other-work, too-small, saving, evaluation; compute: it is
-    not slow; unknown: too little is known.
+    """Cause: input, communication, straggler, other-work, too-small, saving or evaluation.
+
+    compute: the run is not slow; unknown: too little data.
     """
     rank: int | None = None
-    """Straggler, or the rank whose core other work has."""
+    """Straggler, or rank that shares its core with other work."""
     phase: str = ""
-    """Phase in which the straggler is slower."""
+    """Slower phase of the straggler."""
     share: float = 0.0
     """Share of the time that the cause takes, 0 to 1; of `compute`, the share of computing."""
     confidence: float = 0.0
     """Confidence, 0 to 1: the share of the run that agrees, reduced for short runs."""
     sentence: str = ""
-    """Verdict in words."""
+    """Verdict for people."""
     change: str = ""
-    """Change to make; empty if none is needed."""
+    """Recommended change; empty for none."""
     run_delay: float = 0.0
-    """Share of the time in which ranks had no core."""
+    """Share of the time that ranks spend without a core."""
     shares: Mapping[str, float] | None = None
     """Mean share of the time over the ranks, by phase."""
 
@@ -83,14 +84,14 @@ class Slowness:
         return self.cause not in ("compute", "unknown")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with the gain."""
+        """Return plain JSON, with the gain."""
         return {**asdict(self), "gain": round(self.gain, 2)}
 
 
 def why_slow(
     times: StepTimesHistory, setup: Setup, utilization: Utilization | None = None
 ) -> Slowness:
-    """Return the verdict on a run so far."""
+    """Return the verdict on a run until now."""
     totals = times.totals()
     intervals = times.intervals()
     wall = max((sums.wall for sums in totals.values()), default=0.0)
@@ -123,7 +124,7 @@ def why_slow(
 def _without_times(
     times: StepTimesHistory, setup: Setup, utilization: Utilization | None
 ) -> Slowness:
-    """Return a verdict by how busy the GPUs were, without step times."""
+    """Return a verdict by the use of GPUs, without step times."""
     percent = utilization.gpu_percent if utilization else None
     reports = bool(times.steps or times.warm_up)
     if reports or percent is None:
@@ -161,7 +162,7 @@ _HOOK = (
 
 
 def _without_single(shares: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
-    """Return the costs without those of a rare cause that was seen once."""
+    """Return the costs without a rare cause that occurred only once."""
     intervals_with = {
         cause: sum(
             any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
@@ -182,7 +183,7 @@ def _confidence(
 ) -> float:
     """Return the share of intervals with the same verdict, by the rule of succession.
 
-    For a rare cause, count the intervals in which it was seen.
+    For a rare cause, count the intervals that contain it.
     """
     interval_costs = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
     if cause in RARE:
@@ -225,7 +226,7 @@ def _in_words(verdict: Slowness, setup: Setup, idle: float) -> Slowness:
 
 
 def without_cores(run_delay: float) -> str:
-    """For how long ranks could have run and had no core, in words."""
+    """Return a sentence about the time that ranks spend without a core."""
     return (
         f"for {run_delay:.0%} of the time its ranks had no core: other work, or more ranks than"
         " cores"

@@ -12,7 +12,7 @@ SAVING_GOAL = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """Setup of a run on which remedies depend."""
+    """Setup of a run, for remedies."""
 
     ranks: int = 1
     nodes: int = 1
@@ -64,7 +64,7 @@ def sentence_for(
 
 
 def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: str) -> str:
-    """Return the change to make; empty if none is needed."""
+    """Return the recommended change; empty for none."""
     is_own_program = not setup.trainer
     if cause == "straggler":
         return _about_straggler(rank, phase, setup)
@@ -133,7 +133,7 @@ def _more_per_step(setup: Setup) -> str:
 def _rarer_checkpoints(share: float, setup: Setup) -> str:
     if setup.checkpoint_every is None:
         return "save more rarely: checkpoints.every"
-    # Of the time between two checkpoints only the training counts, which stays.
+    # Only the training between two checkpoints counts: its time stays the same.
     interval = setup.checkpoint_every * (share / (1 - min(share, 0.99))) / SAVING_GOAL
     return (
         f"checkpoints.every: {format_duration(interval)} instead of"

@@ -13,27 +13,22 @@ from statistics import mean, median
 from cloudtrain.runs.step_times import PhaseSums
 
 BUSY = "data", "compute", "optimizer", "other"
-"""Phases in which a rank makes its peers wait."""
+"""Phases of a rank that make its peers wait."""
 
 SMALL_MESSAGE_MB = 1.0
-"""Gradients that even a network of 1 Gbit/s sends in 8 ms: longer waits are not for their size."""
+"""Maximum size of small gradients; even 1 Gbit/s sends them in 8 ms."""
 
 SMALL_STEP_SECONDS = 0.025
-"""A rank that computes for longer in a step has enough to do, and a process of its own is worth it.
-"""
+"""Maximum computing time of a step that is too small for a separate process."""
 
 SMALL_EXCESS_SECONDS = 0.01
-"""In small steps a rank that takes less than this longer than others may be late by its machine's
-scheduling.
-"""
+"""Maximum delay of a rank in small steps that the machine's scheduling explains."""
 
 OWN_EXCESS = 0.5
-"""Part of the others' computing by which a rank is late by itself, where it is known how long it
-had no core.
-"""
+"""Minimum delay that is a rank's own, as a part of the shortest computing time."""
 
 LASTING = 0.6
-"""Least share of intervals in which a lasting straggler is the slowest."""
+"""Minimum share of intervals whose slowest rank is a lasting straggler."""
 
 Ranks = Mapping[int, PhaseSums]
 """Phases of each rank in the same steps."""
@@ -49,7 +44,7 @@ class Straggler:
     phase: str
     """Phase with most of that time."""
     without_core: float = 0.0
-    """Seconds in which it could have run and had no core, beyond those of others."""
+    """Seconds without a core while it could have run, above the median of other ranks."""
 
     @property
     def by_other_work(self) -> bool:
@@ -82,7 +77,7 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
 
 
 def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
-    """Return the straggler of the whole run, if it is also that of most intervals."""
+    """Return the straggler of the whole run if most intervals have the same one."""
     straggler = find_straggler(totals)
     if straggler is None:
         return None
@@ -92,10 +87,10 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
 
 
 def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:
-    """Share of the time, 0 to 1, by cause: input, straggler, other-work, communication, too-small,
-    saving, evaluation.
+    """Return the share of the time, 0 to 1, of each cause.
 
-    `straggler`: the rank that all others wait for.
+     Causes: input, straggler, other-work, communication, too-small, saving, evaluation.
+    `straggler`: rank that all others wait for.
     """
     wall = median(sums.wall for sums in ranks.values())
     if wall <= 0:
@@ -124,29 +119,25 @@ def _waits_for_messages(ranks: Ranks) -> float:
     """Return the wait of the rank that waits least, without delays by other work on cores."""
     waits = []
     for rank, sums in ranks.items():
-        held_up = max(
-            (other.run_delay for each, other in ranks.items() if each != rank), default=0.0
-        )
+        delays = [peer_sums.run_delay for peer, peer_sums in ranks.items() if peer != rank]
+        held_up = max(delays, default=0.0)
         waits.append(max(0.0, sums.seconds.get("communication", 0.0) - held_up))
     return min(waits)
 
 
 def run_delay_share(ranks: Ranks) -> float:
-    """Return the mean share of the time in which ranks had no core."""
+    """Return the mean share of the time that ranks spend without a core."""
     wall = sum(sums.wall for sums in ranks.values())
     return sum(sums.run_delay for sums in ranks.values()) / wall if wall > 0 else 0.0
 
 
 def compute_share(ranks: Ranks) -> float:
-    """Return the mean share of the time in which ranks computed."""
+    """Return the mean share of the time that ranks spend on computing."""
     wall = sum(sums.wall for sums in ranks.values())
-    return (
-        sum(
-            sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0)
-            for sums in ranks.values()
-        )
-        / wall
-    )
+    computing = 0.0
+    for sums in ranks.values():
+        computing += sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0)
+    return computing / wall
 
 
 def _is_too_small(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> bool:
@@ -173,9 +164,9 @@ def _over(ranks: Ranks, phase: str, choose: Callable[[list[float]], float]) -> f
 
 
 def _lower_median(values: list[float]) -> float:
-    """Return the lower median: a wait for data on one of two ranks alone is that of a straggler."""
+    """Return the lower median: a wait of one of two ranks means a straggler."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 def _median_of_others(values: Mapping[int, float], rank: int) -> float:
-    return median(value for other, value in values.items() if other != rank)
+    return median(value for peer, value in values.items() if peer != rank)

@@ -1,6 +1,4 @@
-"""Tracebacks in logs, also cut off, boxed or of notebooks: the exception, its frames, and which is
-the program's.
-"""
+"""Tracebacks in logs, also cut off, boxed or of notebooks: the exception and its frames."""
 
 from __future__ import annotations
 
@@ -11,19 +9,16 @@ from dataclasses import dataclass, field
 MAX_FRAMES = 12
 """Maximum frames of a traceback; the innermost are kept."""
 MAX_OPEN = 4_096
-"""Tracebacks that are read at the same time, of as many ranks."""
+"""Maximum number of tracebacks that are read at a time, one per rank."""
 _MAX_TEXT = 300
 _HEADER = "Traceback (most recent call last)"
 _IGNORED = "Exception ignored in"
 _FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.*))?')
-_NOTEBOOK = re.compile(
-    r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$"
-)  # File ~/lib/trainer.py:2241, in Trainer.train(self)
+# File ~/lib/trainer.py:2241, in Trainer.train(self)
+_NOTEBOOK = re.compile(r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$")
 _BOXED = re.compile(r"^([│|] +)(\S+\.py):(\d+) in (\S+)")
 _INSIDE = re.compile(r"^(?:[ \t│|╭╰❱>]|-{2,}>? ?\d|[~/<\[]\S{0,200} in \S|$)")
-"""A line that belongs to a traceback: code, carets, the frame of a box, a call of an older
-notebook.
-"""
+"""Pattern of lines inside a traceback: code, carets, a box, a call of an old notebook."""
 _NAME = r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*"
 _AT_THE_END = re.compile(_NAME + r")(?::(?: (.*))?)?$")
 _ALONE = re.compile(
@@ -33,7 +28,7 @@ _ALONE = re.compile(
 )
 """Pattern of an exception in a line without a traceback before it."""
 _HANDED_ON = re.compile(r"Caught \w+ in (DataLoader worker|replica|pin memory)|^Traceback \(most")
-"""An exception that was raised again for another process, which follows."""
+"""Pattern of an exception that is raised again for another process."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<")
 
 _PACKAGES = re.compile(r"(?:site|dist)-packages[/\\]")
@@ -55,20 +50,16 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """`train.py:41`; of a package's file what comes after its folder:
-        `torch/nn/functional.py:2238`.
-        """
+        """Place such as `train.py:41`, or `torch/nn/functional.py:2238` in a package."""
         return f"{_PACKAGES.split(self.file)[-1]}:{self.line}"
 
 
 @dataclass(slots=True)
 class Raised:
-    """An exception, with the innermost frames of its traceback, the innermost last; without any if
-    there was none.
-    """
+    """Exception with the innermost frames of its traceback, the innermost last."""
 
     name: str
-    """Without its module."""
+    """Name of its class without the module."""
     message: str
     frames: tuple[Frame, ...] = ()
 
@@ -79,18 +70,14 @@ class Raised:
 
     @property
     def place(self) -> str:
-        """Place where it was raised: `train.py:41, in torch/nn/functional.py:2238`; empty if
-        unknown.
-        """
+        """Place such as `train.py:41, in torch/nn/functional.py:2238`; empty if unknown."""
         if not self.frames:
             return ""
         own_frame = self.own_frame
         last = self.frames[-1]
-        return (
-            last.place
-            if own_frame is None or own_frame is last
-            else f"{own_frame.place}, in {last.place}"
-        )
+        if own_frame is None or own_frame is last:
+            return last.place
+        return f"{own_frame.place}, in {last.place}"
 
     @property
     def described(self) -> str:
@@ -106,12 +93,12 @@ class Raised:
 
 @dataclass(slots=True)
 class _Traceback:
-    """A traceback that is being read."""
+    """Traceback that is being read."""
 
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
     has_header: bool = False
     is_ignored: bool = False
-    """Python prints it and goes on, as it does for an exception in a destructor."""
+    """True if Python only prints it, such as an exception in a destructor."""
     indent: int = 2
     """Indentation of its frames; 0 if a log has lost it."""
     wants_code: bool = False
@@ -171,7 +158,7 @@ class TracebackReader:
 
 
 def _raised(match: re.Match[str] | None, frames: tuple[Frame, ...]) -> Raised | bool:
-    """Return the exception of a line; False if it names none, or one that another process raised."""
+    """Return the exception of a line; False for none, or one of another process."""
     if match is None or _HANDED_ON.search(match[2] or ""):
         return False
     return Raised(match[1].rpartition(".")[2], (match[2] or "")[:500], frames)

@@ -115,7 +115,7 @@ def test_bytes_are_no_evidence(log: bytes) -> None:
 
 def test_of_an_exception_whose_end_was_not_written_yet_is_said_just_that() -> None:
     diagnosis = diagnosed(PLAIN[:90])
-    assert diagnosis.cause == "an exception was raised, and which one is not in what was read"
+    assert diagnosis.cause == "an exception was raised; the log that was read does not name it"
     assert [line.line for line in diagnosis.last_lines] == [2]
 
 

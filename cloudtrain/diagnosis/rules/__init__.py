@@ -1,6 +1,4 @@
-"""The table of failures that are known, one file for each field. Where several match one line, the
-first is meant.
-"""
+"""Table of known failures, one file for each field. The first match of a line counts."""
 
 from __future__ import annotations
 
@@ -45,13 +43,13 @@ FIELDS: dict[str, tuple[Rule, ...]] = {
     "Consequences": CONSEQUENCES,
     "Said by libraries": SAID_BY_LIBRARIES,
 }
-"""The rules by field, in the order in which they are tried."""
+"""Rules by field, in order of priority."""
 
 RULES: tuple[Rule, ...] = tuple(rule for field in FIELDS.values() for rule in field)
 
 
 def rule_named(name: str) -> Rule:
-    """The rule of that name. KeyError when there is none."""
+    """Return a rule by name. Raise KeyError for an unknown name."""
     return _BY_NAME[name]
 
 

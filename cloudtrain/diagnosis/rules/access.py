@@ -1,6 +1,4 @@
-"""Rules: somebody may not do something: rights in a cloud, credentials, tokens, permissions of
-files.
-"""
+"""Rules of missing rights in a cloud, credentials, tokens and permissions of files."""
 
 from __future__ import annotations
 

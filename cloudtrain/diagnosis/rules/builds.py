@@ -1,4 +1,4 @@
-"""Rules: what is compiled where the job runs, or was not compiled for the machine."""
+"""Rules of compilers, and of binaries that were not built for the machine."""
 
 from __future__ import annotations
 

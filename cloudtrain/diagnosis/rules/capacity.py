@@ -1,4 +1,4 @@
-"""Rules: the cloud has no machine, gives none to this account, took it back, or time is up."""
+"""Rules of capacity: no machine, no quota, a machine taken back, or a time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CAPACITY = (
     Rule(
         name="sagemaker-quota",
         patterns=(r"ResourceLimitExceeded", r"account-level service limit"),
-        cause="the account's quota on SageMaker does not allow so many machines of this type",
+        cause="the account's quota on SageMaker is too small for this number of machines",
         remedy=sagemaker_quota,
         restart="after a change",
         source="https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
@@ -26,10 +26,7 @@ CAPACITY = (
             r"ing)? .{0,60}quota .{0,60}(family|cores)|are \d+ vCPUs; the quota of",
         ),
         unless=r"[Dd]isk quota",
-        cause=(
-            "the subscription's quota on Azure does not allow so many cores of this machine's"
-            " family"
-        ),
+        cause="the subscription's quota on Azure is too small for this number of cores",
         remedy=azure_quota,
         restart="after a change",
         source="https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas",
@@ -47,7 +44,7 @@ CAPACITY = (
             ),
         ),
         unless=r"[Dd]isk quota|SageMaker",
-        cause="a quota of the cloud or of the cluster does not allow so much",
+        cause="a quota of the cloud or of the cluster is too small for the request",
         remedy=(
             "ask for more of what the message names, end what else uses it, or take a smaller or"
             " other machine"

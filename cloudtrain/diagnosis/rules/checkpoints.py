@@ -1,4 +1,4 @@
-"""Rules: a checkpoint or a file of weights that is damaged, does not fit, or could not be written."""
+"""Rules of checkpoints and weights that are damaged, do not fit, or were not written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHECKPOINTS = (
         places=(r"^(OSError: \[Errno 22\]|EOFError)[^<]*<[^<]*/torch/serialization\.py:",),
         cause="a checkpoint or file of weights is damaged or not complete",
         remedy=(
-            "remove it and go on from the one before it; if it was downloaded, download it again (a"
+            "remove it and resume from an earlier checkpoint; if it was downloaded, download it again (a"
             " text file of git LFS in its place shows so, too)"
         ),
         restart="after a change",
@@ -73,7 +73,7 @@ CHECKPOINTS = (
             r" (load_state_dict|load_checkpoint|restore_\w+|"
             r"resume_\w+|_load_checkpoint|_load_from_checkpoint|_load_optimizer_and_scheduler) in ",
         ),
-        cause="the checkpoint is of another model than the one that is built",
+        cause="the checkpoint belongs to another model",
         remedy=(
             "build the model with the settings of the checkpoint, or start without it (cloudtrain"
             " rerun --fresh)"
@@ -111,7 +111,7 @@ CHECKPOINTS = (
             r" file|"
             r"[Cc]heckpoint .{0,120}(not found|does not exist)",
         ),
-        cause="the checkpoint from which training is to go on is not there",
+        cause="the checkpoint to resume from does not exist",
         remedy=(
             "look at its address and at what the folder holds; start without it if there is"
             " none yet"

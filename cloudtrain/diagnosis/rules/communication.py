@@ -1,4 +1,4 @@
-"""Rules: ranks that cannot meet, or that do not do the same."""
+"""Rules of ranks that cannot meet, or that do different things."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ COMMUNICATION = (
             r"Address already in use|EADDRINUSE",
             r"port is already allocated",
         ),
-        cause="the port at which the ranks meet was taken",
+        cause="the port of the ranks' rendezvous was taken",
         remedy="the port was taken in that very moment; cloudtrain rerun RUN tries another",
         restart="retry",
         source=_RENDEZVOUS,

@@ -1,4 +1,4 @@
-"""Rules: what is seen when another process has failed or is late. None of them is a root cause."""
+"""Rules of consequences of another process that failed or is late, never root causes."""
 
 from __future__ import annotations
 

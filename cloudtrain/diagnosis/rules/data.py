@@ -1,4 +1,4 @@
-"""Rules: data that is missing, damaged or not what the program expects."""
+"""Rules of data that is missing, damaged or different from what the program expects."""
 
 from __future__ import annotations
 

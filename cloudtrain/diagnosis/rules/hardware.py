@@ -1,4 +1,4 @@
-"""Rules: GPUs that fail, are missing or are taken; drivers that do not fit."""
+"""Rules of GPUs that fail, are missing or are in use, and of drivers that do not fit."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ HARDWARE = (
                 r" initialization failed"
             ),
         ),
-        cause="the program wants a GPU, and none is visible",
+        cause="the program needs a GPU, and no GPU is visible",
         remedy=(
             "ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
             "CUDA_VISIBLE_DEVICES is not empty"

@@ -1,4 +1,4 @@
-"""Rules: the image cannot be pulled or built, or its container cannot start."""
+"""Rules of images that cannot be pulled or built, and containers that cannot start."""
 
 from __future__ import annotations
 

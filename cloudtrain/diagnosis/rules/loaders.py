@@ -1,4 +1,4 @@
-"""Rules: a worker of the DataLoader has died, stalls, or has too many files open."""
+"""Rules of DataLoader workers that died, stall, or have too many files open."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rules: memory of the host, of a container, of a GPU, shared memory; and how its want is
-disguised.
-"""
+"""Rules of memory: of the host, a container, a GPU, and shared memory; direct or in disguise."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _SMALLER = (
 
 
 def _gpu_memory(message: str) -> str:
-    """A GPU that other processes fill needs something else than a smaller batch."""
+    """Return a remedy; if other processes fill the GPU, a smaller batch does not help."""
     processes = re.search(r"Process \d+ has ([\d.]+) GiB memory in use", message)
     if processes and float(processes[1]) >= 1:
         return (

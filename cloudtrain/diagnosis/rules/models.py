@@ -1,6 +1,4 @@
-"""Rules: models, tokenizers and their code, from a folder or from the hub; models that are
-quantized, wrapped or " "empty.
-"""
+"""Rules of models and tokenizers, from a folder or the hub; also quantized or wrapped ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: processes that ended by a signal or a code, which alone says little."""
+"""Rules of processes that ended by a signal or a code without an explanation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rules: mistakes of the program itself that are known by their message, and training that
-diverges.
-"""
+"""Rules of known mistakes of the program itself, and of training that diverges."""
 
 from __future__ import annotations
 
@@ -105,7 +103,7 @@ PROGRAM = (
                 r" as hanging"
             ),
         ),
-        cause="a rank stopped going on, and the others waited for it",
+        cause="a rank stopped making progress, and the others waited for it",
         remedy=(
             "look at the stack in the log: what that line waits for (a lock, a read, a collective"
             " that others do not call)"

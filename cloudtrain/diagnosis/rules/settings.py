@@ -1,6 +1,4 @@
-"""Rules: settings that contradict each other, are unknown or are missing; and what a library says
-by itself.
-"""
+"""Rules of contradictory, unknown or missing settings, and of messages of libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ _OF_PYTHON = (
     r"(?![^<]*(NoneType|to unpack|expected str|subscriptable|not iterable))"
     r"(?!(UnboundLocal|Name|ZeroDivision|Index|Key|Attribute)Error: [^<]{0,100}(<|$))"
 )
-"""What Python itself says: its kind tells more."""
+"""Exceptions of Python itself: their kind tells more."""
 _ERROR = rf"^{_OF_PYTHON}(\w+Error|\w*Exception)"
 _ADVISES = (
     r"\b([Pp]lease|[Yy]ou (can ?not|can't|must|should|need|have to|are"
@@ -87,7 +85,7 @@ SAID_BY_LIBRARIES = (
             _ERROR + _LONG + _LIBRARY,
         ),
         unless=r"TrainingFailedError",
-        cause="a library refused what it was asked for, and says so",
+        cause="a library rejected the call",
         remedy=(
             "read its message: it says what it expects; the frame of the program shows which call"
             " it is"

@@ -1,4 +1,4 @@
-"""Rules: disks that are full, read-only, broken or gone, and files that may not be opened."""
+"""Rules of disks that are full, read-only, broken or gone, and of missing permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: tensors of the wrong device, type or shape, and what autograd cannot do with them."""
+"""Rules of tensors of the wrong device, type or shape, and of mistakes with autograd."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ TENSORS = (
         ),
         unless=r"Warning|warnings\.warn",
         cause=(
-            "the loss cannot be differentiated: it depends on nothing that is trained, or is not"
+            "the loss cannot be differentiated: it does not depend on trained values, or is not"
             " one number"
         ),
         remedy=(

@@ -1,4 +1,4 @@
-"""Rules: packages, libraries, compilers and drivers that do not fit each other."""
+"""Rules of packages, libraries, compilers and drivers that do not fit each other."""
 
 from __future__ import annotations
 
