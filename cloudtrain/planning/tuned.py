@@ -8,8 +8,9 @@ from typing import Any
 
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.fields import Arguments
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, override_of
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
 from cloudtrain.spec.sweep import Sweep
+from cloudtrain.spec.varied_settings import override_of
 from cloudtrain_launcher.tuned import PARAMETERS, VARIABLES, plain_name, text_of, value_of
 
 __all__ = [

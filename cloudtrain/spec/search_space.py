@@ -274,12 +274,3 @@ _FORMS: Mapping[str, Callable[[Sequence[Any]], Dimension]] = {
 
 def _number(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def override_of(key: str, value: Scalar) -> str:
-    """Return the override `args.lr=0.01` for a setting. Without a section it is an argument."""
-    from cloudtrain.spec.model import JobSpec
-
-    first = key.partition(".")[0]
-    path = key if "." in key and first in JobSpec.model_fields else f"args.{key}"
-    return f"{path}={json.dumps(value, ensure_ascii=False)}"

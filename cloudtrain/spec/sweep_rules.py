@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.issues import Issue
-from cloudtrain.spec import batch_sizes
+from cloudtrain.spec.batch_sizes import METRIC as BATCH_SIZE_METRIC
 from cloudtrain.spec.objective import report_count, unreported
 from cloudtrain.spec.search_space import Choice, Integers, Uniform, plain_value
 from cloudtrain.spec.varied_settings import arguments_of, dimension_of, path_of, setting_issues
@@ -51,7 +51,7 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
     yield from _known_before(section, space)
     yield from _lent_by_ray(section, spec)
     if section.get("method") == "batch_size":
-        yield from batch_sizes.contradictions(section, spec)
+        yield from _batch_size_search(section, spec)
 
 
 def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
@@ -147,7 +147,7 @@ def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue
 
 def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     metric = mapping_of(section, "objective").get("metric")
-    if section.get("method") == "batch_size":  # checked by batch_sizes
+    if section.get("method") == "batch_size":  # checked by _batch_size_search
         return
     is_trainer = isinstance(metric, str) and spec.get("entrypoint") is None
     if is_trainer and (problem := unreported(str(metric), mapping_of(spec, "args"))):
@@ -277,3 +277,67 @@ def _on_ray(space: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue
         )
     if "resources.nodes" in space:
         yield Issue(("space", "resources.nodes"), "is always 1 in a Ray cluster", hint)
+
+
+def _batch_size_search(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield what is impossible together in a search for a batch size."""
+    for key, why in _UNUSED_IN_SEARCH.items():
+        if section.get(key) is not None:
+            yield Issue((key,), f"does not apply to the method batch_size: {why}", "remove it")
+    if section.get("parallel", 1) != 1:
+        yield Issue(
+            ("parallel",),
+            "must be 1 for the method batch_size: each size depends on the previous one",
+            "remove it",
+        )
+    if section.get("engine") in ("native", "ray"):
+        message = "cannot search for a batch size"
+        yield Issue(("engine",), message, "use engine: portable")
+    yield from _batch_size_space(section.get("space"))
+    objective = section.get("objective")
+    metric = objective.get("metric") if isinstance(objective, dict) else None
+    if spec.get("entrypoint") is None and isinstance(metric, str) and metric != BATCH_SIZE_METRIC:
+        message = (
+            f"the shared trainer reports only {BATCH_SIZE_METRIC} in a search for a batch size"
+        )
+        yield Issue(
+            ("objective", "metric"),
+            message,
+            f"objective: {{metric: {BATCH_SIZE_METRIC}, goal: maximize}}",
+        )
+
+
+_UNUSED_IN_SEARCH = {
+    "trials": "the search ends by itself",
+    "early_stopping": "each trial ends after one measurement",
+}
+
+
+def _batch_size_space(space: Any) -> Iterator[Issue]:
+    hint = "one range, such as batch-size: int(1, 4096)"
+    if not isinstance(space, dict) or not space:
+        return
+    for name in list(space)[1:]:
+        yield Issue(
+            ("space", str(name)), "is a second setting; the method batch_size varies only one", hint
+        )
+    key, written = next(iter(space.items()))
+    dimension = dimension_of(written)
+    if dimension is not None and not isinstance(dimension, Integers):
+        yield Issue(
+            ("space", str(key)),
+            "must be a range of whole numbers for the method batch_size",
+            hint,
+        )
+    elif isinstance(dimension, Integers) and dimension.step > 1:
+        yield Issue(
+            ("space", str(key)),
+            "must not have a step: all sizes are multiples of the smallest",
+            hint,
+        )
+    elif isinstance(dimension, Integers) and dimension.low < 1:
+        yield Issue(
+            ("space", str(key)),
+            f"starts at {dimension.low}, but a batch has at least 1 sample",
+            hint,
+        )

@@ -17,7 +17,6 @@ from cloudtrain.spec.search_space import (
     Choice,
     Dimension,
     Scalar,
-    override_of,
     read_dimension,
     read_space,
 )
@@ -52,6 +51,16 @@ _FIXED: Mapping[str, tuple[str, str]] = {
 }
 """Reasons why other sections are the same for all trials, with a hint."""
 
+SECTIONS = (*VARIED, *_FIXED)
+"""All fields of a job, without sections of providers."""
+
+
+def override_of(key: str, value: Scalar) -> str:
+    """Return the override `args.lr=0.01` for a setting. Without a section it is an argument."""
+    first = key.partition(".")[0]
+    path = key if "." in key and first in SECTIONS else f"args.{key}"
+    return f"{path}={json.dumps(value, ensure_ascii=False)}"
+
 
 def setting_issues(space: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield settings that trials share, or that are named twice, below `sweep`."""
@@ -81,8 +90,6 @@ def arguments_of(space: Mapping[str, Dimension]) -> dict[str, Dimension]:
 
 
 def _problem(key: str, path: Keys) -> tuple[str, str] | None:
-    from cloudtrain.spec.model import JobSpec
-
     first, *remainder = key.split(".")
     if not all((first, *remainder)):
         return f"{key!r} has an empty part", "write an argument (lr) or a path (args.lr, env.SEED)"
@@ -101,7 +108,7 @@ def _problem(key: str, path: Keys) -> tuple[str, str] | None:
             "is the same for all trials",
             f"set it in the section {first}",
         )
-    suggestion = did_you_mean(first, JobSpec.model_fields)
+    suggestion = did_you_mean(first, SECTIONS)
     return (
         f"unknown section {first!r}{suggestion}",
         "write an argument (lr) or a path (args.lr, env.SEED)",
@@ -165,7 +172,7 @@ def issues_of_values(
 
 
 def _message_about(issue: Issue, path: Keys) -> str:
-    """The message, with the field where it is about another."""
+    """Return the message, with the name of its field if it is another one."""
     if issue.path[: len(path)] == path:
         return issue.message
     return f"{issue.field}: {issue.message}".removeprefix(": ")

@@ -9,7 +9,7 @@ from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.spec.load import override
-from cloudtrain.spec.search_space import override_of
+from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.submission.rerun import replan
 from cloudtrain.sweeps.definition import Definition, Parameters

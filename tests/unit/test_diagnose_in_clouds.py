@@ -55,7 +55,10 @@ def test_a_submit_that_the_quota_refused_names_the_quota_by_what_the_submit_has_
     )
     refused(home, message, "")
     text = shown(capsys, "a-1")
-    assert "cause       the subscription's quota on Azure is too small for this number of cores" in text
+    assert (
+        "cause       the subscription's quota on Azure is too small for this number of cores"
+        in text
+    )
     assert "remedy      ask for more of standardDSv2Family in the studio" in text
     assert "cloudtrain logs" not in text
 

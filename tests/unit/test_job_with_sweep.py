@@ -11,6 +11,8 @@ import pytest
 
 import cloudtrain
 from cloudtrain.runs.files import as_text
+from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.varied_settings import SECTIONS
 from cloudtrain.sweeps.events import Launching
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.planning import plan_sweep
@@ -131,3 +133,7 @@ def test_a_fixed_setting_reaches_every_trial(
     )
     assert set(trial.parameters) == {"batch-size"}
     assert dict(plan.spec.args.values)["lr"] == 0.25  # type: ignore[arg-type]
+
+
+def test_every_field_of_a_job_varies_or_is_fixed_in_a_sweep() -> None:
+    assert set(SECTIONS) == set(JobSpec.model_fields)

@@ -17,7 +17,7 @@ from cloudtrain.planning.launch import job_document
 from cloudtrain.planning.tuned import parameters_of, plain_name, sweep_of, text_of
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.search_space import override_of
+from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.sweeps.planning import planned
 from cloudtrain_launcher import contract
