@@ -155,9 +155,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line, and exit with the codes that --help lists."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # what a job prints or a file is called may be no text
+            # Output of a job and names of files may not be valid text.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(args=argv, prog_name="cloudtrain", standalone_mode=False)
         sys.stdout.flush()
@@ -167,9 +166,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _show(error)
         code = error.exit_code
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # the reader has left; nothing more to say to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has closed the pipe
         code = 141
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
         failed = _output_error(error)
@@ -188,9 +185,9 @@ def _output_error(error: Exception) -> StorageError | None:
         or at.tb_frame.f_globals.get("__name__") != "click.utils"
     ):
         return None
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in buffers goes nowhere
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop buffered output
     hint = "make room there, or send it elsewhere"
-    return StorageError(f"what stdout goes to cannot be written: {error.strerror}", hint=hint)
+    return StorageError(f"stdout cannot be written: {error.strerror}", hint=hint)
 
 
 def entry() -> NoReturn:
@@ -211,9 +208,8 @@ def entry() -> NoReturn:
 
 def _show(error: click.ClickException) -> None:
     """Show an error of the command line like any other; for a group without a command, its help."""
-    if isinstance(
-        error, getattr(click.exceptions, "NoArgsIsHelpError", ())
-    ):  # of click 8.2; before, it is no error
+    no_args_error = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
+    if isinstance(error, no_args_error):
         from cloudtrain.cli.terminal import write
 
         write(error.format_message(), err=True)
@@ -237,15 +233,15 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
         from cloudtrain.cli.error_view import error_lines, note_lines
 
         width = shutil.get_terminal_size().columns
-        for line in [
-            *error_lines(error, width),
-            *(line for note in notes for line in note_lines(note, width)),
-        ]:
+        lines = error_lines(error, width)
+        for note in notes:
+            lines += note_lines(note, width)
+        for line in lines:
             write(line, err=True)
         return
-    write(
-        f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True
-    )
+
+    prefix = "" if isinstance(error, SpecError) else "error: "
+    write(f"{prefix}{error.render()}", err=True)
     for note in notes:
         write(f"note: {indented(note, 6)}", err=True)
 

@@ -30,9 +30,7 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
     if several are running: the command may stop or repeat the wrong one. Print on stderr what was
     chosen.
     """
-    if (
-        name is not None and not name
-    ):  # such as "$RUN" without a value: nobody means the last run by it
+    if name is not None and not name:  # such as "$RUN" without a value
         raise UsageError("the name of the run is empty", hint="cloudtrain list shows all runs")
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     store = RunStore(folder)
@@ -79,7 +77,7 @@ def _has_ended(candidate: Run | Sweep) -> bool:
             return candidate.status().has_ended
         candidate.status()
         return candidate.has_ended
-    except CloudtrainError:  # not known: it may be running
+    except CloudtrainError:  # unknown: it may be running
         return False
 
 

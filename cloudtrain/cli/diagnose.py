@@ -280,7 +280,7 @@ def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
         )
     if not is_current:
         return f"{run.id} was {state.state} when it was last seen; asking again failed"
-    return f"{run.id} is {state.state}: nothing has ended it so far"
+    return f"{run.id} is {state.state}, and has not failed"
 
 
 def diagnosis_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:

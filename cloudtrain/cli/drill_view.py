@@ -21,7 +21,7 @@ def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
     """Yield what the drills do, and how long they take."""
     least = 1 + len(scenarios)
     most = 1 + 2 * len(scenarios)
-    yield f"drill of {plan.spec.name}: {headline(plan)}; nothing is sent anywhere, nothing is paid"
+    yield f"drill of {plan.spec.name}: {headline(plan)}; on this machine only, at no cost"
     drills = count(len(scenarios), "drill")
     yield (
         f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as"
@@ -45,9 +45,7 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     compared = card.reference.trained.by
     steps = "" if history.last_step is None else f", {history.last_step:g} steps"
     yield f"{card.job}: undisturbed in {format_duration(card.reference_seconds)}{steps}; " + (
-        f"runs are compared by {compared}"
-        if compared
-        else "it leaves nothing by which runs could be compared"
+        f"runs are compared by {compared}" if compared else "no files or metrics to compare runs by"
     )
     yield ""
     yield table(map(_row, card.results), _HEADER)

@@ -63,7 +63,7 @@ def follow(
             view.show(update)
     except KeyboardInterrupt:
         view.clear()
-        print_message(f"\n{on or f'{run.id} goes on without you'}")
+        print_message(f"\n{on or f'{run.id} keeps running'}")
         if not on:
             print_message(
                 f"  follow   {command('attach', run.id)}\n  stop     {command('stop', run.id)}"
@@ -74,18 +74,18 @@ def follow(
         raise
     except CloudError as error:
         view.clear()
-        raise CloudError(error.message, hint=_goes_on(run, error), code=error.code) from error
+        raise CloudError(error.message, hint=_keeps_running(run, error), code=error.code) from error
     except StorageError as error:
         view.clear()
-        hint = _goes_on(run, error) if run.folder.path.is_dir() else error.hint
+        hint = _keeps_running(run, error) if run.folder.path.is_dir() else error.hint
         raise StorageError(error.message, hint=hint) from error
     view.finish()
     return update.state
 
 
-def _goes_on(run: Run, error: CloudtrainError) -> str:
+def _keeps_running(run: Run, error: CloudtrainError) -> str:
     before = f"{error.hint}; " if error.hint else ""
-    return f"{before}the job goes on meanwhile: {command('wait', run.id)}"
+    return f"{before}the job keeps running: {command('wait', run.id)}"
 
 
 class ProgressDisplay:

@@ -26,7 +26,7 @@ class Seconds(click.ParamType[int]):
             seconds = int(value)
         except ValueError:
             self.fail(
-                f"{value!r} is not a number of seconds; JOB stands before --forecast", param, ctx
+                f"{value!r} is not a number of seconds; put JOB before --forecast", param, ctx
             )
         if not 1 <= seconds <= MAX_SECONDS:
             self.fail(f"{seconds} is not between 1 and {MAX_SECONDS} seconds", param, ctx)
@@ -44,15 +44,14 @@ def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
     from cloudtrain.units import format_duration
 
     print_message(
-        f"the job runs here until it has trained for {format_duration(seconds)}; nothing of it is"
-        " kept"
+        f"the job trains here for {format_duration(seconds)}; its files are removed afterwards"
     )
     display = ProgressDisplay()
     try:
         return try_first_steps(job, plan, seconds, display.draw)
     except KeyboardInterrupt:
         display.clear()
-        print_message("interrupted; the job was ended, and nothing of it is kept")
+        print_message("interrupted; the job was ended, and its files are removed")
         raise click.exceptions.Exit(130) from None
     finally:
         display.clear()
@@ -65,7 +64,7 @@ def forecast_lines(first_steps: FirstSteps) -> list[str]:
 
     if first_steps.measured is not None:
         lines = [
-            f"forecast: none is needed: the whole job took {format_duration(first_steps.measured)} here"
+            f"forecast: not needed: the whole job took {format_duration(first_steps.measured)} here"
         ]
     elif first_steps.forecast is None:
         lines = [f"forecast: none: {first_steps.reason}"]
@@ -88,9 +87,7 @@ def _speedup_lines(speedup: RequiredSpeedup) -> list[str]:
         if speedup.usd_per_hour is None
         else f"{speedup.usd_per_hour:.2f} USD an hour"
     )
-    lines = [
-        f"  {speedup.machines}: another machine, and how fast it is cannot be told here; {price}"
-    ]
+    lines = [f"  {speedup.machines}: another machine, and its speed is unknown here; {price}"]
     allowed = (
         f"{speedup.limit or 'the platform'} allows {format_duration(speedup.max_seconds)} there"
     )

@@ -135,7 +135,7 @@ def _gpu_and_count(text: str) -> tuple[str, int | None]:
     """Split `A100:8`. Raise UsageError for an invalid count."""
     name, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"[1-9]\d{0,3}", number):
-        raise UsageError(f"{text!r}: {number!r} is no count of GPUs", hint="such as A100:8")
+        raise UsageError(f"{text!r}: {number!r} is not a number of GPUs", hint="such as A100:8")
     return name, int(number) if colon else None
 
 

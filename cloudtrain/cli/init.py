@@ -45,7 +45,7 @@ def init_command(folder: Path, as_json: bool, **options: Any) -> None:
         script = folder
         folder = job_folder(folder)
         if not script.is_file():
-            hint = command("init", "DIR") + " writes a starter with a script of its own"
+            hint = command("init", "DIR") + " writes a starter with its own script"
             raise UsageError(f"{script}: no such file", hint=hint)
         entrypoint = os.path.relpath(script.resolve(), folder)
         texts = {FILE: job_text(resources, arguments, entrypoint)}
@@ -70,7 +70,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
     taken = [path for path in paths if os.path.exists(path)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
     if taken:
         message = (
-            f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} already; nothing was written"
+            f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} already; no file was written"
         )
         raise UsageError(message, hint=command("init", "ANOTHER_FOLDER"))
     with storing(folder, command("init", "ANOTHER_FOLDER")):

@@ -94,18 +94,14 @@ def check_command(
     loaded = load_job(job, options)
     preview = memory and not as_json
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder, preview=preview)
-    if (
-        preview and plan.target.placeholders and not plan.is_rehearsal
-    ):  # an estimate needs no account
+    # An estimate needs no account; the second plan reports missing settings.
+    if preview and plan.target.placeholders and not plan.is_rehearsal:
         raise_errors(offline_issues(plan))
         print_prose("\n".join(memory_lines(_memory_report(plan))))
-        plan = api.plan(
-            loaded, provider, as_=as_, data_dir=folder
-        )  # says which settings are missing
+        plan = api.plan(loaded, provider, as_=as_, data_dir=folder)
     issues = [*preflight(_as_checked_here(plan), starting=False), *_sweep_issues(plan)]
-    issues += (
-        [] if plan.context.strict else security_issues(plan)
-    )  # else they are among the errors already
+    if not plan.context.strict:  # a strict preflight has them already
+        issues += security_issues(plan)
     checks: Sequence[Check] = ()
     if online and not any(issue.is_error for issue in issues):
         from cloudtrain.submission.checkup import online_checks, online_issues
@@ -116,7 +112,7 @@ def check_command(
     github.annotate("warning", notes)
     try:
         raise_errors(issues)
-    except CloudtrainError as error:  # printed first, the notes after it
+    except CloudtrainError as error:  # the notes are printed after it
         for note in notes:
             error.add_note(note)
         raise

@@ -25,10 +25,7 @@ def memory_lines(report: MemoryReport) -> list[str]:
         lines.append("  what fits:")
         lines += [f"    {remedy}" for remedy in report.remedies]
     elif report.verdict not in ("fits", ""):
-        lines.append(
-            "  nothing that was tried surely fits: neither smaller micro-batches, recomputing nor"
-            " sharding"
-        )
+        lines.append("  no sure remedy: smaller micro-batches, recomputing and sharding were tried")
     return lines
 
 

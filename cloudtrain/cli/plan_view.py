@@ -141,7 +141,7 @@ def _input(plan: Plan, item: Input) -> str:
         return f"{location}  ({item.type})"
     if "://" not in location and not location.startswith("azureml:"):
         return location  # on this machine it is known what it is
-    guess = "one file, by its suffix" if file_name(location) else "a folder, as it has no suffix"
+    guess = "one file, by its suffix" if file_name(location) else "a folder, without a suffix"
     return f"{location}  ({guess}; set type: if not)"
 
 

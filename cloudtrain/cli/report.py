@@ -61,7 +61,7 @@ def report(run: Run, state: RunState) -> None:
             (
                 "next",
                 rerun_command(run, state)
-                + ("   goes on from the checkpoint" if state.checkpoint else ""),
+                + ("   continues from the checkpoint" if state.checkpoint else ""),
             )
         )
     elif rehearsed := rehearsed_by(state.provider, state.contract):
@@ -98,7 +98,7 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if format_cost(state):
         print_message(f"  {'cost':<11} {format_cost(state)}")
     if state.checkpoint:
-        from_step = f"goes on from the checkpoint of step {state.checkpoint.step}"
+        from_step = f"continues from the checkpoint of step {state.checkpoint.step}"
         print_message(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
 
 

@@ -161,7 +161,9 @@ def wait_command(
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
     try:
-        state = follow(target, tail=0, timeout=seconds, output=False, on=f"{target.id} goes on")
+        state = follow(
+            target, tail=0, timeout=seconds, output=False, on=f"{target.id} keeps running"
+        )
     except TimeoutError as error:
         print_message(str(error))
         if as_json:
@@ -228,18 +230,11 @@ def _say_whether_requested(target: Run) -> None:
     if state.has_ended:
         return
     if state.stop_requested:
-        print_message(
-            f"{target.id} was told to stop: it saves, and ends by itself; nobody waits for it any"
-            " more"
-        )
+        print_message(f"{target.id}: stop requested, it saves and ends; no longer waiting")
     else:
-        print_message(
-            f"whether {target.id} was told to stop is not known: this was interrupted before the"
-            " answer"
-        )
+        print_message(f"{target.id}: interrupted before the answer; it may not stop")
     print_message(
-        f"cloudtrain stop {target.id} waits again, and sees to it that it ends; cloudtrain status"
-        f" {target.id}"
+        f"cloudtrain stop {target.id} waits until it has ended; cloudtrain status {target.id}"
     )
 
 
@@ -271,9 +266,8 @@ def fetch_command(
 
     A .gitignore in DIR keeps it out of commits and of the next submit.
     """
-    if (
-        run is not None and target is None and ("/" in run or run.startswith("."))
-    ):  # no id has these: it is DIR
+    # An id has no slash and no leading dot: it is DIR.
+    if run is not None and target is None and ("/" in run or run.startswith(".")):
         target = Path(run)
         run = None
     source = chosen_run(run, folder, best=best)
@@ -289,10 +283,7 @@ def fetch_command(
             f"note: and {len(notes) - MAX_LISTED} more were left out; --json names them all"
         )
     if not source.cached_status().has_ended:
-        print_message(
-            f"run {source.id} goes on: these are its files as they are now, perhaps not all of them"
-            " finished"
-        )
+        print_message(f"run {source.id} has not ended: some of these files may be incomplete")
     copied = fetched_files(path)
     if as_json:
         print_json({"run": source.id, "folder": str(path), "files": copied, "left_out": notes})

@@ -145,10 +145,7 @@ def show_scaling(
 def _job(request: ScalingRequest) -> tuple[MakePlan, Plan, Run | None, Path | None]:
     """Return how to plan the job, its base plan, its run if any, and its packed source."""
     path = Path(request.target or "")
-    is_spec = path.suffix in (
-        ".yaml",
-        ".yml",
-    )  # which no run's id ends with: one that is missing is told as such
+    is_spec = path.suffix in (".yaml", ".yml")  # a run id never ends like this
     if request.target and (is_spec or _is_job(path)):
 
         def make(overrides: Sequence[str]) -> Plan:
@@ -168,7 +165,7 @@ def _job(request: ScalingRequest) -> tuple[MakePlan, Plan, Run | None, Path | No
 
 
 def _is_job(path: Path) -> bool:
-    with suppress(OSError, ValueError):  # what is too long for a name
+    with suppress(OSError, ValueError):  # too long for a file name
         return path.is_dir() or (path.exists() and is_program(path))
     return False
 
@@ -347,7 +344,7 @@ def _usd_per_hour(plan: Plan) -> float | None:
 
 def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) -> NoReturn:
     if is_interrupted:
-        print_message("nothing was measured before that")
+        print_message("interrupted before the first measurement")
         raise click.exceptions.Exit(130)
     last = next(iter(measured.values())).runs[-1]
     message = "nothing could be measured with any number of ranks"

@@ -33,7 +33,7 @@ def print_logs(
             )
     except KeyboardInterrupt:
         if following and not sweep.has_ended:
-            print_message(f"{sweep.id} goes on; {command('stop', sweep.id)} ends it")
+            print_message(f"{sweep.id} keeps running; {command('stop', sweep.id)} stops it")
         raise click.exceptions.Exit(130) from None
     if not shown:
         print_message(f"no such lines; {command('status', sweep.id)} shows the trials")

@@ -93,7 +93,7 @@ def _stopping(definition: Definition) -> str:
     if not definition.rungs:
         return "none: every trial trains to its end"
     shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
-    how = "come back from their checkpoints" if definition.promotes else "go on, the others end"
+    how = "come back from their checkpoints" if definition.promotes else "continue, the others end"
     return f"at report {shown} the best 1/{definition.eta} {how}"
 
 
@@ -150,7 +150,7 @@ def follow(sweep: Sweep) -> SweepState:
             screen.draw(update.state)
     except KeyboardInterrupt:
         screen.clear()
-        print_message(f"\n{sweep.id} goes on without you")
+        print_message(f"\n{sweep.id} keeps running")
         print_message(
             f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}"
         )

@@ -78,9 +78,8 @@ def _cost(state: RunState, price: Price, time: float) -> str:
         return f"{took}  {format_cost(state)}"
     if price.usd_per_hour is None or not state.started:
         return took
-    waits = (
-        time - state.waiting_since if state.waiting_since else 0.0
-    )  # nothing is billed for machines taken away
+    # Machines taken away are free.
+    waits = time - state.waiting_since if state.waiting_since else 0.0
     usd = price.usd_per_hour * max(0.0, state.seconds(time) - state.waited - waits) / 3600
     return f"{took}  about {usd:.2f} USD so far, {price.usd_per_hour:.2f} USD an hour at list price"
 

@@ -193,6 +193,6 @@ ROWS = [
     use("bad --timeout", 2, "--timeout: cannot read 'soon' as a duration", argv="wait digits-aaaa --timeout soon"),
     use("fetch into a full folder", 2, "full exists and is not empty", "hint: --force replaces model", "cloudtrain fetch digits-aaaa", argv="fetch digits-aaaa full", files={"full/a": ""}),
     use("fetch of nothing", 4, "run digits-aaaa left no files", argv="fetch digits-aaaa"),
-    use("init over a job", 2, "job.yaml exists already; nothing was written", "hint: cloudtrain init", argv="init"),
+    use("init over a job", 2, "job.yaml exists already; no file was written", "hint: cloudtrain init", argv="init"),
     use("diff against what is no JSON", 2, "a.txt: is not JSON", argv="plan --diff a.txt", files={"a.txt": "x"}),
 ]  # fmt: skip

@@ -91,6 +91,6 @@ def test_an_interrupt_ends_the_job_and_leaves_nothing(cloudtrain: CommandLine) -
     checking.send_signal(signal.SIGINT)
     _, errors = checking.communicate(timeout=120)
     assert checking.returncode == 130
-    assert "interrupted; the job was ended, and nothing of it is kept" in errors
+    assert "interrupted; the job was ended, and its files are removed" in errors
     pid = int((cloudtrain.folder / "begun").read_text())
     assert not Path(f"/proc/{pid}").exists()

@@ -61,7 +61,7 @@ def test_a_resume_without_changes_ends_bit_identically(train: Train, tmp_path: P
     _, expected = train(tmp_path / "whole", epochs=4)
     train(tmp_path / "parts", epochs=2)
     output, weights = train(tmp_path / "parts", epochs=4)
-    assert "goes on after epoch 2" in output
+    assert "continues after epoch 2" in output
     assert "lr is" not in output
     assert torch.equal(weights, expected)
 

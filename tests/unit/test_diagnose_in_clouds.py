@@ -127,7 +127,7 @@ def test_a_job_that_waits_for_machines_is_told_to_wait_and_not_to_change_its_pro
     write_events(folder, born, {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}}, waits)
     monkeypatch.setattr(Run, "status", Run.cached_status)
     assert shown(capsys, "a-1").splitlines() == [
-        "a-1 is pending: nothing has ended it so far",
+        "a-1 is pending, and has not failed",
         "  phase       waiting for capacity for 1 min",
         "  next        cloudtrain attach a-1",
     ]

@@ -46,8 +46,7 @@ def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
 def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
     _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, required_speedup=on_machine()))
     assert (
-        machine
-        == "  2 x ml.g5.12xlarge: another machine, and how fast it is cannot be told here; 14.18"
+        machine == "  2 x ml.g5.12xlarge: another machine, and its speed is unknown here; 14.18"
         " USD an hour"
     )
     assert limit == (
@@ -106,7 +105,7 @@ def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_process
     [
         (
             ["--forecast", "job.yaml"],
-            "'job.yaml' is not a number of seconds; JOB stands before --forecast",
+            "'job.yaml' is not a number of seconds; put JOB before --forecast",
         ),
         (["--forecast=0"], "0 is not between 1 and 3600 seconds"),
     ],

@@ -158,7 +158,7 @@ def test_following_that_fails_says_that_the_job_goes_on(
     monkeypatch.setattr(cloudtrain.Run, "watch", fail)
     result = call("attach", run.id)
     assert result.code == 4
-    assert f"hint: look at it; the job goes on meanwhile: cloudtrain wait {run.id}" in result.err
+    assert f"hint: look at it; the job keeps running: cloudtrain wait {run.id}" in result.err
 
 
 @pytest.mark.parametrize("sent_before", [0, 1])

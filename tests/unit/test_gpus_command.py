@@ -110,7 +110,7 @@ def test_orders() -> None:
     ("arguments", "message"),
     [
         (["a200"], "no machine has a GPU 'a200' (did you mean"),
-        (["A100:0"], "'A100:0': '0' is no count of GPUs"),
+        (["A100:0"], "'A100:0': '0' is not a number of GPUs"),
         (["--min-memory", "much"], "--min-memory: cannot read 'much'"),
         (["--max-price", "-1"], "--max-price: cannot read '-1'"),
         (["--provider", "gcp"], "no table of machines is of 'gcp'"),

@@ -98,7 +98,7 @@ def test_a_plan_shows_what_it_takes_an_input_for_and_that_it_guessed() -> None:
     shown = overview(
         plan_of("azure", f"name: x\nlimits: {{max_runtime: 1 h}}\ninputs: {{{places}}}\n")
     )
-    assert "input a  azureml:words:3  (a folder, as it has no suffix; set type: if not)" in shown
+    assert "input a  azureml:words:3  (a folder, without a suffix; set type: if not)" in shown
     assert "input b  https://e.org/t.csv  (one file, by its suffix; set type: if not)" in shown
     assert "input c  azureml:bert:1  (model)\n" in shown
     assert "input d  ./data\n" in shown

@@ -144,7 +144,7 @@ def test_ctrl_c_ends_the_following_and_not_the_sweep(going: Going) -> None:
     result = call("logs", "digits-k2x9", "-f")
     assert result.code == 130
     assert result.out.splitlines()[-1] == "[trial 0] [rank 0] first"
-    assert "digits-k2x9 goes on" in result.err
+    assert "digits-k2x9 keeps running" in result.err
     assert Sweep(going.folder).status().state == "running"
 
 

@@ -267,7 +267,5 @@ def test_an_output_that_takes_no_more_is_said_and_no_bug(words: list[str], tmp_p
             argv, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert process.returncode == 4
-    assert process.stderr.startswith(
-        "error: what stdout goes to cannot be written: No space left on device"
-    )
+    assert process.stderr.startswith("error: stdout cannot be written: No space left on device")
     assert "Traceback" not in process.stderr

@@ -1,5 +1,4 @@
-"""A small torchrun script: learns a straight line on as many processes as there are, and survives a
-restart.
+"""A small torchrun script that learns a straight line, and survives a restart.
 
 Nothing in it needs cloudtrain: `torchrun --nproc-per-node 2 train.py` runs it as well.
 """
@@ -15,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 try:
-    from cloudtrain_job import log_metrics, log_progress  # there in every cloudtrain job
+    from cloudtrain_job import log_metrics, log_progress  # part of every cloudtrain job
 except ImportError:
 
     def log_metrics(**values: object) -> None:
@@ -39,22 +38,19 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(1, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), args.lr)
-    # Kept by the platform, and back after a restart; without cloudtrain, a folder beside the
-    # script.
+    # The platform keeps this folder over restarts; without cloudtrain it is beside the script.
     checkpoints = Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR", "checkpoints"))
     first = 0
     if state := load(checkpoints, device):
         model.module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
-        print(f"rank {rank} goes on after epoch {first}", flush=True)
+        print(f"rank {rank} continues after epoch {first}", flush=True)
         apply_changes(args, state["args"], optimizer)
 
     generator = torch.Generator()
     for epoch in range(first, args.epochs):
-        generator.manual_seed(
-            1000 * epoch + rank
-        )  # after a restart the same batches come as would have come
+        generator.manual_seed(1000 * epoch + rank)  # the same batches after a restart
         for _ in range(STEPS_PER_EPOCH):
             x = torch.rand(32, 1, generator=generator).to(device)
             loss = nn.functional.mse_loss(model(x), 3 * x + 1)
@@ -62,7 +58,7 @@ def train(args: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
         step = STEPS_PER_EPOCH * (epoch + 1)
-        log_progress(step, STEPS_PER_EPOCH * args.epochs)  # of how many: it tells the time left
+        log_progress(step, STEPS_PER_EPOCH * args.epochs)  # for the time left
         log_metrics(step=step, epoch=epoch + 1, loss=loss.item())
         if rank == 0:
             state = {
@@ -80,9 +76,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def apply_changes(args: argparse.Namespace, before: dict, optimizer: torch.optim.Optimizer) -> None:
-    """Use the arguments of now: the optimizer's state has brought back the learning rate of the
-    checkpoint.
-    """
+    """Use the new arguments: the optimizer's state has the learning rate of the checkpoint."""
     changed = {name: value for name, value in vars(args).items() if before[name] != value}
     for name, value in changed.items():
         print(f"{name} is {value}; it was {before[name]} in the checkpoint", flush=True)
@@ -92,7 +86,7 @@ def apply_changes(args: argparse.Namespace, before: dict, optimizer: torch.optim
 
 
 def save(state: dict, folder: Path) -> None:
-    """Save a checkpoint, whole or not at all; the one before stays."""
+    """Save a checkpoint atomically, and keep the previous one."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(state, folder / "latest.tmp")
     if (folder / "latest.pt").exists():
@@ -101,9 +95,7 @@ def save(state: dict, folder: Path) -> None:
 
 
 def load(folder: Path, device: torch.device) -> dict:
-    """The newest checkpoint that can be read: a machine that fails may leave half of one. Empty if
-    there is none.
-    """
+    """Return the newest complete checkpoint, or an empty dict: a crash may leave half of one."""
     for path in (folder / "latest.pt", folder / "previous.pt"):
         if path.exists():
             try:
@@ -120,9 +112,7 @@ def main() -> None:
     args = parser.parse_args()
 
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    train(
-        args
-    )  # the model is gone before its process group: the other way round torch 2.13 may hang at the end
+    train(args)  # frees the model before its process group: else torch 2.13 may hang at the end
     dist.barrier()
     dist.destroy_process_group()
 

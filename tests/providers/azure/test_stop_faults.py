@@ -217,8 +217,8 @@ def test_an_interrupt_before_the_stop_file_is_confirmed_says_that_nobody_knows(
         main(["stop", run.id])
     assert stopped.value.code == 130
     errors = capsys.readouterr().err
-    assert "whether hasty-2 was told to stop is not known" in errors
-    assert "cloudtrain stop hasty-2 waits again" in errors
+    assert "hasty-2: interrupted before the answer; it may not stop" in errors
+    assert "cloudtrain stop hasty-2 waits until it has ended" in errors
 
 
 def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(
@@ -235,6 +235,6 @@ def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(
     _, err = client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 130
     assert "Traceback" not in err
-    assert "hasty-1 was told to stop: it saves, and ends by itself" in err
+    assert "hasty-1: stop requested, it saves and ends; no longer waiting" in err
     assert not job.cancel_asked.is_set()
     job.finish("Completed")
