@@ -40,7 +40,8 @@ def complaints(
     kind: FaultKind,
     unharmed: Iterable[Call],
 ) -> Iterator[str]:
-    """Yield what an operation does wrong when one of its calls gets such an answer for good.
+    """Yield the mistakes of an operation when one of its calls always gets such an answer.
+    `unharmed`: calls whose failure an operation may ignore.
 
     `unharmed`: calls without which an operation may go on.
     """

@@ -1,4 +1,4 @@
-"""Fixtures of the provider tests: clouds of their own."""
+"""Fixtures of the provider tests: separate clouds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Faults in many calls of one command: each call goes wrong once, and it is proved that none was
-left out.
+"""Faults in many calls of one command: each call fails once, and the test proves that it covers
+all.
 """
 
 from __future__ import annotations

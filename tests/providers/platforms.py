@@ -1,4 +1,4 @@
-"""Where the conformance suite runs jobs of each provider: imitated clouds and this machine."""
+"""Platforms of the conformance suite for each provider: imitated clouds and this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def greeting(folder: Path) -> Path:
 
 @contextmanager
 def without(*prefixes: str) -> Iterator[None]:
-    """Inside, there are none of a person's own variables that begin so; after it, none that an SDK
-    has written.
+    """Remove a person's variables with these prefixes inside; remove those that an SDK wrote
+    afterwards.
     """
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(prefixes)]:
@@ -51,7 +51,7 @@ def local(folder: Path) -> Iterator[Platform]:
 
 @contextmanager
 def docker(folder: Path) -> Iterator[Platform]:
-    """The Docker engine of this machine; skipped where none answers."""
+    """Provide the Docker engine of this machine; skip without one."""
     with engine_and_image() as (_, image):
         yield Platform(
             provider="docker",

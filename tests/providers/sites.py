@@ -1,4 +1,6 @@
-"""Imitated clouds in which every job stays in its first phase, behind one face for both clouds."""
+"""Imitated clouds in which every job stays in its first phase, behind one interface for both
+clouds.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ create_loader = cache(botocore.loaders.create_loader)
 
 
 class Strike(NamedTuple):
-    """A fault in one kind of call: from the nth one on, so many times."""
+    """A fault in one kind of call: from the nth call on, `times` times."""
 
     call: str
     kind: FaultKind

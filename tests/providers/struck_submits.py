@@ -1,4 +1,4 @@
-"""Submits to an imitated cloud while faults strike and clients are killed, and what came of them."""
+"""Submits to an imitated cloud while faults strike and clients are killed, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIVE = ("pending", "running")
 
 @dataclass
 class Tally:
-    """What came of many submits: numbers, and for each run that went wrong how."""
+    """Outcomes of many submits: numbers, and the problem of each run that went wrong."""
 
     submits: int = 0
     jobs: int = 0
@@ -81,8 +81,9 @@ def random_strikes(chance: random.Random) -> list[Strike]:
 
 
 class Campaign:
-    """Random submits to one cloud, each with a data folder of its own. The seed decides everything
-    but the timing.
+    """Random submits to one cloud, each with a data folder of its own.
+
+    The seed decides everything but the timing.
     """
 
     def __init__(self, site: Site, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ class Campaign:
         self.tally = Tally()
 
     def submit(self, seed: int) -> None:
-        """Submit once, look at the run while faults go on, then judge it when all is well again."""
+        """Submit once, look at the run while faults continue, then judge it when all is well again."""
         chance = random.Random(seed)
         run_id = f"struck-{seed}"
         strikes = random_strikes(chance)
@@ -108,9 +109,7 @@ class Campaign:
         self.tally.strikes += len(endpoint.struck)
         self._patch.setattr(CREATE_TIMEOUT, 0 if chance.random() < 0.5 else 60)
         was_late = run_id not in self.site.job_names()
-        if (
-            chance.random() < 0.5
-        ):  # nothing is there yet when this look is made, and then the request arrives
+        if chance.random() < 0.5:  # this look comes first, and the request arrives later
             self._look(run_id, data_dir, chance)
         endpoint.deliver_late()
         was_late = was_late and run_id in self.site.job_names()
@@ -177,7 +176,7 @@ class Campaign:
             find_run(run_id, data_dir=str(data_dir)).status()
 
     def _judge(self, run_id: str, data_dir: Path, verb: str, message: str) -> None:
-        """The job exists, and nothing goes wrong any more: one command suffices to know of it."""
+        """The job exists and the cloud is healthy: one command must suffice to find it."""
         before = self.site.job_names()
         try:
             with suppress(CloudtrainError):

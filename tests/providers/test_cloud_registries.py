@@ -1,5 +1,5 @@
-"""The clouds' registries, imitated: ECR by boto3, ACR by DefaultAzureCredential, and what a submit
-asks them.
+"""The clouds' registries, imitated: ECR by boto3, ACR by DefaultAzureCredential, and a submit's
+requests to them.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file in which `docker login` keeps what it was told: nothing yet."""
+    """Return the file in which `docker login` stores credentials, still empty."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     return tmp_path / "config.json"
 

@@ -1,5 +1,5 @@
-"""Our providers pass the public conformance suite, and so does the one of the guide, installed from
-its package.
+"""Our providers pass the public conformance suite, and so does the guide's, installed from its
+package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The conformance suite is not vacuous: each break of the protocol, made in the worked example, is
-told in words.
+"""The conformance suite is not vacuous: it reports each break of the protocol in the worked
+example.
 """
 
 from __future__ import annotations

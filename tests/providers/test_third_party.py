@@ -1,6 +1,4 @@
-"""A provider of somebody else's, installed from a package of its own, is one like ours: in job.yaml
-and in plans.
-"""
+"""A third-party provider, installed from its package, is equal to ours in job.yaml and in plans."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NAMES = provider_names()
 
 @pytest.fixture(autouse=True)
 def an_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a cloud must be told before anything can be planned there."""
+    """Return the settings that a cloud requires before a plan."""
     monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")

@@ -25,8 +25,9 @@ from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
-    """What the tests need of one cloud. A `right` job passes; `wrong` has a mistake in each of the
-    `wrong_fields`.
+    """Facts about one cloud.
+
+    A `right` job passes; `wrong` has a mistake in each of the `wrong_fields`.
     """
 
     provider: str
@@ -118,9 +119,7 @@ def ids(pairs: list[tuple[Cloud, Row]]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The job.yaml of the current folder; accounts are known, and there are no credentials of any
-    kind.
-    """
+    """Provide the job.yaml of the current folder; accounts are known, credentials are missing."""
     monkeypatch.chdir(tmp_path)
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)

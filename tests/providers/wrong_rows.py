@@ -1,4 +1,4 @@
-"""Rows of the tables of wrong requests: a job.yaml, the line to blame, and what must be said of it."""
+"""Rows of the tables of wrong requests: a job.yaml, the line to blame, and the expected message."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def limit(id: str, at: str, *messages: str, job: str) -> Row:
 
 
 def many(count: int, line: str) -> str:
-    """A block mapping of so many entries; `#` in the line stands for its number."""
+    """Return a block mapping of `count` entries; `#` in the line becomes its number."""
     return "".join(f"  {line.replace('#', str(number))}\n" for number in range(count))

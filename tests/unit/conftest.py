@@ -17,7 +17,9 @@ def store(tmp_path: Path) -> RunStore:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job's folder to stand in, with a program; runs are kept beside it, in `data`."""
+    """Return a job folder with a program as the working folder; runs are stored beside it, in
+    `data`.
+    """
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").touch()

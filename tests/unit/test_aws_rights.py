@@ -1,6 +1,4 @@
-"""What jobs, people and GitHub may do by the template: exactly the listed actions, on this stack,
-and nobody else.
-"""
+"""Rights of jobs, people and GitHub by the template: exactly the listed actions on this stack."""
 
 from __future__ import annotations
 
@@ -122,8 +120,8 @@ def test_no_action_is_a_pattern_and_no_resource_is_wider_than_the_stack(who: str
 
 
 def is_narrow(arn: str) -> bool:
-    """Whether an ARN names this stack's things, this account's jobs and their logs, or AWS's own
-    containers.
+    """Return whether an ARN names the stack's resources, the jobs and logs of this account, or
+    AWS's own containers.
     """
     account = rf"{REGION}:{ACCOUNT}"
     return any(
@@ -217,7 +215,7 @@ def test_what_is_not_listed_is_denied_on_the_stack_s_own_things_too(
 
 
 def trusts(statement: Statement, context: dict[str, str]) -> bool:
-    """Whether a trust policy lets in who says this of itself."""
+    """Return whether a trust policy admits a caller with these claims."""
     policy = {key: value for key, value in statement.items() if key != "Principal"} | {
         "Resource": "*"
     }

@@ -1,6 +1,4 @@
-"""The CloudFormation template: every property of every resource, what is created when, and what is
-kept.
-"""
+"""The CloudFormation template: every property of every resource, conditions, and retention."""
 
 from __future__ import annotations
 

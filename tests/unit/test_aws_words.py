@@ -1,6 +1,4 @@
-"""What SageMaker says of a job, in words that a user need not look up: ends, reasons, machines,
-missing rights.
-"""
+"""Plain messages for SageMaker's answers: ends, reasons, machines, missing rights."""
 
 from __future__ import annotations
 

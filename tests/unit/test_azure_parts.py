@@ -283,7 +283,7 @@ class Stub:
 
 
 def ask(stub: Stub, *, nodes: int = 2, **more: Any) -> str:
-    """What is refused, with its hint; empty when nothing is."""
+    """Return the error with its hint, or an empty text if the request is accepted."""
     resources = {
         "instance_count": nodes,
         "instance_type": more.pop("size", "Standard_ND96isr_H100_v5"),

@@ -1,4 +1,4 @@
-"""The ARM template of infra/azure: every expression resolves, nothing is unused, and security rules
+"""The ARM template of infra/azure: every expression resolves, every part is used, security rules
 hold by name.
 """
 
@@ -115,8 +115,8 @@ def test_every_resource_is_of_a_known_type_and_version_with_a_valid_name_and_kno
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_resource_refers_to_is_in_the_template_and_is_waited_for(case: str) -> None:
-    """By dependsOn, its own or that of another it depends on. Parts that are not deployed are not
-    referred to.
+    """A resource depends on everything it refers to, directly or through another; it does not refer
+    to parts that are not deployed.
     """
     before: dict[str, set[str]] = {}
     for one, body in deployed(case):
@@ -206,8 +206,8 @@ def test_azure_ml_disable_local_auth() -> None:
 
 
 def test_azure_ml_public_access() -> None:
-    """Azure.ML.PublicAccess: no public network access. With network=new, and then of nothing else
-    either.
+    """Azure.ML.PublicAccess: the workspace is closed to the public network. With network=new, so is
+    everything else.
     """
     open_, closed = (
         {
@@ -227,8 +227,8 @@ def test_azure_ml_public_access() -> None:
 
 
 def test_azure_ml_user_managed_identity() -> None:
-    """Azure.ML.UserManagedIdentity: the workspace acts as an identity of ours, to which we assign
-    the roles.
+    """Azure.ML.UserManagedIdentity: the workspace acts as our identity, to which we assign the
+    roles.
     """
     for case in CASES:
         [workspace] = of_kind(case, "Microsoft.MachineLearningServices/workspaces")
@@ -249,7 +249,7 @@ def own_roles(case: str) -> dict[str, dict[str, Any]]:
 
 
 def grants(case: str) -> set[tuple[str, str, str]]:
-    """Who has which role on which type of resource."""
+    """Return (principal, role, type of resource) of every assignment."""
     assigned = set()
     for one, body in deployed(case):
         if one.kind == "Microsoft.Authorization/roleAssignments":

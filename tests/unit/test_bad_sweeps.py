@@ -15,7 +15,7 @@ GOAL = "objective: {metric: val_loss, goal: minimize}"
 FORMS = "loguniform(1e-4, 1e-1), uniform(0, 1), int(8, 512), logint(8, 512), choice(16, 32, 64)"
 
 SPACES = {
-    # what stands in the space -> where it is wrong, what is said, and the hint
+    # space -> place of the mistake, message, hint
     "{}": ("", "is empty", "add a setting, for example lr: loguniform(1e-4, 1e-1)"),
     "{lr: loguniform(0, 1)}": (
         ".lr",
@@ -139,9 +139,7 @@ SPACES = {
 
 
 def mistakes(folder: Path, text: str) -> list[tuple[str, str, str, str | None]]:
-    """Where the mistakes of a job.yaml are, as lines and fields, what is said of them, and the
-    hints.
-    """
+    """Return the mistakes of a job.yaml: lines, fields, messages, hints."""
     (folder / "train.py").write_text("")
     (folder / "job.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(SpecError) as caught:
@@ -320,7 +318,7 @@ def test_what_does_not_fit_together_is_refused_at_its_line(rule: str, tmp_path: 
 
 RANGE = "one range, such as batch-size: int(1, 4096)"
 BATCH_SIZES = {
-    # what the section has beside the method, and what is wrong with it
+    # the section besides the method, and its mistake
     "space: {batch-size: [16, 32]}": (
         "space.batch-size",
         "must be a range of whole numbers for the method batch_size",
@@ -404,7 +402,7 @@ def test_the_shared_trainer_reports_one_metric_in_a_search_for_a_batch_size(tmp_
                 " 'val_accuracy'?)"
             ),
         ),
-        # It is told with the progress, and no metric of an epoch.
+        # Reported with the progress, not a metric of an epoch.
         (
             "{metric: samples_per_s, goal: maximize}",
             "sweep.objective.metric: the shared trainer does not report 'samples_per_s'",

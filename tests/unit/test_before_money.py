@@ -1,5 +1,5 @@
-"""What is asked and shown before money is spent: the worst case once, on a terminal; a plan without
-any account.
+"""Questions and figures before money is spent: the worst case once, on a terminal; a plan without
+an account.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_nothing_is_asked_of_a_job_that_is_free_or_where_nobody_can_answer(
     assert ask(plan) == []
     (folder / "cloudtrain.toml").unlink()
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    _confirm(plan)  # without a terminal it goes on
+    _confirm(plan)  # without a terminal it continues
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The browser of tests: what a page does wrong, and what it asks for, is told; no machine is asked."""
+"""The browser of tests: it reports the errors and requests of a page, and asks no machine."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_it_ends_with_its_process_and_leaves_no_other(tmp_path: Path) -> None:
 
 
 def running(group: int) -> bool:
-    """Whether a process of that group runs; one that has ended and that nobody has waited for does
-    not.
+    """Return whether a process of that group runs; one that has ended but was not waited for does
+    not count.
     """
     process_ids = subprocess.run(
         ["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True

@@ -29,11 +29,11 @@ def read(text: str) -> Document:
         ),
         ("{a: f(1, g(2, 3), 4), b: 1}", {"a": "f(1, g(2, 3), 4)", "b": 1}),
         ("{a: choice(x, x), x: 1}", {"a": "choice(x, x)", "x": 1}),
-        ("{a: f(1,2,  3)}", {"a": "f(1,2,  3)"}),  # an argument arrives as it was typed
+        ("{a: f(1,2,  3)}", {"a": "f(1,2,  3)"}),  # an argument arrives verbatim
         ("{a: choice(1,\n     2), b: 1}", {"a": "choice(1, 2)", "b": 1}),
         ("{a: 'choice(1, 2)', b: 1}", {"a": "choice(1, 2)", "b": 1}),
         ("{a: choice(), b: 1}", {"a": "choice()", "b": 1}),
-        # What is no call stays what it was.
+        # Text that is not a call stays unchanged.
         ("{a: (1, b: 2)}", {"a": "(1", "b": "2)"}),
         ("{a: int(1, 2, b: 3}", {"a": "int(1", "2": None, "b": 3}),
         ("{a: choice(1, 2)x, b: 1}", {"a": "choice(1", "2)x": None, "b": 1}),

@@ -1,6 +1,4 @@
-"""A run in a notebook: a card with curves, live while it is waited for, and nothing of it
-elsewhere.
-"""
+"""A run in a notebook: a card with live curves, and no trace of it elsewhere."""
 
 from __future__ import annotations
 

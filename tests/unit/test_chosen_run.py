@@ -1,6 +1,4 @@
-"""Which run a command is about when none is named, what other tools' words mean, and what --help
-tells.
-"""
+"""The run that a command uses by default, the words of other tools, and the text of --help."""
 
 from __future__ import annotations
 

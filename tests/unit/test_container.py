@@ -1,4 +1,4 @@
-"""One node's container: what its program finds, and what it alone sees of the machine."""
+"""One node's container: the environment of its program, and its view of the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def a_job(*channels: str, nodes: int = 2) -> TrainingJob:
 
 
 def snapshot() -> tuple[list[str], bytes, str, list[str]]:
-    """What of this machine entering must leave alone."""
+    """Return the state of this machine that entering must not change."""
     mounts = [
         line
         for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -109,7 +109,7 @@ def room(tmp_path: Path) -> Iterator[Room]:
     assert snapshot() == before
 
 
-# What a program sees in there
+# Environment of a program in the container
 
 
 def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
@@ -226,7 +226,7 @@ def test_a_program_can_tie_its_life_to_whoever_started_it(room: Room) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.kill()
-        assert process.stdout.read() == b""  # the end of the pipe: nobody is left to write to it
+        assert process.stdout.read() == b""  # the end of the pipe: no reader remains
 
 
 def test_a_container_within_a_container_covers_the_outer_tree(room: Room, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
     )
 
 
-# Where it cannot be
+# Where it is not supported
 
 
 def test_a_container_that_cannot_be_entered_says_why_in_one_line(

@@ -1,5 +1,5 @@
-"""What an emulated container is made of: the tree and channels of its node, addresses, names of
-hosts, its command.
+"""Parts of an emulated container: the tree and channels of its node, addresses, host names, its
+command.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What each cloud's contract puts into a container of this machine: mounts, host names, variables.
-No engine.
+"""Mounts, host names and variables that each cloud's contract puts into a container; without an
+engine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What doctor asks IAM's simulator for is what infra grants, no less and no more: on its account
-nothing is wrong.
-"""
+"""The actions that doctor simulates are exactly those that infra grants."""
 
 from __future__ import annotations
 

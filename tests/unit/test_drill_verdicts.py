@@ -1,6 +1,4 @@
-"""What a drill has shown, by made histories: each verdict, the steps that were lost, and what is
-advised.
-"""
+"""Verdicts of a drill from constructed histories: the lost steps and the advice."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Screen(io.StringIO):
 def on_terminal(
     monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80, colour: bool = False
 ) -> list[str]:
-    """The lines that a command writes to a terminal of so many columns."""
+    """Return the lines that a command writes to a terminal of this width."""
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", io.StringIO())

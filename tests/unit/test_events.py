@@ -45,7 +45,7 @@ LOST = {
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    """One with a node that has printed a thousand lines that look like events, and nothing else."""
+    """Return a supervisor whose node printed a thousand lines that only look like events."""
     (tmp_path / "request.json").write_text(
         json.dumps({"grace_seconds": 1, "max_runtime_seconds": None})
     )

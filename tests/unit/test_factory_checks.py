@@ -1,6 +1,4 @@
-"""The functions that the shared trainer is told to call, looked for in the source before anything
-is paid for.
-"""
+"""Functions for the shared trainer, looked up in the source before anything is paid for."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ FILES = {
 
 
 def problems(folder: Path, args: Any, **files: str) -> list[str]:
-    """What is wrong with the job, each mistake without its place."""
+    """Return the mistakes of the job without their places."""
     write(folder / "job", {**FILES, **files})
     (folder / "job" / "job.yaml").write_text(str({"name": "t", "args": args}))
     planned = cloudtrain.plan(

@@ -1,4 +1,4 @@
-"""What is fetched is not sent with the next job, and comes again where it was fetched before."""
+"""Fetched files are not sent with the next job, and are fetched again to the same place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.in_process import call
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cloudtrain.Run:
-    """A run that has left a model, and the folder of its job to stand in."""
+    """Return a finished run with a model, in the folder of its job."""
     data = earlier_runs("local", tmp_path / "kept", tmp_path / "job")
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", data)
     (tmp_path / "job").mkdir(exist_ok=True)

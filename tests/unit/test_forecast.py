@@ -1,5 +1,5 @@
-"""The forecast of a run, from histories of events that are made for it: what it counts, and what it
-does not.
+"""The forecast of a run from constructed histories: the time that it counts and the time that it
+omits.
 """
 
 from __future__ import annotations

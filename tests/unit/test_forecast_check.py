@@ -1,4 +1,4 @@
-"""What `cloudtrain check --forecast` says of the first steps, of this machine and of others."""
+"""`cloudtrain check --forecast`: messages about the first steps, this machine and others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where a forecast is shown: status, following in a pipe, the page of a run; and the warning of a
-limit, once.
+"""Places that show a forecast: status, following in a pipe, the page of a run; and one warning
+about the limit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def quiet_provider(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(tmp_path: Path, *, trained: float = 100.0, plan: dict[str, Any] | None = None) -> Run:
-    """A run that has trained for so many seconds until now, a step each, of 1,000."""
+    """Write a run that has trained for `trained` seconds until now, one step per second, of 1,000."""
     folder = RunStore(tmp_path).create("digits-ab12", {"plan.json": json.dumps(plan or PLAN)})
     first = time.time() - trained
     steps = [

@@ -1,5 +1,5 @@
-"""What is told of a git repository: the commit and whether files differ, and nothing that it
-configures is run.
+"""Facts about a git repository: the commit and whether files differ; programs that it configures
+never run.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def test_an_empty_git_folder_is_no_repository(git: Git) -> None:
     assert git_state(git.top / "model") == git.says()
 
 
-# What cannot be told
+# Facts that git does not give
 
 
 def test_outside_git_there_is_nothing_to_tell(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_repository_of_another_user_is_not_read(git: Git) -> None:
     assert git_state(git.top) == OUTSIDE
 
 
-# What a repository must not do
+# Actions that a repository must not cause
 
 
 HOSTILE = {
@@ -447,7 +447,7 @@ def test_what_a_hook_of_another_repository_is_told_is_not_heard(
     assert git_state(git.top) == GitState(git.commit, False)
 
 
-# What it costs
+# Costs
 
 
 def test_importing_it_loads_next_to_nothing() -> None:

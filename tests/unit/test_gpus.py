@@ -1,6 +1,4 @@
-"""Which GPUs a run in containers gets: as CUDA_VISIBLE_DEVICES says, by UUID, and none that another
-run has.
-"""
+"""GPUs of a run in containers: CUDA_VISIBLE_DEVICES by UUID, without those of another run."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ UUIDS = [uuid.UUID(int=2**100 + number) for number in range(4)]
 
 
 class Driver:
-    """What libcuda answers on a machine of four GPUs whose order is CUDA's own: the fastest first."""
+    """Answer as libcuda on a machine of four GPUs in CUDA's order: the fastest first."""
 
     def __init__(self, *shown: int) -> None:
         self.shown = shown
@@ -66,7 +64,7 @@ def test_the_jobs_own_choice_counts_more_than_that_of_whoever_submits() -> None:
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A machine of four GPUs that nobody else has: their names are those of this test alone."""
+    """Provide a machine of four GPUs whose names belong to this test alone."""
     names = [f"GPU-{uuid.uuid4()}" for _ in range(4)]
 
     def visible(choice: str | None) -> tuple[str, ...]:

@@ -1,6 +1,4 @@
-"""`cloudtrain gpus`: which machines it shows, in which order, and what it says where a price is not
-known.
-"""
+"""`cloudtrain gpus`: its machines, their order, and the text for an unknown price."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ UNKNOWN = [
 
 @pytest.fixture(autouse=True)
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home in which nothing is set."""
+    """Provide a home without settings."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)

@@ -60,7 +60,7 @@ TABLE: list[tuple[str, str, bool]] = [
     ("a.b", "axb", False),
     ("a+(b|c)$", "a+(b|c)$", True),
     ("{a,b}", "a", False),
-    # ** stands for any number of folders, none included
+    # ** matches any number of folders, including zero
     ("**/*.go", "x.go", True),
     ("**/*.go", "a/b/x.go", True),
     ("**/foo", "a/foo/x", True),

@@ -1,6 +1,4 @@
-"""An image's digest: what changes it and what does not; which files count, and which folders are
-refused.
-"""
+"""An image's digest: changes that affect it, files that count, and folders that are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `image:` means to each provider: addresses taken apart, builds and where they are kept,
-their settings.
+"""Meaning of `image:` for each provider: parts of addresses, builds and their repositories,
+settings.
 """
 
 from __future__ import annotations

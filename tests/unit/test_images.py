@@ -35,7 +35,7 @@ TYPES = {"gpu": "ml.g5.xlarge", "cpu": "ml.m5.xlarge"}
 Addresses = Mapping[str, Mapping[str, Mapping[str, str | None]]]
 """The SDK's: version, region, processor, address (None: it knows none)."""
 
-# In a process of its own: the import takes seconds, warns, and would leave its settings in this
+# In a separate process: the import takes seconds, warns, and would leave its settings in this
 # one.
 SCRIPT = f"""
 import botocore.loaders, json, socket, sys
@@ -60,7 +60,7 @@ json.dump({{version: {{region: both(version, region) for region in regions}} for
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
-    """What the SDK gives for each of its newest versions, in each region, newest version first."""
+    """Return the SDK's addresses of its newest versions in each region, newest version first."""
     if find_spec("sagemaker") is None or find_spec("sagemaker.core") is None:
         pytest.skip('the sagemaker SDK is not installed: pip install "cloudtrain[sagemaker]"')
     home = str(tmp_path_factory.mktemp("sdk"))
@@ -80,7 +80,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
 
 
 def rewrite(addresses: Addresses) -> None:
-    """Both tables, from what the SDK gives."""
+    """Rewrite both tables from the SDK's data."""
     places: dict[str, tuple[str, str]] = {}
     versions = ["version,python,without"]
     for version, regions in addresses.items():

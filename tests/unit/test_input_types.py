@@ -1,5 +1,5 @@
-"""What a request says of inputs whose type is said, what a plan shows of a guess; that long
-arguments travel once.
+"""Inputs with a declared type in a request, the guess that a plan shows, and long arguments that
+travel once.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tests.support.in_process import call
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a script in it, and one in a folder of its own, to stand in."""
+    """Provide a folder with a script, and a second script in a subfolder, as the working folder."""
     (tmp_path / "project" / "src").mkdir(parents=True)
     for name in ("train.py", "src/other.py"):
         (tmp_path / "project" / name).write_text("print('trained')\n")

@@ -1,5 +1,5 @@
-"""What is kept of containers: checkpoints come whole, and the nodes' folders become one without
-losing a file.
+"""Files that outlive containers: whole checkpoints, and the nodes' folders merged without a lost
+file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A supervisor's life is told by several signs, and nothing is ended or signalled that is not
-proven ours.
-"""
+"""Several signs show whether a supervisor lives; only processes that are proven ours are signalled."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ NOT_OFFERED = {"ENOLCK": errno.ENOLCK, "EOPNOTSUPP": errno.EOPNOTSUPP, "ENOSYS":
 
 @pytest.fixture
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that has no locks, as flock(2) tells of NFS without its lock service."""
+    """Simulate a disk without locks: flock(2) on NFS without its lock service."""
 
     def refuse(file: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -64,7 +62,7 @@ def run(store: RunStore) -> RunFolder:
 
 @pytest.fixture
 def sleeper(run: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the run that goes on until it is killed."""
+    """Start a process of the run that runs until it is killed."""
     code = "import sys; print(flush=True); sys.stdin.read()"
     env = {**os.environ, RUN_DIR_VARIABLE: str(run.path)}
     pipe = subprocess.PIPE
@@ -282,7 +280,7 @@ def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_ru
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in a container that has a home of its own: /proc/PID/root leads to its files."""
+    """As in a container with a separate home: /proc/PID/root leads to its files."""
     root = tmp_path / "root"
     (root / run.path.relative_to("/")).mkdir(parents=True)
     truediv = Path.__truediv__

@@ -1,6 +1,4 @@
-"""What `diagnose` reads of log files as they come: packed, in other encodings, as JSON, torn, or no
-text at all.
-"""
+"""`diagnose` reads log files as they come: packed, in other encodings, as JSON, torn, or binary."""
 
 from __future__ import annotations
 

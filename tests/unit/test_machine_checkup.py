@@ -1,6 +1,4 @@
-"""What `cloudtrain doctor` says of a machine: nothing of a good one, the one thing that is wrong of
-every other.
-"""
+"""`cloudtrain doctor` reports nothing on a good machine, and the one fault of every other."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def of_machine(facts: PythonFacts = GOOD, gpus: GpuFacts = GPUS, free: int = 10*
 
 @contextmanager
 def no_engine(seconds: float) -> Iterator[None]:
-    """As on a machine where none is running."""
+    """Simulate a machine without a running engine."""
     raise CloudError(f"no Docker engine answers within {seconds:.0f} s", hint="start it")
     yield
 

@@ -1,5 +1,5 @@
-"""Which price a plan takes, why it has its machine, what would cost less, and that what is stored
-never changes.
+"""The price in a plan, the reason for its machine, cheaper choices, and stored plans that never
+change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a request says of the machines that a spec names: their GPUs, disks, keys and the images for
-them.
-"""
+"""Machines in a request: GPUs, disks, keys and images."""
 
 from __future__ import annotations
 

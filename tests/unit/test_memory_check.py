@@ -1,6 +1,4 @@
-"""`cloudtrain check --memory`: what is asked of the Python that has torch, and how its answer is
-said.
-"""
+"""`cloudtrain check --memory`: the request to the Python with torch, and the text of its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`metrics` in job.yaml: which expressions are taken, and what SageMaker is told."""
+"""`metrics` in job.yaml: accepted expressions, and the definitions that SageMaker gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from the settings of the clouds' own command lines, and that a plan says so."""
+"""Settings of the clouds' own command lines that cloudtrain uses, and the plan's note about them."""
 
 from __future__ import annotations
 

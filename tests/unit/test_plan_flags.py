@@ -1,4 +1,4 @@
-"""What a plan says of flags: each field that one sets, once."""
+"""A plan lists each field that a flag sets, once."""
 
 from __future__ import annotations
 

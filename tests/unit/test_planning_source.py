@@ -1,4 +1,4 @@
-"""What planning refuses of a source folder: runs kept inside it, and a program that is not in the
+"""Source folders that planning refuses: runs stored inside, and a program that is not in the
 archive.
 """
 

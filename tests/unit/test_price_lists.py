@@ -1,5 +1,5 @@
-"""`cloudtrain gpus --refresh`: what is read of the clouds' price lists, what is refused, and what
-stays as it was.
+"""`cloudtrain gpus --refresh`: prices read from the clouds' lists, refused lists, and unchanged
+files.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is kept on this machine is for one user alone, whatever the umask, and what an earlier
-version left open too.
+"""Files on this machine are private to one user whatever the umask, including those an earlier
+version left open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which modules a program imports at its start, by its syntax tree."""
+"""Modules that a program imports at its start, by its syntax tree."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sweeps on a simulated Ray cluster, which forgets everything when its driver dies: nothing is lost
-or done twice.
+"""Sweeps on a simulated Ray cluster, which forgets everything when its driver dies: no trial is
+lost or repeated.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Jobs:
         return SimpleNamespace(processes=1, gpus=0)
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """What a run has done that nobody has heard of; one without its worker is stopped."""
+        """Return the unreported events of a run; stop a run that has lost its worker."""
         job = self.read(trial)
         sweep_events: list[SweepEvent] = [
             reported(trial, report) for report in range(trial.reports + 1, job["reports"] + 1)
@@ -119,7 +119,7 @@ def ended(trial: Trial, outcome: Any) -> RunEnded:
 
 
 class Halving:
-    """The better half goes on."""
+    """Continue the better half."""
 
     def __init__(self, rungs: tuple[int, ...]) -> None:
         self.rungs: dict[int, dict[int, float]] = {rung: {} for rung in rungs}

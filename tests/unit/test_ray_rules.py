@@ -1,6 +1,4 @@
-"""What of a sweep is refused where Ray Tune is to carry it out: at its line, with the reason, and
-without Ray.
-"""
+"""Sweeps that Ray Tune cannot run are refused at their line with the reason, even without Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ RAY = f"trials: 3\n  engine: ray\n  {SPACE}"
 
 @pytest.fixture
 def has_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not it is installed."""
+    """Simulate Ray as installed or missing."""
     monkeypatch.setattr(ray_rules, "find_spec", lambda _: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 

@@ -1,6 +1,4 @@
-"""A submit knows of the rehearsals of its job: which one ran the same request, or in what it has
-changed since.
-"""
+"""A submit knows the rehearsals of its job: the one with the same request, or the changes since."""
 
 from __future__ import annotations
 

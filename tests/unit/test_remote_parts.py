@@ -1,5 +1,5 @@
-"""What is the same in every cloud: names that stay inside their folder, addresses of files, whose
-job a job is.
+"""Parts that all clouds share: names that stay inside their folder, addresses of files, ownership
+of jobs.
 """
 
 from __future__ import annotations

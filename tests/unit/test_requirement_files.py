@@ -1,5 +1,5 @@
-"""What files of the source folder ask for: requirements.txt with all that pip allows in it,
-pyproject.toml, uv.lock.
+"""Requirements of the source folder: requirements.txt with everything pip allows, pyproject.toml,
+uv.lock.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a job left on this machine is copied without following anything out, and one odd entry stops
-nothing.
+"""Results on this machine are copied without following links out, and one odd entry does not stop
+the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def fetched(run: RunFolder, into: Path, provider: str = "local") -> tuple[list[str], list[str]]:
-    """The names that there were, and what was left out."""
+    """Return the fetched names and the notes about the rest."""
     notes: list[str] = []
     state = RunState(run_id=run.run_id)
     artifacts = get_provider(provider).fetch(

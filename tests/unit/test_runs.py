@@ -1,6 +1,4 @@
-"""Run folders come into being whole, events are only ever added, and what they add up to is the
-run's state.
-"""
+"""Run folders appear whole, events are only added, and they add up to the run's state."""
 
 from __future__ import annotations
 

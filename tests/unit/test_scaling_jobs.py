@@ -199,8 +199,8 @@ def test_what_is_no_list_of_ranks_is_refused(text: str) -> None:
 def fake_runs(
     monkeypatch: pytest.MonkeyPatch, data: Path, *full: float | BaseException | None
 ) -> list[int]:
-    """Runs that take so long per step, fail (None), or are interrupted; returns the numbers of
-    ranks as they start.
+    """Simulate runs with this time per step, failure (None) or interruption; return the numbers of
+    ranks in order.
     """
     started = list[int]()
     script = iter(full)

@@ -1,4 +1,4 @@
-"""A scan remembers what has not changed, and reads it no more."""
+"""A scan remembers unchanged files and does not read them again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a reviewer of security would say of a job: warnings of `check` at their lines; strict
-settings refuse it.
-"""
+"""A security review of a job: warnings of `check` at their lines; strict settings refuse it."""
 
 from __future__ import annotations
 

@@ -192,9 +192,7 @@ def test_in_small_steps_a_rank_is_late_by_itself_where_it_is_known_that_it_had_a
 
 
 def test_ranks_that_are_held_up_in_turn_do_not_wait_for_messages() -> None:
-    """Each waits for the other while that one has no core, in one interval this one and in the next
-    the other.
-    """
+    """Each rank waits for the other while that one has no core, in turns."""
     made = Made(held_up=(0.0, 0.08), message_mb=40.0, noise=0.0)
     assert verdict(made).cause == "compute"
     assert verdict(made).run_delay == pytest.approx(0.08 / 0.187 / 2, abs=0.02)

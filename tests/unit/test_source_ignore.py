@@ -1,4 +1,4 @@
-"""What is archived is what git would not ignore, plus what .cloudtrainignore says after it."""
+"""The archive holds the files that git would not ignore, as changed by .cloudtrainignore."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @contextmanager
 def without_git() -> Iterator[None]:
-    """A machine on which git is not installed."""
+    """Simulate a machine without git."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("PATH", "/nowhere")
         yield

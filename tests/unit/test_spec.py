@@ -1,5 +1,5 @@
-"""job.yaml becomes a frozen spec: what is written arrives exactly, what is wrong is told all at
-once at its place.
+"""job.yaml becomes a frozen spec: values arrive exactly, and all mistakes are reported at once at
+their places.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the time of a run's ranks went, as events add it up."""
+"""The time of a run's ranks by activity, added up from events."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ NO_LOCKS = (
 
 @pytest.fixture
 def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
-    """A run folder that can be supervised; nothing of it is left afterwards."""
+    """Provide a run folder for a supervisor, and remove everything afterwards."""
     launch = {
         "node": 0,
         "argv": [sys.executable, "-c", LAUNCHER],
@@ -105,9 +105,7 @@ def supervise(
 
 @pytest.fixture
 def inside() -> list[str]:
-    """What to put before a command so that it runs in a PID namespace of its own, as in a
-    container.
-    """
+    """Return the prefix that runs a command in a new PID namespace, as in a container."""
     words = ["unshare", "-Urpf", "--mount-proc", "--kill-child"]
     if (
         shutil.which("unshare") is None

@@ -1,6 +1,4 @@
-"""No trial twice where the values have an end; and what Optuna is told again and again is what it
-is told at once.
-"""
+"""Finite spaces: no trial repeats, and Optuna gets the same data step by step as in one go."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ def test_more_trials_of_a_space_that_has_none_left_are_refused(tmp_path: Path) -
 
 
 class Compared:
-    """A suggester that is asked beside one that knows nothing from before, and at times is replaced
-    as by a kill.
-    """
+    """A suggester that is compared with a fresh one, and at times replaced as by a kill."""
 
     def __init__(self, definition: Any, kills: set[int]) -> None:
         self.definition = definition

@@ -1,4 +1,4 @@
-"""The driver of a sweep: killed at any event, the next one goes on with the same sequence to the
+"""The driver of a sweep: killed at any event, the next driver continues the same sequence to the
 same end.
 """
 
@@ -86,7 +86,7 @@ def run_to_the_end(folder: SweepFolder) -> SweepState:
 
 
 def history(folder: SweepFolder) -> list[dict[str, Any]]:
-    """All that the journal says, but for the time at which it was written."""
+    """Return the journal without the times of its events."""
     events = [event for event, _ in folder.events_from() if event is not None]
     return [{**event.to_json(), "time": 0} for event in events]
 
@@ -96,7 +96,7 @@ def state(folder: SweepFolder) -> SweepState:
 
 
 def in_a_process(work: Callable[[], object]) -> int:
-    """The status with which a child process of ours ends that does this."""
+    """Return the exit status of a child process that runs this."""
     child = os.fork()
     if child == 0:
         code = 1

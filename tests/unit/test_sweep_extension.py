@@ -1,4 +1,6 @@
-"""`sweep more N` adds N trials, resumes those that a stop interrupted, and says what that may cost."""
+"""`sweep more N` adds N trials, resumes those that a stop interrupted, and prints the possible
+cost.
+"""
 
 from __future__ import annotations
 

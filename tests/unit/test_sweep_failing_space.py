@@ -1,6 +1,4 @@
-"""A sweep of a space of which 44 % fails: what failed is learnt from, and not tried again and
-again.
-"""
+"""A sweep of a space of which 44 % fails learns from failures instead of repeating them."""
 
 from __future__ import annotations
 

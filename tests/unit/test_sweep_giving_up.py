@@ -1,6 +1,4 @@
-"""A sweep is given up when no value can help, for a cause that is said, and goes on when somebody
-asks for more.
-"""
+"""A sweep gives up when every value must fail, names the cause, and continues on request."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ def sweep(trials: int = 40) -> SweepLife:
 
 
 def lose(life: SweepLife, count: int, *, cause: str = "", outcome: str = "failed") -> None:
-    """End so many trials without a report."""
+    """End `count` trials without a report."""
     for _ in range(count):
         trial = life.state.trials[-1]
         life.write(

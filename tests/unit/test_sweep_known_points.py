@@ -1,5 +1,5 @@
-"""What a search knows before its first trial: points to try, an earlier sweep, a target; and steps
-of whole numbers.
+"""Knowledge before the first trial: points to try, an earlier sweep, a target; and steps of whole
+numbers.
 """
 
 from __future__ import annotations

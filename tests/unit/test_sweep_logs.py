@@ -1,6 +1,4 @@
-"""`logs -f` of a sweep that goes on: what is said by the time that the command looks is written
-between its looks.
-"""
+"""`logs -f` of a running sweep: lines are written between two looks of the command."""
 
 from __future__ import annotations
 
@@ -74,14 +72,12 @@ class Going:
 
 @pytest.fixture
 def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Going:
-    """A sweep with one trial that goes on, and has said `before`."""
+    """Provide a sweep with one running trial that has printed `before`."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     loaded = Going(tmp_path / "data")
     monkeypatch.setattr(Sweep, "watch", lambda sweep: loaded.watch(sweep))
-    monkeypatch.setattr(
-        RunMonitor, "observe", lambda _: None
-    )  # no process stands behind these runs
+    monkeypatch.setattr(RunMonitor, "observe", lambda _: None)  # these runs have no process
     loaded.start(0, "before")
     return loaded
 

@@ -1,6 +1,4 @@
-"""What of a sweep is refused, or worth a warning, where it is to run: at its line, before anything
-is paid for.
-"""
+"""Sweeps that a provider refuses or warns about: at the line, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -168,7 +166,7 @@ def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_find
             "pays for 2 of 4 trials if each costs all it may: 10.00 USD",
         ),
         (10.0, "max_runtime: 1 h", "40 USD", None),
-        # Without a limit of its own each trial has its share.
+        # Without a limit each trial gets its share.
         (10.0, "", "0.40 USD", "pays for 36 s of each of 4 trials at 10.00 USD per hour"),
         (10.0, "", "4 USD", None),
     ],

@@ -1,6 +1,4 @@
-"""Successive halving: at which reports, who goes on, who is promoted; against the same, written
-plainly.
-"""
+"""Successive halving: the rungs, the survivors and the promotions, compared with a plain version."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a sweep does next: within its budget, never too much at once, in the order of successive
-halving, to its end.
+"""The next action of a sweep: within its budget and parallelism, in the order of successive
+halving.
 """
 
 from __future__ import annotations

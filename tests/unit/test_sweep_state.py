@@ -1,4 +1,4 @@
-"""What a sweep's journal adds up to, and that events which do not fit change nothing."""
+"""The state that a sweep's journal adds up to; events that do not fit change nothing."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(
         seed=1,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing that Optuna calls experimental
+        warnings.simplefilter("error")  # free of Optuna's experimental features
         life.run(most=5_000)
     assert len(life.state.trials) == trials
     places = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]

@@ -1,5 +1,5 @@
-"""What a provider decides for a plan is a typed value, and comes back from plan.json as it was, old
-files included.
+"""A provider's decisions for a plan are typed values, and plan.json restores them, old files
+included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decisions of the templates' rights: who may do what to which resource, in both clouds."""
+"""The templates' rights: who may do what to which resource, in both clouds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 AWS = [
-    # A job writes results, and changes nothing that another job executes.
+    # A job writes results, but cannot change code that another job runs.
     Row("job", "s3:PutObject", f"{RUN}/output/model.tar.gz", True),
     Row("job", "s3:PutObject", f"{RUN}/output/output.tar.gz", True),
     Row("job", "s3:PutObject", f"{RUN}/checkpoints/step-10/rank-0.pt", True),
@@ -58,7 +58,7 @@ AWS = [
     Row("job", "s3:DeleteObject", f"{BUCKET}/data/train.bin", False),
     Row("job", "s3:DeleteObjectVersion", f"{RUN}/output/model.tar.gz", False),
     Row("job", "s3:PutBucketVersioning", BUCKET, False),
-    # Every image that AWS publishes, and nobody else's.
+    # Every image that AWS publishes, but none of other accounts.
     Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/pytorch-training", True),
     Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/huggingface-pytorch-training", True),
     Row(
@@ -164,7 +164,7 @@ WHO = {"job": "cloudtrain-jobs", "submitter": PEOPLE[0]["id"], "github": "cloudt
 DATA = True
 
 AZURE = [
-    # A job reads the secrets of the jobs' vault, and none of the workspace's.
+    # A job reads the secrets of the jobs' vault, but not those of the workspace's vault.
     AzureRow("job", f"{SECRETS}/getSecret/action", "jobs vault", True, DATA),
     AzureRow("job", f"{SECRETS}/getSecret/action", "jobs vault", True, DATA, "plain"),
     AzureRow("job", f"{SECRETS}/getSecret/action", "workspace vault", False, DATA),
@@ -176,7 +176,7 @@ AZURE = [
     AzureRow("submitter", "Microsoft.KeyVault/vaults/read", "jobs vault", True),
     AzureRow("submitter", "Microsoft.KeyVault/vaults/read", "workspace vault", False),
     AzureRow("github", f"{SECRETS}/getSecret/action", "jobs vault", False, DATA),
-    # A job writes blobs, and destroys none of their earlier versions.
+    # A job writes blobs, but cannot destroy their earlier versions.
     AzureRow("job", f"{BLOBS}/read", "storage", True, DATA),
     AzureRow("job", f"{BLOBS}/write", "storage", True, DATA),
     AzureRow("job", f"{BLOBS}/delete", "storage", True, DATA),

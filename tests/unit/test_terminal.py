@@ -1,5 +1,5 @@
-"""Whatever others have written, nothing that a terminal would obey or reorder is printed; JSON
-keeps its values.
+"""Output never contains text that a terminal would obey or reorder, whoever wrote it; JSON keeps
+its values.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ EVIL = "".join(NASTY.values())
 
 
 def unsafe(text: str) -> list[str]:
-    """What of a text is neither to be seen nor an ordinary space; painted states, labels and marks
-    are ours.
+    """Return the characters that are neither visible nor a plain space; painted states, labels and
+    marks are ours.
     """
     painted = r"succeeded|failed|stopped|running|stopping|error:|warning:|note:|hint:|\^+"
     plain = re.sub(rf"\x1b\[3[0-7]m({painted})\x1b\[0m", "", text)

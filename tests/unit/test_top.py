@@ -1,6 +1,4 @@
-"""The screen of `top` at two widths, of recorded sessions, and what is left out where there is no
-room.
-"""
+"""The screen of `top` at two widths, of recorded sessions, and the parts that a small one omits."""
 
 from __future__ import annotations
 

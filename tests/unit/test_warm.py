@@ -80,7 +80,7 @@ class Runs:
             )
 
     def status_of(self, run_id: str) -> dict[str, Any]:
-        """What the launcher of a run has found."""
+        """Return the status that a run's launcher wrote."""
         file = self.folder / run_id / "found.json"
         eventually(file.exists)
         status: dict[str, Any] = json.loads(file.read_text())
@@ -146,7 +146,7 @@ def test_all_processes_of_a_run_carry_its_mark(runs: Runs) -> None:
 
 
 def memory_of(pid: int) -> bytes:
-    """What a process has written into its memory, or may write."""
+    """Return the memory that a process has written or may write."""
     statuses = []
     with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
@@ -213,7 +213,7 @@ def test_when_packages_were_installed_it_is_not_used_any_more(
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(warm, "_MODULES", ("framework",))
     assert end_of(runs.start("a")[0]) == "succeeded"
-    (project / "new.py").touch()  # nothing was imported from there
+    (project / "new.py").touch()  # not imported from this folder
     run, served = runs.start("b")
     assert served
     assert end_of(run) == "succeeded"

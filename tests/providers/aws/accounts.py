@@ -1,6 +1,4 @@
-"""An AWS account in which everything is right for a job on two machines in a network of its own,
-and parts of it.
-"""
+"""A healthy AWS account for a job on two machines in its own network, and parts of that account."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ def allow(*actions: str, on: str = "*", **condition: Any) -> dict[str, Any]:
 
 @dataclass
 class HealthyAccount:
-    """Its parts, each with a name of its own, so that tests share a cloud. Changing a part breaks
-    it.
+    """A healthy account.
+
+    Each part has its own name, so that tests share a cloud; changing a part breaks it.
     """
 
     cloud: Cloud
@@ -54,7 +53,7 @@ class HealthyAccount:
         return f"arn:aws:iam::{ACCOUNT}:role/{self.name}"
 
     def client(self, service: str) -> Any:
-        """Past the front, so that it is no call of the client."""
+        """Return a client that bypasses the front: its calls do not count."""
         return self.cloud.client(service, direct=True)
 
     def make(self) -> dict[str, str]:
@@ -97,7 +96,7 @@ class HealthyAccount:
 
 @dataclass(frozen=True)
 class Network:
-    """What the nodes of a job are in."""
+    """The network of a job's nodes."""
 
     ec2: Any
     vpc: str
@@ -129,7 +128,7 @@ class Network:
 
 
 def user_rights(role: str) -> list[dict[str, Any]]:
-    """What a submitting user needs, and to look at all that doctor looks at."""
+    """Return the rights of a submitting user, including those for doctor's checks."""
     return [
         allow("iam:PassRole", on=role, StringEquals={"iam:PassedToService": SAGEMAKER}),
         allow("sagemaker:*TrainingJob", "sagemaker:AddTags"),
@@ -138,7 +137,7 @@ def user_rights(role: str) -> list[dict[str, Any]]:
 
 
 def job_rights() -> list[dict[str, Any]]:
-    """What a job needs."""
+    """Return the rights of a job."""
     logs = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/sagemaker/TrainingJobs:*"
     return [
         allow("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"),

@@ -53,7 +53,7 @@ def checked(header: bytearray) -> bytes:
 
 
 def pax(name: str, text: str, **fields: str) -> bytes:
-    """A file behind an extended header that says so of it."""
+    """Return a file behind an extended header with these values."""
     records = b"".join(
         _record(f"{key.replace('__', '.')}={value}") for key, value in fields.items()
     )

@@ -1,6 +1,4 @@
-"""What can be wrong with an AWS account, one thing each: the check that tells it, its words, how it
-is broken.
-"""
+"""Faults of an AWS account, one each: the check that reports it, its message, and how to cause it."""
 
 from __future__ import annotations
 

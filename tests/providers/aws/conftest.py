@@ -16,7 +16,7 @@ from tests.fakes.aws.cloud import Cloud
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    """A cloud in which every job stays in its first phase: nothing is ever run."""
+    """Provide a cloud in which every job stays in its first phase and never runs."""
     with Cloud(phase_seconds=3600) as made:
         yield made
 

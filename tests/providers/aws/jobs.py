@@ -1,4 +1,4 @@
-"""What the fault tests have in common: the job, the kinds of faults, and how a job is submitted."""
+"""Shared parts of the fault tests: the job, the kinds of faults, and the submit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the client does in an account, operation by operation, and the actions that each needs of
-who calls.
-"""
+"""The client's operations in an account, and the actions that each requires of the caller."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:
 
 
 def give_up_uploads(cloud: Cloud, run: Run) -> None:
-    """What a killed client has left of a large source."""
+    """Abort the uploads that a killed client left of a large source."""
     client = cloud.client("s3", direct=True)
     client.create_multipart_upload(Bucket=cloud.bucket, Key="cloudtrain/sources/x")
     aws(REGION)._abort_stale_uploads(cloud.bucket, "cloudtrain/sources/x")
@@ -155,7 +153,7 @@ def sweep(cloud: Cloud, run: Run) -> None:
 
 
 def tuning_job(cloud: Cloud) -> str:
-    """One that is there, started by somebody who may do everything."""
+    """Return a tuning job that a user with all rights started."""
     body = get_provider("aws").native_sweeps().render(plan_sweep(cloud)).document
     cloud.service.call("CreateHyperParameterTuningJob", body)
     return str(body["HyperParameterTuningJobName"])

@@ -23,7 +23,7 @@ UNHARMED = {
     # Their answers say nothing.
     Call("sagemaker", "StopTrainingJob"),
     Call("sagemaker", "StopHyperParameterTuningJob"),
-    # What they are for is done as far as it can be.
+    # Their purpose is met as far as possible.
     Call("s3", "ListMultipartUploads"),
     Call("s3", "AbortMultipartUpload"),
     Call("ecr", "GetDownloadUrlForLayer"),

@@ -1,5 +1,5 @@
-"""What `cloudtrain check --provider aws --online` asks for the very job, and how it tells what is
-wrong.
+"""`cloudtrain check --provider aws --online`: its questions about this job, and its reports of
+mistakes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What `cloudtrain doctor aws` says: nothing of a good account, the one thing that is wrong of
-every other.
-"""
+"""`cloudtrain doctor aws` reports nothing about a good account, and the one fault of every other."""
 
 from __future__ import annotations
 

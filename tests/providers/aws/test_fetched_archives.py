@@ -1,5 +1,5 @@
-"""What a job left in S3 is fetched as if it were anybody's: damaged is refused, odd is named, the
-rest arrives.
+"""Archives in S3 are fetched as untrusted: damaged ones are refused, odd entries named, the rest
+arrives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def run(cloud: Cloud, data_dir: str) -> Run:
-    """One run for all archives: a fetch leaves it as it is."""
+    """Return one run for all archives; a fetch does not change it."""
     return (
         find_run("left-1", data_dir=data_dir)
         if exists(cloud, "left-1")

@@ -127,7 +127,7 @@ def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_cop
         if (kind, call.operation) != (
             "expired",
             "HeadObject",
-        ):  # its answer has no body to say so: it is asked again
+        ):  # its answer has an empty body: the client asks again
             with pytest.raises(CloudError):
                 run.fetch(result, checkpoints=True)
             assert not result.exists()

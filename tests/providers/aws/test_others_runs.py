@@ -50,7 +50,7 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     cloud.endpoint.reset()
     assert len(import_remote_runs("aws", data_dir=data_dir)) == total
     assert searches(cloud) == -(-total // 100)
-    for job in cloud.service.jobs.values():  # nothing has changed for an hour
+    for job in cloud.service.jobs.values():  # unchanged for an hour
         job.update(LastModifiedTime=job["LastModifiedTime"] - 3600)
     late = submitted("many-late")
     cloud.service.jobs["many-7"].finish("Failed", "Failed", "AlgorithmError: , exit code: 3")
@@ -97,7 +97,7 @@ def test_releasing_machines_that_are_not_kept_is_reported(
 ) -> None:
     run = mine(
         "unkept-1", data_dir, aws={"keep_alive": "30 min"}
-    )  # the account's quota is 0, which nobody is told
+    )  # the account's quota is 0, which AWS does not report
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(30).kept is None
     with pytest.raises(SystemExit) as stopped:

@@ -1,5 +1,5 @@
-"""The submitter's policy of infra/aws on the wire: without one action exactly what needs it fails,
-and says so.
+"""The submitter's policy of infra/aws on the wire: without one action exactly its operations fail,
+with a message.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def everything_is_allowed_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def run(cloud: Cloud) -> Run:
-    """A job that is there, submitted by somebody who may do everything."""
+    """Return an existing job, submitted by a user with all rights."""
     return submitted(f"there-{len(cloud.service.jobs)}")
 
 
 def failure(cloud: Cloud, run: Run, name: str) -> str:
-    """What an operation says when it fails; empty if it does not."""
+    """Return an operation's error message, or an empty text."""
     try:
         OPERATIONS[name].do(cloud, run)
     except CloudtrainError as error:
@@ -67,7 +67,7 @@ def failure(cloud: Cloud, run: Run, name: str) -> str:
 def test_with_the_whole_policy_an_operation_passes_and_needs_exactly_its_actions(
     cloud: Cloud, run: Run, policy: list[Statement], name: str
 ) -> None:
-    """What is not needed is not missed either: the decision looks at nothing else."""
+    """Unneeded actions are not missed either: the decision depends on nothing else."""
     cloud.account.caller_policy = policy
     cloud.account.attempted.clear()
     cloud.endpoint.reset()

@@ -90,7 +90,7 @@ def test_a_stop_is_sent_although_nothing_can_be_read(
     monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS", 0)
     run = submitted(f"stop-{kind}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else ALWAYS)
-    with suppress(CloudError):  # that it has ended cannot be told by everybody
+    with suppress(CloudError):  # not everybody may see that it has ended
         run.stop()
     assert cloud.service.jobs[run.id].stop_asked.is_set()
 

@@ -1,6 +1,4 @@
-"""What goes over the wire for a job on SageMaker: how many calls, the very request that was
-planned, and no more.
-"""
+"""The wire traffic of a job on SageMaker: the number of calls, and exactly the planned request."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
-    """A workspace in which every job stays in its first phase: nothing is ever run."""
+    """Provide a workspace in which every job stays in its first phase and never runs."""
     forget()
     with AzureCloud(phase_seconds=3600) as made, cheap_clients():
         yield made

@@ -1,6 +1,4 @@
-"""What the fault tests have in common: the job, the kinds of faults, the calls, and how a job is
-submitted.
-"""
+"""Shared parts of the fault tests: the job, the kinds of faults, the calls, and the submit."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def exists(cloud: AzureCloud, run_id: str) -> bool:
 
 
 def forget() -> None:
-    """What is known of the workspace, and the tokens, as if another process went on."""
+    """Forget the workspace and the tokens, as if another process continued."""
     from cloudtrain.providers.azure.credentials import credential
 
     reconnect()
@@ -68,14 +66,14 @@ def forget() -> None:
 
 
 def reconnect() -> None:
-    """Forget what is known of the workspace, as if another process went on with the same tokens."""
+    """Forget the workspace, as if another process continued with the same tokens."""
     from cloudtrain.providers.azure.client import workspace
 
     workspace.cache_clear()
 
 
 def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
-    """Where the log of a node lies. From now on the run history knows of it."""
+    """Return the place of a node's log; from now on the run history lists it."""
     job = cloud.service.jobs[run_id]
     file = f"user_logs/std_log_process_{node}.txt"
     blob = f"{job.log_folder}{file}"
@@ -87,7 +85,7 @@ def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
 
 
 def append_log(cloud: AzureCloud, run_id: str, node: int, *lines: str, end: str = "\n") -> None:
-    """What a node printed, as Azure ML keeps it."""
+    """Append a node's output, as Azure ML stores it."""
     container, blob = log_of(cloud, run_id, node)
     with (container.folder / blob).open("ab") as file:
         file.write(

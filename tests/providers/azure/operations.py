@@ -1,6 +1,4 @@
-"""What the client does in a subscription, operation by operation, and the actions that each needs
-of who calls.
-"""
+"""The client's operations in a subscription, and the actions that each requires of the caller."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def submit_newest(cloud: AzureCloud, run: Run) -> None:
 
 
 def sweep(cloud: AzureCloud, run: Run) -> None:
-    """Of a source that is new to the workspace."""
+    """Sweep a source that is new to the workspace."""
     name = f"s-{time.time_ns()}"
     Path("train.py").write_text(f"print({name!r})\n")
     section = {
@@ -72,7 +70,7 @@ def sweep(cloud: AzureCloud, run: Run) -> None:
 
 
 def follow_sweep(cloud: AzureCloud, run: Run) -> None:
-    """One that is there, with the job as its trial."""
+    """Follow an existing sweep with the job as its trial."""
     of_nobody: dict[str, Any] = {
         "samplingAlgorithm": {"samplingAlgorithmType": "Grid"},
         "searchSpace": {},
@@ -99,7 +97,7 @@ def find_runs(cloud: AzureCloud, run: Run) -> None:
 
 
 def stop(cloud: AzureCloud, run: Run) -> None:
-    """Of a job that runs, and whose nodes have said their last words already."""
+    """Stop a running job whose nodes have already printed their last lines."""
     for node in range(2):
         append_outcome(cloud, run.id, node, "stopped")
     cloud.service.jobs[run.id].enter("Running")

@@ -1,5 +1,5 @@
-"""What `cloudtrain doctor azure` says: nothing of a good workspace, the one thing that is wrong of
-every other.
+"""`cloudtrain doctor azure` reports nothing about a good workspace, and the one fault of every
+other.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def has(cloud: AzureCloud, part: str, principal: str, role: str) -> Assignment:
 
 @pytest.fixture
 def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A job on a cluster, with an image, a secret and a datastore that is opened by roles, in an
-    account that has all that it needs. Tests change either.
+    """Return a job on a cluster, with an image, a secret and a datastore that is opened by roles,
+    in a complete account. Tests change either.
     """
     forget()
     monkeypatch.setattr(

@@ -43,9 +43,7 @@ FETCHING = [
 
 
 def with_results(cloud: AzureCloud, run_id: str) -> Run:
-    """A run that has left a model, an output and a checkpoint; nothing is known of its workspace
-    yet.
-    """
+    """Return a run with a model, an output and a checkpoint; its workspace is still unknown."""
     run = submitted(run_id)
     for name, content in {
         "model/weights": b"w" * 1000,
@@ -65,7 +63,7 @@ def with_results(cloud: AzureCloud, run_id: str) -> Run:
 
 
 def whole(folder: Path) -> bool:
-    """Whether all of it is there, and nothing else."""
+    """Return whether exactly the expected files are in the folder."""
     paths = map(Path, fetched_files(folder))
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     return sizes == {

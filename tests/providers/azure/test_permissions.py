@@ -1,5 +1,5 @@
-"""What infra/azure grants, on the wire: without one action or one role exactly what needs it fails,
-and says so.
+"""The grants of infra/azure on the wire: without one action or role exactly its operations fail,
+with a message.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ def everything_is_granted_again(
 
 @pytest.fixture
 def run(cloud: AzureCloud) -> Run:
-    """A job that is there."""
+    """Return an existing job."""
     return OPERATIONS["submit"].do(cloud, None)  # type: ignore[arg-type,return-value]
 
 
 def failure(cloud: AzureCloud, run: Run, name: str) -> str:
-    """What an operation says when it fails; empty if it does not."""
+    """Return an operation's error message, or an empty text."""
     reconnect()
     try:
         OPERATIONS[name].do(cloud, run)
@@ -116,7 +116,7 @@ def failure(cloud: AzureCloud, run: Run, name: str) -> str:
 def test_with_the_whole_of_the_roles_an_operation_passes_and_needs_exactly_its_actions(
     cloud: AzureCloud, run: Run, name: str
 ) -> None:
-    """What is not needed is not missed either: the decision looks at nothing else."""
+    """Unneeded actions are not missed either: the decision depends on nothing else."""
     cloud.account.access.attempted.clear()
     assert failure(cloud, run, name) == ""
     assert cloud.account.access.attempted == OPERATIONS[name].needs

@@ -1,4 +1,4 @@
-"""Whatever goes wrong while a job is stopped: it is cancelled, and where it is not, this is said."""
+"""Faults while a job is stopped: it is cancelled, or an error reports that it is not."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_stop_is_sent_although_nothing_can_be_read(
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.5)
     run = running(cloud, run_id_of("blind", kind, call[1]))
     cloud.endpoint.fault(kind, *call, times=ALWAYS)
-    with suppress(CloudError):  # that it has ended cannot be told by everybody
+    with suppress(CloudError):  # not everybody may see that it has ended
         run.stop()
     assert cloud.service.jobs[run.id].cancel_asked.is_set()
 

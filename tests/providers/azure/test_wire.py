@@ -1,6 +1,4 @@
-"""What goes over the wire for a job on Azure ML: how many calls, the very request that was planned,
-and no more.
-"""
+"""The wire traffic of a job on Azure ML: the number of calls, and exactly the planned request."""
 
 from __future__ import annotations
 
@@ -319,9 +317,7 @@ def test_a_build_context_is_uploaded_once_and_known_by_its_content(
     (folder / "docker").mkdir()
     (folder / "docker" / "Dockerfile").write_text(f"FROM scratch\nLABEL test={folder.name}\n")
     for _ in range(2):
-        with suppress(
-            CloudError
-        ):  # builds are not imitated: what is asked for is seen all the same
+        with suppress(CloudError):  # builds are not imitated: the request is recorded all the same
             put(cloud, image={"build": "docker/Dockerfile"})
         (environment,) = sent(cloud, "PutEnvironment")
         build = environment["properties"]["build"]
@@ -332,9 +328,7 @@ def test_a_build_context_is_uploaded_once_and_known_by_its_content(
 
 
 def test_a_registered_data_asset_is_asked_for_by_its_id(cloud: AzureCloud) -> None:
-    with suppress(
-        CloudError
-    ):  # data assets are not imitated: what is asked for is seen all the same
+    with suppress(CloudError):  # data assets are not imitated: the request is recorded all the same
         put(cloud, inputs={"train": "azureml:mnist:3"})
     (body,) = sent(cloud, "PutJob")
     assert body["properties"]["inputs"]["train"] == {

@@ -1,6 +1,4 @@
-"""What the command line says when Azure says no: each trouble in words of its own, with a next
-step.
-"""
+"""Messages of the command line for Azure's refusals: each with its own text and a next step."""
 
 from __future__ import annotations
 
@@ -136,7 +134,7 @@ def test_a_successful_submit_prints_only_our_own_messages(own_process: CommandLi
 
 @pytest.fixture
 def without_sdk(tmp_path: Path) -> dict[str, str]:
-    """The environment of a Python in which `azure` is there and azure-ai-ml is not."""
+    """Return the environment of a Python that has `azure` but not azure-ai-ml."""
     (tmp_path / "stub" / "azure").mkdir(parents=True)
     (tmp_path / "stub" / "azure" / "__init__.py").touch()
     return {"PYTHONPATH": str(tmp_path / "stub")}

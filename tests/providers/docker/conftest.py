@@ -34,8 +34,8 @@ Begin = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def make_spec(docker: DockerClient, image: str, tmp_path: Path) -> Iterator[MakeSpec]:
-    """A container of a small Python program, on a network of its own, with a folder at /out; it
-    leaves nothing.
+    """Return a container of a small Python program, on its own network, with a folder at /out;
+    remove everything.
     """
     labels = {RUN_LABEL: "run-1", DATA_LABEL: str(tmp_path), NODE_LABEL: "0"}
     network = f"cloudtrain-test-{uuid.uuid4().hex[:12]}"

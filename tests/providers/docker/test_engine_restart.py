@@ -1,5 +1,5 @@
-"""The engine is restarted under a container: it goes on or ends as the engine has it, and every
-line comes once.
+"""The engine restarts under a container: it continues or ends as the engine decides, and every line
+comes once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def dockerd(request: pytest.FixtureRequest) -> Iterator[Dockerd]:
 
 
 def counting(tmp_path: Path) -> ContainerSpec:
-    """A shell that counts until it is told to leave, in an image that is empty."""
+    """Build a minimal image of a shell that counts until it is told to leave."""
     (tmp_path / "out").mkdir(exist_ok=True)
     return ContainerSpec(
         node=0, image=IMAGE, name="cloudtrain-test-counting", host="node-00", network=NETWORK,

@@ -1,6 +1,4 @@
-"""One node's container as a process: its output, its exit code, its signals, and that nothing of it
-stays.
-"""
+"""One node's container as a process: output, exit code, signals, and complete removal."""
 
 from __future__ import annotations
 
@@ -338,7 +336,7 @@ def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_ou
 
 
 def _foreign_program() -> bytes:
-    """An image whose python3 is a program for a processor that nobody has: an archive of that one
+    """Return an image whose python3 is a program for a foreign processor: an archive of that one
     file.
     """
     header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xff\x7f\x01" + bytes(43)
