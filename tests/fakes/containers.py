@@ -48,7 +48,7 @@ class Container:
         cwd: Path,
         read_output: ReadOutput,
     ) -> None:
-        """`root`: a folder of its own, by which its processes are found again."""
+        """`root`: a separate folder, by which its processes can be identified."""
         self.name = name
         self.root = root
         self._read_output = read_output
@@ -83,13 +83,16 @@ class Container:
         )
 
     def poll(self) -> bool:
-        """Whether it is over. With its first process all others of a container end, as in docker."""
+        """Return whether it has ended.
+
+        The end of its first process ends all others, as in docker.
+        """
         if self.code is None and self._process.poll() is not None:
             self.end()
         return self.code is not None
 
     def terminate(self, *, everybody: bool = False) -> None:
-        """SIGTERM, to the first process alone or to all that have not left its process group."""
+        """Send SIGTERM to the first process alone, or to its process group."""
         if self._process.poll() is not None:
             return
         if everybody:
@@ -98,7 +101,7 @@ class Container:
             self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """SIGKILL to all that is left of it; its exit code is set afterwards."""
+        """Send SIGKILL to all remaining processes; the exit code is set afterwards."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         end_orphans(self.root)

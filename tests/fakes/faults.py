@@ -1,6 +1,4 @@
-"""Faults that a test injects into calls of a cloud: their kind, at which call they begin, how often
-they occur.
-"""
+"""Faults that a test injects into calls of a cloud: kind, first affected call, number of repeats."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def page_of_gateway(kind: FaultKind) -> Response | None:
 
 
 def spoiled(kind: FaultKind, answer: Response) -> Response:
-    """Return the answer as it arrives: unreadable, cut off, or as it was."""
+    """Return the answer as it arrives: unreadable, cut off, or unchanged."""
     if kind == "html":
         return Response(200, [("Content-Type", "text/html")], _PAGE)
     if kind == "half":  # as a cache gives it that was cut off: its length is the one it says
@@ -85,7 +83,7 @@ class Fault:
     seen: int = 0
 
     def applies_to(self, call: Call, index: int) -> bool:
-        """Whether the fault applies to this call. A call that matches is counted."""
+        """Return whether the fault applies to this call. Count a call that matches."""
         if self.index is not None:
             return self.index == index
         if self.service not in (None, call.service) or self.operation not in (None, call.operation):
@@ -109,13 +107,13 @@ class HeldRequests:
             return self._waiting
 
     def wait_for(self, count: int, seconds: float) -> None:
-        """Until so many calls hang. TimeoutError when they do not."""
+        """Wait until this many calls hang. Raise TimeoutError otherwise."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting >= count, seconds):
                 raise TimeoutError(f"{self._waiting} of {count} calls hang after {seconds} s")
 
     def release(self, *, for_good: bool = False) -> None:
-        """Release the requests that are held now; `for_good`: also all that follow."""
+        """Release the requests that are held now; `for_good`: also all later ones."""
         with self._changed:
             self._releases += 1
             self._open |= for_good

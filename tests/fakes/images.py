@@ -1,4 +1,4 @@
-"""What registries keep: manifests under tags and digests, and blobs behind signed addresses of
+"""Contents of registries: manifests under tags and digests, and blobs behind signed addresses of
 another host.
 """
 
@@ -41,7 +41,7 @@ class ImageStore:
         return self._manifests.get((repository, reference))
 
     def has(self, repository: str) -> bool:
-        """Whether anything is kept under that name."""
+        """Return whether the registry has this name."""
         return any(name == repository for name, _ in self._manifests)
 
     def remove(self, repository: str) -> None:
@@ -106,7 +106,7 @@ class BlobStore(Server):
         self._signature = secrets.token_hex(8)
 
     def put(self, content: bytes) -> str:
-        """Keep a blob; returns its digest."""
+        """Return a blob's address. Refuse a missing one."""
         self._blobs[digest_of(content)] = content
         return digest_of(content)
 

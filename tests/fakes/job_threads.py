@@ -1,4 +1,4 @@
-"""The threads in which the jobs of an imitated cloud live, one each."""
+"""The threads of an imitated cloud's jobs, one each."""
 
 from __future__ import annotations
 

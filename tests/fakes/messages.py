@@ -36,7 +36,7 @@ class Response(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Which operation of which service: equal to a plain pair of names."""
+    """An operation of a service: equal to a plain pair of names."""
 
     service: str
     operation: str

@@ -1,5 +1,5 @@
-"""The public price lists of AWS and Azure on loopback, in the forms that both document: strict
-about what is asked.
+"""The public price lists of AWS and Azure on loopback, in their documented forms, strict about
+requests.
 """
 
 from __future__ import annotations

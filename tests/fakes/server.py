@@ -58,8 +58,8 @@ class Server(ABC):
 
     @abstractmethod
     def call_of(self, request: Request) -> Call | None:
-        """Which call a request is; None for a request about the cloud itself (its metadata), which
-        is not recorded.
+        """Return the call of a request; None for a request about the cloud itself (its metadata),
+        which is not recorded.
         """
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Server(ABC):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port of the listener."""
         return int(self._server.server_address[1])
 
     @property
@@ -126,11 +126,11 @@ class Server(ABC):
         return self.gate.waiting
 
     def wait_until_hanging(self, count: int = 1, seconds: float = HANG_SECONDS) -> None:
-        """Until so many calls hang. TimeoutError when they do not."""
+        """Wait until this many calls hang. Raise TimeoutError otherwise."""
         self.gate.wait_for(count, seconds)
 
     def release(self) -> None:
-        """Let the hanging calls go on."""
+        """Let the hanging calls continue."""
         self.gate.release()
 
     def deliver_late(self) -> None:
@@ -312,7 +312,7 @@ def _is_gone(connection: socket.socket) -> bool:
     try:
         if not select.select([connection], [], [], 0)[0]:
             return False
-        # Who waits for an answer over TLS sends nothing but its farewell.
+        # A client that waits for an answer over TLS sends only its farewell.
         return isinstance(connection, ssl.SSLSocket) or not connection.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError):
         return True

@@ -34,7 +34,7 @@ rule of the bucket deletes.
 
 
 def body(cloud: Cloud, name: str) -> dict[str, Any]:
-    """A job in a network, with a key and checkpoints, whose results lie where those of ours do."""
+    """Return a job in a network, with a key and checkpoints, and with results in the usual place."""
     made = request(cloud, name, do="talk")
     place = f"s3://{cloud.bucket}/cloudtrain/runs/"
     made["OutputDataConfig"] = {"S3OutputPath": place, "KmsKeyId": KEY}

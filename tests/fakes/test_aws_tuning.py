@@ -52,7 +52,7 @@ def body(cloud: Cloud, name: str) -> dict[str, Any]:
 
 
 def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
-    """Set, or take out, what is there."""
+    """Set a field, or remove an existing one."""
     for key in path[:-1]:
         value = value[key]
     if new is GONE:

@@ -1,4 +1,4 @@
-"""The imitation of Azure ML runs jobs as the service does, for the SDK's own client as it is."""
+"""The imitation of Azure ML runs jobs like the service, for the unmodified client of the SDK."""
 
 from __future__ import annotations
 

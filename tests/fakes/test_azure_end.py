@@ -1,6 +1,4 @@
-"""When the imitation of Azure is closed, nothing of it is left: no process, no port, no thread, no
-file.
-"""
+"""Closing the imitation of Azure leaves no process, port, thread or file behind."""
 
 from __future__ import annotations
 

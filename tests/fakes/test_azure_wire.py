@@ -43,7 +43,7 @@ def job_path(cloud: AzureCloud, name: str) -> str:
 
 @pytest.fixture
 def body(still: AzureCloud, ml: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Body:
-    """What the SDK sends for a good job."""
+    """Return the SDK's request for a good job."""
     if "model" not in still.service.jobs:
         submit(ml, document(still, "model", tmp_path, "talk"))
     return {"properties": copy.deepcopy(still.service.jobs["model"].properties)}
@@ -272,7 +272,7 @@ def test_a_cluster_that_is_not_ready_and_a_quota_that_is_used_up_take_no_job(
     status, answer = call(still, "PUT", job_path(still, "too-much"), body)
     assert (status, answer["error"]["code"]) == (400, "UserError")
     assert "a Standard NDSH100v5 family vCPU quota of 200" in answer["error"]["message"]
-    body["properties"]["queueSettings"] = {"jobTier": "Spot"}  # these have a quota of their own
+    body["properties"]["queueSettings"] = {"jobTier": "Spot"}  # these have separate quotas
     assert call(still, "PUT", job_path(still, "spot"), body)[0] == 201
     still.account.quotas[LOW_PRIORITY] = 200
     status, answer = call(still, "PUT", job_path(still, "too-much-spot"), body)

@@ -35,7 +35,7 @@ def registry(request: pytest.FixtureRequest, docker: DockerClient) -> Iterator[R
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file in which `docker login` keeps what it was told."""
+    """Return the file in which `docker login` stores credentials."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "docker").mkdir()
     return tmp_path / "docker" / "config.json"
@@ -95,7 +95,7 @@ def test_the_architectures_of_an_image_and_of_an_index_are_read(
 
 
 def nobody() -> str:
-    """A host and port at which nobody listens."""
+    """Return a host and port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"

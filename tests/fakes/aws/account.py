@@ -1,6 +1,4 @@
-"""What all jobs of an imitated account share: its region, storage, logs, machines, quotas, and
-timing.
-"""
+"""Shared parts of an imitated account: its region, storage, logs, machines, quotas, and timing."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Cloud:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """The variables that a client needs; `clean` also removes those of other accounts."""
+        """Return the variables that a client needs; `clean` also removes those of other accounts."""
         nowhere = str(self.account.folder / "no-config")
         return {
             **KEYS,
@@ -94,9 +94,7 @@ class Cloud:
         }
 
     def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """An environment for a client process: nothing of any other account, and everything of this
-        one.
-        """
+        """Return an environment for a client process: only the variables of this account."""
         return {
             key: value for key, value in environ.items() if not key.startswith("AWS_")
         } | self.environment()
@@ -129,9 +127,7 @@ class Cloud:
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Everything in the bucket below a prefix, but for what is deleted in this moment by its
-        job.
-        """
+        """Return all objects below a prefix, except those that their job deletes in this moment."""
         s3 = self.client("s3", direct=True)
         runs = {}
         for key in self.keys(prefix):
@@ -147,7 +143,7 @@ class Cloud:
         self.client("s3", direct=True).put_object(Bucket=self.bucket, Key=key, Body=content)
 
     def empty(self) -> None:
-        """Back to an account with a bucket and nothing else; no job may be running."""
+        """Reset to an account with an empty bucket; no job may be running."""
         self._reset()
         self.stacks.clear()
         self.registry.reset()

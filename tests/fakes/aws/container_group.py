@@ -73,7 +73,7 @@ class ContainerGroup:
             container_emulator.create_folders(self.job, container, root, {})
 
     def start(self) -> None:
-        """All of them, on addresses of loopback of their own."""
+        """Start all containers, each on its own loopback address."""
         addresses = container_emulator.addresses(len(self.roots))
         port = free_port()
         hosts = self._folder / "hosts"

@@ -1,4 +1,4 @@
-"""What AWS answers when it does not do what was asked: an error code, a message, an HTTP status."""
+"""AWS's error answers: an error code, a message, an HTTP status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.fakes.messages import Call, ServiceError
 
 
 def invalid(message: str) -> ServiceError:
-    """What SageMaker says of most that it does not like."""
+    """Return SageMaker's usual error for an invalid request."""
     return ServiceError("ValidationException", message)
 
 

@@ -14,7 +14,7 @@ from tests.fakes.aws.cloud import Cloud
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    """A cloud for all tests of a module; its own mistakes are told when it is closed."""
+    """Provide a cloud for all tests of a module; closing it reports its own mistakes."""
     with Cloud() as made:
         yield made
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)

@@ -81,12 +81,12 @@ class Job:
 
     @property
     def spot(self) -> bool:
-        """Whether it runs on machines that may be taken away."""
+        """Return whether it runs on spot machines."""
         return bool(self.body.get("EnableManagedSpotTraining"))
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Return whether its state is final."""
         return self["TrainingJobStatus"] in ENDED
 
     def describe(self) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class Job:
         self._keeps = bool(self.body["ResourceConfig"].get("KeepAlivePeriodInSeconds"))
 
     def keep_for(self, seconds: int) -> None:
-        """As UpdateTrainingJob asks: longer, shorter or, with 0, no more. Refused where nothing is
-        kept.
+        """Change the time as UpdateTrainingJob asks: longer, shorter, or 0 to end it. Refuse a job
+        without a warm pool.
 
         After the developer guide's page on managed warm pools and the API reference of
         WarmPoolStatus.

@@ -8,12 +8,12 @@ from typing import Any
 
 
 def instance_choices(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Types and counts in the order of preference; one only, where no preferences are given."""
+    """Return types and counts in the order of preference; a single one without preferences."""
     items = resources.get("InstancePreferences") or resources.get("InstanceGroups") or [resources]
     shared = resources.get("InstanceCount", 0)
     return [(item.get("InstanceType", ""), item.get("InstanceCount", shared)) for item in items]
 
 
 def has_accelerators(kind: str) -> bool:
-    """Whether a type has GPUs or Trainium chips."""
+    """Return whether a type has GPUs or Trainium chips."""
     return re.match(r"ml\.(p|g|trn)\d", kind) is not None

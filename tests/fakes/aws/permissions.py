@@ -1,4 +1,4 @@
-"""Which right a call needs, and how AWS refuses those who lack it.
+"""The right that a call needs, and AWS's refusal without it.
 
 After the Service Authorization Reference (actions of Amazon S3, SageMaker, CloudWatch Logs and
 ECR): most calls need the action of their own name, S3's do not.

@@ -36,7 +36,7 @@ def statements(policies: Iterable[Mapping[str, Any]]) -> list[Statement]:
 
 
 def is_allowed(attempt: Attempt, policy: Iterable[Statement]) -> bool:
-    """Whether identity-based statements allow it: none denies it, and one allows it."""
+    """Return whether identity-based statements allow it: one allows it, and none denies it."""
     effects = {statement["Effect"] for statement in policy if _applies(statement, attempt)}
     return effects == {"Allow"}
 
@@ -53,7 +53,7 @@ def require(attempt: Attempt, policy: Iterable[Statement], who: str) -> None:
 
 
 def without(action: str, policy: Iterable[Statement]) -> list[Statement]:
-    """The statements without one action; one that has no other goes."""
+    """Return the statements without one action; a statement that has only this action is removed."""
     statements = [
         {**statement, "Action": [name for name in _listed(statement["Action"]) if name != action]}
         for statement in policy
@@ -93,8 +93,8 @@ def _applies(statement: Statement, attempt: Attempt) -> bool:
 
 
 def _resolved(resource: Any, context: Mapping[str, str]) -> list[str]:
-    """The resources with their policy variables, `${aws:username}`; without those that the request
-    does not say.
+    """Return the resources with policy variables such as `${aws:username}` filled in; drop those
+    whose variable the request lacks.
 
     After "IAM policy elements: Variables and tags": a variable without a value makes its statement
     void.

@@ -1,5 +1,4 @@
-"""What jobs of the imitation's own tests run in their containers: one program, told by
-hyper-parameters what to do.
+"""The program of the jobs in the imitation's tests; hyper-parameters choose the action.
 
 Standard library only. It is in the channel `code`.
 """
@@ -24,7 +23,7 @@ RANK = HOSTS.index(HOST)
 
 
 def main() -> int:
-    """Run the action that was asked for."""
+    """Run the requested action."""
     print(f"{HOST} of {len(HOSTS)} in {os.environ['TRAINING_JOB_NAME']}", flush=True)
     return {
         "meet": write_outputs,
@@ -36,7 +35,7 @@ def main() -> int:
 
 
 def rendezvous() -> None:
-    """All nodes greet the first one; nobody goes on before."""
+    """Let all nodes greet the first one; wait for all of them."""
     address = (
         os.environ.get("CLOUDTRAIN_MASTER_ADDR") or HOSTS[0],
         int(os.environ["CLOUDTRAIN_MASTER_PORT"]),
@@ -62,7 +61,7 @@ def rendezvous() -> None:
 
 
 def write_outputs() -> int:
-    """Each node leaves a model and an output of its own, once all have met."""
+    """Write a model and an output on each node, once all have met."""
     rendezvous()
     (BASE / "model" / f"{HOST}.txt").write_text((BASE / "input/data/train/part/a.txt").read_text())
     (BASE / "output/data/deep").mkdir()
@@ -71,7 +70,7 @@ def write_outputs() -> int:
 
 
 def fail() -> int:
-    """The last node fails, the others would go on for ever."""
+    """Fail on the last node; the others would run for ever."""
     if HOST in HOSTS[:-1]:
         return train(rendezvous)
     rendezvous()

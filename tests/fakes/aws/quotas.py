@@ -31,7 +31,10 @@ NEVER_RAISED = "ml.m5."
 
 
 class Quotas:
-    """The quotas of one account. `Account.quotas` has those that a test sets, by instance type."""
+    """The quotas of one account.
+
+    `Account.quotas` holds the values that a test sets, by instance type.
+    """
 
     def __init__(self, account: Account) -> None:
         self.account = account

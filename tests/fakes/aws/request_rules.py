@@ -1,5 +1,4 @@
-"""What SageMaker refuses of a CreateTrainingJob request that its service model alone would let
-pass.
+"""SageMaker's rules for CreateTrainingJob requests beyond its service model.
 
 After the API reference and the developer guide; the wording is AWS's own where it is known from
 reports.
@@ -142,7 +141,7 @@ def _places(body: Body, account: Account) -> Iterator[str]:
 
 
 def no_objects(uri: str, bucket: str, role: str, region: str) -> str:
-    """What SageMaker says when there is nothing to download."""
+    """Return SageMaker's error for an input without objects."""
     return (
         f'No S3 objects found under S3 URL "{uri}" given in input data source. Please ensure that'
         f" the bucket exists in the selected region ({region}), that objects exist under that S3"
@@ -151,7 +150,7 @@ def no_objects(uri: str, bucket: str, role: str, region: str) -> str:
 
 
 def _quotas(body: Body, account: Account, jobs: Iterable[Job]) -> None:
-    """A request is refused when none of its wishes fits into what is left."""
+    """Refuse a request if none of its choices fits into the remaining quota."""
     alive = [job for job in jobs if not job.has_ended]
     usage = (
         "spot training job usage" if body.get("EnableManagedSpotTraining") else "training job usage"

@@ -1,5 +1,4 @@
-"""Which actions on which resources a call or a job needs, held against the policies of who makes
-it.
+"""Actions and resources that a call or a job needs, checked against the caller's policies.
 
 After the Service Authorization Reference (resource types of each action), "Permissions required to
 use the S3 API", "Using server-side encryption with KMS keys", "Image IAM permissions" (ECR) and
@@ -77,7 +76,7 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
 
 
 def _tag_keys(call: Call, body: Mapping[str, Any], account: Account) -> dict[str, str]:
-    """The condition keys of the tags that a job has, and of those that a call gives it."""
+    """Return the condition keys of the tags on a job, and of those that a call adds."""
     if call.service != "sagemaker":
         return {}
     resource = _resource(call, body, account)
@@ -136,7 +135,7 @@ def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
 
 
 def check_push(repository: str, account: Account) -> None:
-    """What ECR asks of who pushes an image by the registry's own protocol."""
+    """Check ECR's actions for an image push by the registry's protocol."""
     for name in PUSH:
         arn = f"arn:aws:ecr:{account.region}:{account.account}:repository/{repository}"
         account.attempted.add(f"ecr:{name}")
@@ -158,7 +157,7 @@ def check_stage(stage: str, body: Mapping[str, Any], account: Account) -> str:
 
 
 def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
-    """Network and key are tried when the job is asked for."""
+    """Check network and key when the job is created."""
     scope = f"arn:aws:ec2:{account.region}:{account.account}"
     network = body.get("VpcConfig", {"Subnets": [], "SecurityGroupIds": []})
     for name in _LOOK if network["Subnets"] else ():

@@ -35,7 +35,7 @@ class JobEnded(Exception):
 
 
 def run(job: Job, account: Account) -> None:
-    """All of it, in a thread of its own; whatever happens, the job has an end."""
+    """Run the job in its own thread; it always reaches an end."""
     folder = account.folder / job.name
     try:
         _JobRun(job, account, folder).live()
@@ -66,7 +66,7 @@ class _JobRun:
             self._attempt(self.folder / str(self.attempts))
 
     def _find_machines(self) -> None:
-        """The first wish of which there are machines. Waits for them only as long as the request
+        """Return the first choice with available machines; wait for them as long as the request
         allows.
         """
         job = self.job
@@ -157,7 +157,7 @@ class _JobRun:
             raise JobEnded("Failed", reason=f"ClientError: {failure}: {lacked}")
 
     def _download(self, contract: TrainingJob, group: ContainerGroup) -> None:
-        """Each node has a copy of its own of every channel."""
+        """Download every channel to each node."""
         for channel in contract.channels:
             first, *remaining = (root / channel.folder for root in group.roots)
             if not self.account.storage.download(channel.uri, first):
@@ -211,7 +211,7 @@ class _JobRun:
         return why or ("failed" if first else ""), first
 
     def _reason(self, failed: Node | None) -> str:
-        """Why the containers must be ended, if they must; the job says so."""
+        """Return the reason why the containers must end, or None; also record it in the job."""
         late = "MaxRuntimeExceeded" if time.monotonic() > self.runtime_limit else ""
         if time.time() > self._wait_limit():
             late = "MaxWaitTimeExceeded"
@@ -280,4 +280,4 @@ class _JobRun:
 
 
 def _drop_line(stream: str, line: bytes) -> None:
-    """A node that may not write its log goes on without one."""
+    """Drop a log line; a node without the right to write its log continues without one."""

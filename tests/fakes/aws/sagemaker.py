@@ -113,7 +113,7 @@ class SageMaker:
         shutil.rmtree(self.account.folder, ignore_errors=True)
 
     def _visible_tags(self, arn: str) -> Mapping[str, str]:
-        """The tags that IAM's policies see: none of a job that does not exist or is too new."""
+        """Return the tags that IAM's policies see; empty for a job that is missing or too new."""
         kind, _, name = arn.rpartition(":")[2].partition("/")
         job = self.jobs.get(name) if kind == "training-job" else self.tuning_jobs.get(name)
         if job is None or time.time() < job.created + self.account.tag_delay_seconds:

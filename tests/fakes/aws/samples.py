@@ -62,7 +62,7 @@ def ended(cloud: Cloud, name: str) -> dict[str, Any]:
 
 
 def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
-    """What a job's containers have printed so far, by log stream."""
+    """Return the lines that a job's containers have printed, by log stream."""
     logs = cloud.client("logs", direct=True)
     try:
         streams = logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")[

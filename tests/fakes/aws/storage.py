@@ -1,6 +1,4 @@
-"""What SageMaker does with S3 for a job: downloading channels, syncing checkpoints, uploading
-archives.
-"""
+"""SageMaker's use of S3 for a job: downloading channels, syncing checkpoints, uploading archives."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ class Storage:
         self._client = client
 
     def has_bucket(self, uri: str) -> bool:
-        """Whether the bucket of an address exists."""
+        """Return whether the bucket of an address exists."""
         try:
             self._client.head_bucket(Bucket=_parts(uri)[0])
         except ClientError:
@@ -30,7 +28,7 @@ class Storage:
         return True
 
     def about(self, bucket: str, key: str) -> dict[str, Any] | None:
-        """What HeadObject says of an object; None if there is none."""
+        """Return HeadObject's answer for an object; None if it is missing."""
         try:
             head: dict[str, Any] = self._client.head_object(Bucket=bucket, Key=key)
         except ClientError:
@@ -38,7 +36,7 @@ class Storage:
         return head
 
     def has_objects(self, uri: str) -> bool:
-        """Whether any object's name begins with this."""
+        """Return whether any object's name begins with this prefix."""
         bucket, prefix = _parts(uri)
         return bool(
             self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents")
@@ -138,8 +136,8 @@ class Checkpoints:
 
 
 def archive(folders: Sequence[Path]) -> bytes | None:
-    """A .tar.gz of what is in all these folders together, the first node's where names clash; None
-    for nothing.
+    """Return a .tar.gz of these folders together; the first node wins where names clash; None if
+    they are empty.
     """
     files: dict[str, Path] = {}
     for folder in folders:
@@ -164,7 +162,7 @@ def _packed(files: dict[str, Path]) -> bytes:
 
 
 def inside(key: str, prefix: str) -> str:
-    """Where an object is in the folder that its prefix becomes.
+    """Return an object's path in the folder that its prefix becomes.
 
     `data/train` is taken for a folder if the name goes on with a slash; otherwise names count from
     the last slash.

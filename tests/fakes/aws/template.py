@@ -45,7 +45,7 @@ _Loader.add_multi_constructor("!", _short_form)
 
 
 def invalid(message: str) -> ServiceError:
-    """What CloudFormation says of most that it does not like."""
+    """Return CloudFormation's usual error for an invalid template."""
     return ServiceError("ValidationError", message)
 
 

@@ -69,7 +69,7 @@ class TuningJob:
         return str(self.config["HyperParameterTuningJobObjective"]["MetricName"])
 
     def run(self) -> None:
-        """Its life, in a thread of its own."""
+        """Run the tuning job in its own thread."""
         self._account.logs.listeners.append(self._hear)
         try:
             self._search()

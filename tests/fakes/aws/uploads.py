@@ -15,13 +15,13 @@ _ID = re.compile(r"<UploadId>(.*?)</UploadId>")
 
 
 class Uploads:
-    """Of one account. `started`: upload id -> Unix timestamp; tests may date one back."""
+    """Uploads of one account. `started`: upload id -> Unix timestamp; tests may backdate one."""
 
     def __init__(self) -> None:
         self.started: dict[str, float] = {}
 
     def told(self, call: Call, answer: Response) -> Response:
-        """The answer with the times as they are (API reference, MultipartUpload: Initiated)."""
+        """Return the answer with its real times (API reference, MultipartUpload: Initiated)."""
         if call == ("s3", "CreateMultipartUpload"):
             match = _ID.search(answer.body.decode())
             if match:

@@ -1,6 +1,4 @@
-"""What all jobs of an imitated workspace share: names, clusters, machines, quotas, storage, and
-timing.
-"""
+"""Shared parts of an imitated workspace: names, clusters, machines, quotas, storage, and timing."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ class VmSize:
 
     @property
     def family_words(self) -> str:
-        """As people are told: Standard DSv2."""
+        """Return a family as people write it: Standard DSv2."""
         return f"Standard {self.family.removeprefix('standard').removesuffix('Family')}"
 
 
@@ -236,8 +234,8 @@ class Account:
         )
 
     def identities_of(self, properties: Mapping[str, Any]) -> tuple[str, str]:
-        """Object ids of what a job's machines pull its image as, and of what it reads and writes
-        as.
+        """Return the object ids of the identity that pulls a job's image, and of the one that reads
+        and writes.
 
         After "Set up authentication between Azure Machine Learning and other services". The
         submitter of all jobs here is the one user.
@@ -249,14 +247,14 @@ class Account:
         return machines, self.submitter if is_user else machines
 
     def machine_secret(self, identity: str) -> str:
-        """What a machine of this identity shows to get a token."""
+        """Return the secret with which a machine of this identity gets a token."""
         secret = uuid.uuid4().hex
         self.machine_secrets[secret] = identity
         return secret
 
     @property
     def storage_account(self) -> str:
-        """A name from which clients make an address that leads here, with the account as the first
+        """Return a name from which clients make a loopback address with the account as the first
         folder.
         """
         return f"{self.url.partition('://')[2]}/{ACCOUNT_FOLDER}"
@@ -270,7 +268,7 @@ class Account:
 
     @property
     def blob_url(self) -> str:
-        """What the address of every container begins with."""
+        """Return the first part of every container's address."""
         return f"https://{self.storage_account}.blob.{SUFFIX}"
 
     def datastore(self, name: str) -> Container | None:

@@ -1,6 +1,4 @@
-"""What jobs are made of in a workspace: code that was uploaded, environments of one's own, curated
-environments.
-"""
+"""Assets of jobs in a workspace: uploaded code, custom environments, curated environments."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ class Assets:
         return place.folder / path if place else None
 
     def image(self, environment: str) -> str | None:
-        """The image of an environment, by its ARM id or as curated environments are asked for."""
+        """Return the image of an environment, by its ARM id or by the address of a curated one."""
         for pattern in _CURATED:
             match = re.fullmatch(pattern, environment)
             if match:

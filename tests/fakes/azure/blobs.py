@@ -168,7 +168,7 @@ def _entry(blob: Blob, *, with_metadata: bool) -> str:
 
 
 def _name(name: str) -> str:
-    """What XML cannot hold is escaped as in an address, and marked."""
+    """Return a name element: characters outside XML are escaped as in an address, and marked."""
     if _NOT_XML.search(name):
         return f'<Name Encoded="true">{quote(name, safe="/", errors="surrogateescape")}</Name>'
     return f"<Name>{escape(name)}</Name>"

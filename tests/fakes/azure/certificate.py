@@ -1,4 +1,4 @@
-"""A certificate of our own for localhost, since Azure's clients talk to no address without TLS."""
+"""A self-signed certificate for localhost, since Azure's clients refuse addresses without TLS."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What makes Azure's genuine clients cheap to call hundreds of times in one process, without
-changing what they ask.
+"""Makes Azure's genuine clients cheap to call hundreds of times in one process, with unchanged
+requests.
 """
 
 from __future__ import annotations

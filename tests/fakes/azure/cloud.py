@@ -44,7 +44,7 @@ class AzureCloud:
         for name in DATASTORES.values():
             self.account.storage.create(name)
         self._certificate, tls = certificate.make(folder)
-        # The address is part of what a workspace tells of itself: first the port, then the rest.
+        # The workspace publishes its address: first the port, then the rest.
         self.service = Workspace(self.account)
         scientist = Assignment(principal=OBJECT_ID, role=SCIENTIST, scope=self.account.scope)
         self.account.access.assignments.append(scientist)
@@ -78,7 +78,7 @@ class AzureCloud:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """The variables that a client needs; `clean` also removes those of other accounts."""
+        """Return the variables that a client needs; `clean` also removes those of other accounts."""
         return {
             "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
             "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
@@ -93,16 +93,14 @@ class AzureCloud:
         }
 
     def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """An environment for a client process: nothing of any other account, and everything of this
-        one.
-        """
+        """Return an environment for a client process: only the variables of this account."""
         strange = ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")
         return {
             key: value for key, value in environ.items() if not key.startswith(strange)
         } | self.environment()
 
     def log_out(self, *, and_in: bool = False) -> None:
-        """Let `az` say from now on that nobody has logged in; or that somebody has again."""
+        """Make `az` report that nobody has logged in; or that somebody has again."""
         mark = self._bin / "logged-out"
         mark.unlink(missing_ok=True)
         if not and_in:

@@ -76,10 +76,10 @@ class ContainerGroup:
                 ),
                 **tracking_variables(self.job, self._account),
                 **process.env,
-                # One machine has one address, however many nodes are on it, unless they are told
-                # theirs.
+                # A machine has one address, however many nodes share it, unless they get separate
+                # ones.
                 "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],
-                # This machine has no metadata service, or not one that is ours to ask.
+                # This machine has no metadata service, or one that does not belong to us.
                 "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
             }
             name = f"{self.job.name}-{index}"
@@ -88,7 +88,7 @@ class ContainerGroup:
             )
 
     def poll(self) -> bool:
-        """Whether all are over."""
+        """Return whether all containers have ended."""
         finished = [process.poll() for process in self.processes]
         if self.failed is None:
             codes = ((index, process.code) for index, process in enumerate(self.processes))
@@ -96,12 +96,12 @@ class ContainerGroup:
         return all(finished)
 
     def terminate(self) -> None:
-        """SIGTERM to all that still run."""
+        """Send SIGTERM to all running containers."""
         for process in self.processes:
             process.terminate(everybody=True)
 
     def end(self) -> None:
-        """SIGKILL to all that still run."""
+        """Send SIGKILL to all running containers."""
         for process in self.processes:
             if process.code is None:
                 process.end()
@@ -112,8 +112,8 @@ class ContainerGroup:
             self._store(folder, place)
 
     def keep(self) -> None:
-        """Store of each working folder what Azure ML stores by itself, however the attempt has
-        ended: nothing else.
+        """Store the parts of each working folder that Azure ML stores by itself, however the
+        attempt ended.
 
         "./outputs" and "./logs", after "Save and log files for Azure Machine Learning" in
         Microsoft's documentation.
@@ -150,7 +150,7 @@ class ContainerGroup:
         return _Log(path)
 
     def _source(self, mount: Mount) -> Path:
-        """Where an input lies on this machine."""
+        """Return the place of an input on this machine."""
         place = blob_path_of(mount.path, self._account)
         if isinstance(place, str):
             raise NoInput(mount.path)
@@ -196,7 +196,7 @@ class _Log:
         self._file = path.open("ab", buffering=0)
 
     def keep(self, output: IO[bytes]) -> None:
-        """Write down all of it, as soon as it is said."""
+        """Write all output to the log at once."""
         with self._file:
             while chunk := os.read(output.fileno(), CHUNK_BYTES):
                 self._file.write(chunk)

@@ -31,7 +31,7 @@ class BlobPath(NamedTuple):
 
 
 def blob_path_of(uri: str, account: Account) -> BlobPath | str:
-    """Where an address leads: a place, or else why to none."""
+    """Return the place of an address, or the reason why it has none."""
     match = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
     if match:
         named = match.groupdict()

@@ -24,7 +24,7 @@ _OPEN = ("GetDiscovery", "GetToken")
 
 
 class Endpoint(Server):
-    """What ARM_CLOUD_METADATA_URL is an address of, and all that is found from there."""
+    """The endpoint of ARM_CLOUD_METADATA_URL, and all services that clients find from there."""
 
     def __init__(self, account: Account, service: Workspace, tls: ssl.SSLContext) -> None:
         super().__init__(account.unexpected_errors, tls)

@@ -1,4 +1,4 @@
-"""What Azure answers when it does not do what was asked, in the words of each of its services."""
+"""Azure's error answers, in the form of each of its services."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _BLOB = {
 
 
 def user_error(message: str, status: int = 400) -> ServiceError:
-    """What Azure ML says of most that it does not like."""
+    """Return Azure ML's usual error for an invalid request."""
     return ServiceError("UserError", message, status)
 
 
 def invalid(message: str) -> ServiceError:
-    """What Azure ML says of a request that does not have the form it must have."""
+    """Return Azure ML's error for a malformed request."""
     return ServiceError("ValidationError", message, 400)
 
 
 def unauthenticated(service: str, *, scheme: str = "Bearer") -> ServiceError:
-    """What somebody is told whose credentials are none."""
+    """Return the error for invalid credentials."""
     if service == "blob":
         message = (
             "Server failed to authenticate the request. Make sure the value of Authorization header"

@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 
 
 class ExpressionError(Exception):
-    """What is wrong with an expression."""
+    """A mistake in an expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,7 @@ class Call:
 
 
 def is_expression(value: object) -> bool:
-    """Whether a text of a template is evaluated; one that begins with two brackets is meant
-    literally.
-    """
+    """Return whether a text of a template is evaluated; two leading brackets mean a literal."""
     return (
         isinstance(value, str)
         and value.startswith("[")

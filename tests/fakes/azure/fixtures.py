@@ -16,8 +16,10 @@ from tests.fakes.azure.schema import official_schema, official_violations
 
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
-    """A workspace for all tests of a module; when it is closed its own mistakes are told, and
-    requests held against Microsoft's schema, where that is at hand.
+    """Provide a workspace for all tests of a module.
+
+    Closing it reports its own mistakes, and checks requests against Microsoft's schema if
+    available.
     """
     with AzureCloud() as made:
         yield made

@@ -60,7 +60,7 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Return whether its state is final."""
         return self.status in ENDED
 
     @property
@@ -70,17 +70,17 @@ class Job:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What it can be found by."""
+        """Return the tags by which it can be found."""
         with self._lock:
             return dict(self.properties.get("tags") or {})
 
     @property
     def log_folder(self) -> str:
-        """Where its logs are in their container."""
+        """Return the folder of its logs in their container."""
         return f"ExperimentRun/dcid.{self.name}/"
 
     def enter(self, status: str) -> None:
-        """Another phase begins. Whoever has been asked to cancel goes nowhere but to the end."""
+        """Enter another phase. A job that has been asked to cancel can only enter the end."""
         with self._lock:
             if self.status == "CancelRequested" and status not in ENDED:
                 return
@@ -103,7 +103,7 @@ class Job:
             self.enter(status)
 
     def cancel(self) -> None:
-        """Ask it to end. A job that is over stays as it is."""
+        """Ask it to end. A job that has ended does not change."""
         with self._lock:
             if self.has_ended:
                 return
@@ -112,7 +112,7 @@ class Job:
             self.woken.set()
 
     def is_same(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request describes this very job, apart from what may be changed."""
+        """Return whether a request describes this job, apart from changeable fields."""
         with self._lock:
             fixed = [
                 {key: value for key, value in properties.items() if key not in _LOOSE}
@@ -133,7 +133,7 @@ class Job:
             self._logs[file] = blob
 
     def log_metric(self, name: str, value: float) -> None:
-        """Take in what MLflow is told."""
+        """Record a metric that MLflow reports."""
         with self._lock:
             self.metrics.setdefault(name, []).append(value)
 

@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def metadata(name: str = "gpu-cluster_3") -> Iterator[Metadata]:
-    """The service, for as long as it is needed."""
+    """Provide the service until the end of the block."""
     with Metadata(name) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -67,7 +67,7 @@ KNOWN = frozenset(
 
 
 def attempts(call: Call, place: Place, account: Account) -> Iterator[Attempt]:
-    """What a call needs; nothing for one that everybody may make."""
+    """Return the actions that a call needs; empty for a call that everybody may make."""
     name = call.operation
     scope = account.scope
     if call.service in ("arm", "history") and name in _WORKSPACE:
@@ -124,8 +124,9 @@ def refusal(service: str, action: str, path: str, principal: str) -> ServiceErro
 
 
 def check_push(account: Account, principal: str) -> None:
-    """What the registry asks of who pushes an image by its own protocol. ServiceError as it
-    answers.
+    """Check the actions for an image push by the registry's protocol.
+
+    Raise ServiceError with its answer.
     """
     for action in (PULL, PUSH):
         if not account.access.allows(
@@ -139,9 +140,7 @@ def check_push(account: Account, principal: str) -> None:
 
 
 def missing_for_image(image: str, account: Account, principal: str) -> bool:
-    """Whether the identity of a job's machines may not pull its image from the workspace's
-    registry.
-    """
+    """Return whether the identity of a job's machines lacks the right to pull its image."""
     registry = account.part("containerRegistry")
     is_of_workspace = image.startswith(f"{registry.rpartition('/')[2]}.azurecr.io/")
     return is_of_workspace and not account.access.allows(

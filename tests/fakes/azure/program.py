@@ -1,5 +1,4 @@
-"""What jobs of the imitation's own tests run: one program, told by its arguments what to do, and
-where to leave what.
+"""The program of the jobs in the imitation's tests; arguments choose the action and the folders.
 
 Standard library only. It is in the job's code.
 """
@@ -23,7 +22,7 @@ SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def main() -> int:
-    """Run the action that was asked for."""
+    """Run the requested action."""
     print(f"process {RANK} of {SIZE} in {os.environ['AZUREML_RUN_ID']}", flush=True)
     actions = {
         "meet": write_outputs,
@@ -37,7 +36,7 @@ def main() -> int:
 
 
 def rendezvous() -> None:
-    """All processes greet the first one; nobody goes on before."""
+    """Let all processes greet the first one; wait for all of them."""
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if RANK == 0:
         with socket.create_server(address) as server:
@@ -74,7 +73,7 @@ def write_outputs() -> int:
 
 
 def fail() -> int:
-    """The last process fails, the others would go on for ever."""
+    """Fail in the last process; the others would run for ever."""
     if RANK < SIZE - 1:
         return train(rendezvous)
     if SIZE > 1:

@@ -1,5 +1,5 @@
-"""Azure RBAC's decision about one action: what the roles of a principal grant at a scope, those
-from above included.
+"""Azure RBAC's decision about one action: the grants of a principal's roles at a scope, inherited
+ones included.
 
 After "Understand Azure role definitions", "Understand scope for Azure RBAC" and "How Azure RBAC
 determines if a user has access to a resource" in Microsoft's documentation. There are no deny
@@ -26,7 +26,7 @@ class Role:
     not_data_actions: tuple[str, ...] = ()
 
     def grants(self, action: str, *, on_data: bool) -> bool:
-        """Whether it allows an action: of management, or on data."""
+        """Return whether it allows an action: of management, or on data."""
         allowed = self.data_actions if on_data else self.actions
         excluded = self.not_data_actions if on_data else self.not_actions
         return _matches_any(allowed, action) and not _matches_any(excluded, action)
@@ -84,7 +84,7 @@ class Access:
     """The actions that were decided about."""
 
     def assigned(self, principal: str, scope: str) -> Iterator[Assignment]:
-        """What a principal has at a scope: assigned there, or above."""
+        """Return a principal's roles at a scope: assigned there, or above."""
         for assignment in self.assignments:
             if assignment.principal == principal and f"{scope}/".lower().startswith(
                 f"{assignment.scope.rstrip('/')}/".lower()
@@ -92,7 +92,7 @@ class Access:
                 yield assignment
 
     def allows(self, principal: str, attempt: Attempt) -> bool:
-        """Whether any role of a principal grants an action."""
+        """Return whether any role of a principal grants an action."""
         self.attempted.add(attempt.action)
         if not self.is_enforced:
             return True

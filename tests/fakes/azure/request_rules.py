@@ -1,6 +1,4 @@
-"""What Azure ML refuses of a job's PUT, beyond the form of its body; in the service's words where
-known.
-"""
+"""Azure ML's rules for a job's PUT beyond the form of its body; in the service's wording if known."""
 
 from __future__ import annotations
 

@@ -184,9 +184,7 @@ AML_COMPUTE = _words(
 def problem(
     kind: str, api_version: str, name: str, body: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Code and message of what a provider refuses in a resource as it is sent; None where it takes
-    it.
-    """
+    """Return code and message of a provider's refusal of a resource; None if it accepts it."""
     resource_kind = KINDS.get(kind)
     provider, _, type_ = kind.partition("/")
     if resource_kind is None:

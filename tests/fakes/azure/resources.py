@@ -1,5 +1,5 @@
-"""What ARM shows of a workspace: itself, its clusters and datastores, the machines and quotas of
-its region.
+"""ARM's view of a workspace: itself, its clusters and datastores, the machines and quotas of its
+region.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def workspace(account: Account) -> Resource:
 
 
 def compute(account: Account, name: str) -> Resource:
-    """A cluster. Refused when there is none of this name."""
+    """Return a cluster. Refuse an unknown name."""
     cluster = account.computes.get(name)
     if cluster is None:
         raise user_error(f"Compute {name} could not be found in the workspace.", 404)
@@ -93,7 +93,7 @@ def compute(account: Account, name: str) -> Resource:
 
 
 def datastore(account: Account, name: str) -> Resource:
-    """A datastore. Refused when there is none of this name."""
+    """Return a datastore. Refuse an unknown name."""
     if name not in DATASTORES:
         raise user_error(f"Could not find datastore: {name}", 404)
     return {

@@ -1,5 +1,5 @@
-"""What Resource Manager tells of who has which role, and of the resources beside the workspace: it
-only reads.
+"""Resource Manager's answers about role assignments, and about the resources beside the workspace:
+read only.
 
 After the REST references of Microsoft.Authorization (Permissions - List For Resource, Role
 Assignments - List For Scope, Role Definitions - Get; 2022-04-01), Microsoft.KeyVault (Vaults - Get)

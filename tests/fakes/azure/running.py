@@ -32,7 +32,7 @@ class JobEnded(Exception):
 
 
 def run(job: Job, account: Account, assets: Assets) -> None:
-    """All of it, in a thread of its own; whatever happens, the job has an end."""
+    """Run the job in its own thread; it always reaches an end."""
     folder = account.folder / "jobs" / job.name
     try:
         _JobRun(job, account, assets, folder).live()

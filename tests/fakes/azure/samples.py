@@ -97,7 +97,7 @@ def call(
 
 
 def submit(ml: Any, job: Document) -> Any:
-    """What the SDK makes of a document, and what the workspace answers."""
+    """Return the SDK's request for a document, and the workspace's answer."""
     return ml.jobs.create_or_update(load_job(io.StringIO(json.dumps(job))))
 
 
@@ -109,7 +109,7 @@ def ended(cloud: AzureCloud, name: str) -> str:
 
 
 def logs(cloud: AzureCloud, name: str) -> dict[str, bytes]:
-    """What a job's processes have printed so far, by log file."""
+    """Return the lines that a job's processes have printed, by log file."""
     container = cloud.account.storage.create(LOG_CONTAINER)
     folder = cloud.service.jobs[name].log_folder
     return {

@@ -1,5 +1,5 @@
-"""What a job's PUT body may hold, after Azure ML's REST reference: closed, and no more than is
-imitated.
+"""Allowed fields of a job's PUT body, after Azure ML's REST reference: closed, limited to the
+imitated ones.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _DURATION = re.compile(
 
 
 def violations(body: Schema) -> list[str]:
-    """What of a PUT body is not as it must be, each with its place."""
+    """Return the violations of a PUT body with their places."""
     properties = body.get("properties")
     is_sweep = isinstance(properties, dict) and properties.get("jobType") == "Sweep"
     schema = SWEEP_BODY if is_sweep else BODY
@@ -194,7 +194,7 @@ def duration_seconds(text: str) -> int | None:
 _BESIDE = Path(__file__).resolve().parents[4] / "shared" / "azure-schema"
 _OFFICIAL = Path(
     os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE
-)  # at import: a test's own home has no variables
+)  # at import: a test's home has an empty environment
 
 
 @cache
@@ -212,7 +212,7 @@ def official_schema(kind: str = "Command") -> Schema | None:
 
 
 def official_violations(schema: Schema, properties: Schema) -> list[str]:
-    """What of a job's properties Microsoft's schema does not allow."""
+    """Return the violations of Microsoft's schema in a job's properties."""
     return [
         leaf for error in Draft6Validator(schema).iter_errors(properties) for leaf in _leaves(error)
     ]

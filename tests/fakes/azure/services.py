@@ -102,7 +102,7 @@ class Services:
         return json_response(200, {"value": children[: int(place.query.get("$top", MAX_TRIALS))]})
 
     def secret(self, request: Request, place: Place) -> Response:
-        """What the Key Vault answers to somebody who has a token for it."""
+        """Return the Key Vault's answer to a caller with a token for it."""
         audience = self.account.tokens.audience(request.headers.get("authorization", ""))
         if audience != VAULT_AUDIENCE:
             message = f"AKV10022: Invalid audience. Expected {VAULT_AUDIENCE}, found: {audience}."

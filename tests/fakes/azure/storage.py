@@ -19,7 +19,7 @@ LONGEST_NAME_BYTES = 255
 
 
 class Blob(NamedTuple):
-    """What is known of a blob besides its content."""
+    """Facts about a blob besides its content."""
 
     name: str
     size: int
@@ -32,7 +32,7 @@ class Blob(NamedTuple):
 
 @dataclass
 class _Facts:
-    """What a file cannot tell."""
+    """Facts that a file cannot hold."""
 
     created: float = 0
     metadata: dict[str, str] = field(default_factory=dict)
@@ -40,12 +40,13 @@ class _Facts:
 
 
 class Container:
-    """One container. Blobs whose names are no paths inside of its folder are kept in memory, unseen
-    by jobs.
+    """One container.
+
+    Blobs whose names do not fit into its folder stay in memory, unseen by jobs.
     """
 
     def __init__(self, name: str, folder: Path, scratch: Path) -> None:
-        """`scratch`: a folder of the same file system, for what is not whole yet."""
+        """`scratch`: a folder of the same file system, for incomplete files."""
         self.name = name
         self.folder = folder
         self._scratch = scratch
@@ -123,9 +124,7 @@ class Container:
             self._odd[name] = (content, time.time())
 
     def renew(self, name: str) -> Path:
-        """An empty blob instead of the one that was there, to be appended to: it was created later,
-        to the second.
-        """
+        """Replace a blob by an empty one to append to, created later, to the second."""
         with self._lock:
             before = self._facts.get(name)
             self.delete(name)
@@ -135,7 +134,7 @@ class Container:
             return self.folder / name
 
     def delete(self, name: str) -> bool:
-        """Whether there was one."""
+        """Delete a blob; return whether it existed."""
         with self._lock:
             exists = self.properties(name) is not None
             self._facts.pop(name, None)
@@ -146,7 +145,7 @@ class Container:
             return exists
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Other metadata for a blob that is there."""
+        """Set the metadata of an existing blob."""
         with self._lock:
             blob = self.properties(name)
             if blob is not None:
@@ -175,7 +174,7 @@ class Container:
                     yield path.relative_to(self.folder).as_posix()
 
     def _path(self, name: str) -> Path | None:
-        """Where a blob of this name lies; None for a name that must not become a path."""
+        """Return the path of a blob; None for a name that must not become a path."""
         if name in self._odd:
             return None
         for part in name.split("/"):
@@ -199,7 +198,7 @@ class Storage:
         self._lock = threading.Lock()
 
     def create(self, name: str) -> Container:
-        """A new container, or the one of this name."""
+        """Create a container, or return the existing one."""
         with self._lock:
             if name not in self._containers:
                 self._containers[name] = Container(

@@ -1,5 +1,4 @@
-"""What Azure ML refuses of a sweep job that has the right form: each rule after a page of its
-documentation.
+"""Azure ML's rules for well-formed sweep jobs, each after a page of its documentation.
 
 "Hyperparameter tuning a model (v2)", "CLI (v2) sweep job YAML schema", and of v1 the class
 BayesianParameterSampling. What the service says is not documented: the words are ours.

@@ -61,7 +61,7 @@ class SweepJob(Job):
         self._points = _points(self.properties)
 
     def run(self) -> None:
-        """Its life, in a thread of its own."""
+        """Run the sweep in its own thread."""
         self.enter("Running")
         limits = self.properties.get("limits", {})
         more = True

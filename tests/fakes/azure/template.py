@@ -1,5 +1,4 @@
-"""What Azure Resource Manager makes of a template and its parameters: the resources, or what is
-wrong with it.
+"""Azure Resource Manager's reading of a template and its parameters: the resources, or an error.
 
 After "Understand the structure and syntax of ARM templates", "Resource iteration", "Conditional
 deployment", "Define the order for deploying resources", and "Error code: InvalidTemplate" in
@@ -57,7 +56,7 @@ class Planned:
 
 
 def invalid(message: str) -> ServiceError:
-    """What a template is told that is wrong in itself."""
+    """Return the error for a template that is invalid in itself."""
     return ServiceError(
         "InvalidTemplate", f"Deployment template validation failed: '{message}'.", 400
     )
@@ -104,7 +103,7 @@ class Template:
         return _resolved(resources, loops, skipped)
 
     def body(self, planned: Planned) -> dict[str, Any]:
-        """What is sent to the resource's provider, all of it evaluated."""
+        """Return the evaluated body that goes to the resource's provider."""
         sent = {
             key: value
             for key, value in planned.body.items()
@@ -257,7 +256,7 @@ def _check(name: str, value: Any, declaration: Mapping[str, Any]) -> None:
 def _resolved(
     planned: list[Planned], loops: Mapping[str, list[str]], skipped: set[str]
 ) -> list[Planned]:
-    """The resources in an order in which each comes after those it depends on."""
+    """Return the resources so that each comes after its dependencies."""
     ids = {one.id.lower() for one in planned}
     if len(ids) < len(planned):
         raise invalid("The resource is defined multiple times in a template")

@@ -34,7 +34,7 @@ _SIGNED = (
 
 
 class Tokens:
-    """What one imitated tenant hands out, and knows again."""
+    """Tokens that one imitated tenant issues and recognises."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -43,9 +43,7 @@ class Tokens:
     def bearer(
         self, resource: str, seconds: float = LIFE_SECONDS, principal: str = OBJECT_ID
     ) -> str:
-        """A token for one resource: shaped like a JWT, signed with nothing that anybody could
-        check.
-        """
+        """Return a token for one resource: shaped like a JWT, with a meaningless signature."""
         issued_at = int(time.time())
         claims = {
             "aud": resource,
@@ -73,7 +71,7 @@ class Tokens:
         return str((self.claims(authorization) or {}).get("oid", ""))
 
     def claims(self, authorization: str) -> dict[str, Any] | None:
-        """What an Authorization header's token says; None for a token that is not valid."""
+        """Return the claims of an Authorization header's token; None for an invalid token."""
         kind, _, token = authorization.partition(" ")
         signed, _, signature = token.rpartition(".")
         if kind != "Bearer" or not signed or not hmac.compare_digest(signature, self._sign(signed)):
@@ -97,8 +95,8 @@ class Tokens:
         return urlencode({**query, "sig": self._sas_signature("", "", query)})
 
     def sas_permissions(self, query: Mapping[str, str], container: str, blob: str) -> str | None:
-        """What the query of an address allows there; None when it is not signed by us for this, or
-        too old.
+        """Return the permissions in the query of an address; None if it was not signed by us for
+        this, or too long ago.
         """
         if is_account_sas(query):
             container = place = ""
@@ -115,8 +113,8 @@ class Tokens:
         return signed["sp"] if time_text < signed["se"] else None
 
     def is_shared_key(self, request: Request, accounts: Sequence[str]) -> bool:
-        """Whether a request is signed with the key of the storage account, which may go by any of
-        these names.
+        """Return whether a request is signed with the key of the storage account under any of these
+        names.
         """
         headers = request.headers
         account = headers.get("authorization", "").removeprefix("SharedKey ").rpartition(":")[0]
@@ -146,7 +144,7 @@ class Tokens:
 
 
 def is_account_sas(query: Mapping[str, str]) -> bool:
-    """Whether the query of an address is signed for a whole account, which takes its key."""
+    """Return whether the query of an address is signed for a whole account, with its key."""
     return "srt" in query
 
 

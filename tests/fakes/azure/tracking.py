@@ -1,5 +1,5 @@
-"""What a job's processes are told of the tracking server, where MLflow logs metrics, and whose
-token they have.
+"""Variables of the tracking server for a job's processes: where MLflow logs metrics, and with which
+token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def run_principal(name: str) -> str:
 
 
 def run_token(job: Job, account: Account) -> str:
-    """A token with which the processes of a job reach the tracking server, and nothing else."""
+    """Return a token with which the processes of a job reach only the tracking server."""
     return account.tokens.bearer(account.url, TOKEN_SECONDS, run_principal(job.name))
 
 

@@ -27,7 +27,7 @@ _BLOBS = f"/{ACCOUNT_FOLDER}.blob.{SUFFIX}/"
 
 
 class Place(NamedTuple):
-    """What the address of a request says, taken apart."""
+    """The parsed address of a request."""
 
     path: str
     """Without escapes."""
@@ -175,7 +175,7 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
 
 
 def storage_headers() -> list[tuple[str, str]]:
-    """What storage says with every answer."""
+    """Return the headers of every storage answer."""
     return [("x-ms-request-id", str(uuid4())), ("x-ms-version", STORAGE_VERSION)]
 
 

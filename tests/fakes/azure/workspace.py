@@ -215,7 +215,7 @@ class Workspace:
         return job
 
     def _list_jobs(self, call: ArmRequest) -> Response:
-        """The newest first, a page at a time, and only those that have a tag of this name."""
+        """Return a page of jobs, the newest first, filtered by a tag's name."""
         supported = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
         if set(call.query) - supported:
             raise user_error(
@@ -237,7 +237,7 @@ class Workspace:
                     or job.properties.get("isArchived", False) == (view == "ArchivedOnly")
                 )
             ]
-        # A token names the last job that was told: jobs that are new meanwhile shift no page.
+        # A token names the last listed job, so that new jobs do not shift a page.
         token = call.query.get("$skipToken")
         start = next((index + 1 for index, job in enumerate(jobs) if job.name == token), 0)
         end = start + self.account.job_page
