@@ -230,7 +230,7 @@ def _job_variables() -> set[str]:
 
 
 def exit_codes() -> str:
-    """What every command leaves with, and which errors belong to which code."""
+    """Return the page of exit codes, with the errors of each code."""
     kinds = {
         code: [kind.__name__ for kind in _errors() if kind.exit_code == code] for code in EXIT_CODES
     }
@@ -242,22 +242,22 @@ def exit_codes() -> str:
     if listed - set(EXIT_CODES):
         raise LookupError(f"exit codes without a meaning here: {sorted(listed - set(EXIT_CODES))}")
     parts = [
-        "Of every command:\n",
+        "Commands:\n",
         table(("code", "meaning", "errors in Python"), rows),
-        "Of a process inside a job, where logs and failures show them:\n",
+        "Processes inside a job, in logs and failures:\n",
         table(("code", "meaning"), [(str(code), meaning) for code, meaning in JOB_CODES.items()]),
     ]
     return page("Exit codes", "\n".join(parts))
 
 
 def errors_page() -> str:
-    """The exceptions, each with what it means and its exit code."""
+    """Return the page of exceptions, with meaning and exit code."""
     rows = [
         (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), first(kind))
         for kind in _errors()
     ]
     text = (
-        "What can go wrong is an exception in Python, and a message and an exit code on the command"
+        "Every failure is an exception in Python, and a message and an exit code on the command"
         " line. A message says what is wrong, where (file, line and column of a spec), and why; its"
         " `hint` says what to do. With `--json` the same is one JSON object. Anything else that"
         " ends in a traceback is a bug: please report it.\n\n"
