@@ -1,6 +1,4 @@
-"""The settings of the Azure ML workspace and its compute: from the spec, the settings or the Azure
-CLI.
-"""
+"""Settings of the Azure ML workspace, from the spec, the settings or the Azure CLI."""
 
 from __future__ import annotations
 
@@ -59,13 +57,13 @@ _FORMS = {
 }
 
 _DEFAULTS = {"resource_group": "group", "workspace": "workspace", "location": "location"}
-"""Our settings, and their names in `az configure --defaults`."""
+"""Our settings -> their names in `az configure --defaults`."""
 
 
 def account(
     azure: AzureSection, settings: Settings, *, rehearsal: bool
 ) -> tuple[AzureConfig, SettingsReader]:
-    """The workspace's settings, and the reader with their origins and what is missing."""
+    """Return the workspace's settings, and the reader with origins and missing settings."""
     reader = SettingsReader("azure", azure, settings, cli_default_account, rehearsal=rehearsal)
     subscription = reader.required("subscription", _SUBSCRIPTION)
     group = reader.required("resource_group", _RESOURCE_GROUP)
@@ -86,61 +84,61 @@ def account(
 
 
 def format_issues(config: AzureConfig) -> Iterator[Issue]:
-    """What is wrong with the format of the workspace's settings."""
+    """Yield issues with the format of the workspace's settings."""
     return setting_issues({name: getattr(config, name) for name in _FORMS})
 
 
 def setting_issues(settings: Mapping[str, str | None]) -> Iterator[Issue]:
-    """What is wrong with the format of settings, given by name."""
+    """Yield issues with the format of settings by name."""
     for name, (form, hint) in _FORMS.items():
         value = settings.get(name)
         if value and not re.fullmatch(form, value):
-            yield Issue(("azure", name), f"{value!r} is no {name.replace('_', ' ')}", hint)
+            yield Issue(("azure", name), f"{value!r} is not a {name.replace('_', ' ')}", hint)
 
 
 def workspace_of(settings: Settings) -> tuple[str, str, str]:
-    """Subscription, resource group and workspace, for commands that read no spec. UsageError names
-    those not set.
+    """Return subscription, resource group and workspace, for commands that read no spec.
+
+    Raise UsageError that names missing ones.
     """
     defaults = cli_default_account()
-    found = {
-        n: (settings[f"azure.{n}"], settings.origins[f"azure.{n}"])
-        for n in WORKSPACE
-        if settings.get(f"azure.{n}")
-    }
-    found = {
-        name: found.get(name) or defaults[name]
+    configured = {
+        name: (settings[f"azure.{name}"], settings.origins[f"azure.{name}"])
         for name in WORKSPACE
-        if name in found or name in defaults
+        if settings.get(f"azure.{name}")
     }
-    missing = [f"azure.{name}" for name in WORKSPACE if name not in found]
+    account_settings = {
+        name: configured.get(name) or defaults[name]
+        for name in WORKSPACE
+        if name in configured or name in defaults
+    }
+    missing = [f"azure.{name}" for name in WORKSPACE if name not in account_settings]
     if missing:
         hint = (
             "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
         )
         raise UsageError(f"{', '.join(missing)} not set", hint=hint)
-    subscription, group, workspace = (str(found[name][0]) for name in WORKSPACE)
-    for issue in setting_issues({name: value for name, (value, _) in found.items()}):
-        raise UsageError(issue.at(found[str(issue.path[-1])][1]).line(), hint=issue.hint)
+    subscription, group, workspace = (str(account_settings[name][0]) for name in WORKSPACE)
+    for issue in setting_issues({name: value for name, (value, _) in account_settings.items()}):
+        raise UsageError(issue.at(account_settings[str(issue.path[-1])][1]).line(), hint=issue.hint)
     return subscription, group, workspace
 
 
 def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, CliDefault]:
-    """The settings that the Azure CLI has, each with its origin: variables first, then
-    `~/.azure/config`.
+    """Return the settings of the Azure CLI with origins: variables first, then its files.
 
-    As in "Azure CLI configuration" of Microsoft's documentation. `az account set` stores the chosen
-    subscription in `~/.azure/azureProfile.json`.
+    As in "Azure CLI configuration" of Microsoft's documentation: defaults are in `~/.azure/config`,
+    and `az account set` stores the subscription in `~/.azure/azureProfile.json`.
     """
     folder = Path(environ.get("AZURE_CONFIG_DIR") or "~/.azure").expanduser()
-    found: dict[str, CliDefault] = {}
+    defaults: dict[str, CliDefault] = {}
     for setting, name in _DEFAULTS.items():
         value = environment_value(environ, f"AZURE_DEFAULTS_{name.upper()}") or ini_value(
             folder / "config", "defaults", name
         )
-        found |= {setting: value} if value else {}
+        defaults |= {setting: value} if value else {}
     subscription = _subscription(folder / "azureProfile.json")
-    return found | ({"subscription": subscription} if subscription else {})
+    return defaults | ({"subscription": subscription} if subscription else {})
 
 
 def _subscription(path: Path) -> CliDefault | None:
@@ -149,4 +147,4 @@ def _subscription(path: Path) -> CliDefault | None:
         chosen = next(item for item in document["subscriptions"] if item.get("isDefault"))
         return str(chosen["id"]), display_path(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
-        return None  # not logged in, or logged in by other means: then the setting is required
+        return None  # not logged in, or by other means: the setting is required

@@ -1,7 +1,6 @@
-"""Recognizes answers that are not the service's, such as a proxy's page, before Azure's SDKs read
-them.
+"""Recognize answers that are not the service's, such as a proxy's page.
 
-The SDKs read some as an answer without content, and fail at others by a mistake of Python's. Here
+Azure's SDKs take some for an answer without content, and fail at others with a Python error. Here
 they become errors of a lost response, which the SDKs try again and `errors` reports as transient.
 """
 
@@ -20,7 +19,7 @@ class UnreadableAnswer(ServiceResponseError):
 
 
 class ReadableAnswers(SansIOHTTPPolicy[Any, Any]):
-    """Refuses unreadable answers of services that speak JSON. Belongs after the policy of retries."""
+    """Refuses unreadable answers of JSON services. Belongs after the policy of retries."""
 
     def on_response(self, request: Any, response: Any) -> None:
         """Raise UnreadableAnswer if the answer to a request is not the service's."""
@@ -31,9 +30,7 @@ class ReadableAnswers(SansIOHTTPPolicy[Any, Any]):
 
 
 def refuse_unreadable_storage(response: Any) -> None:
-    """Raise UnreadableAnswer if an answer is not the one of Azure's storage. For
-    `raw_response_hook`.
-    """
+    """Raise UnreadableAnswer if an answer is not from Azure's storage. For `raw_response_hook`."""
     request = response.http_request
     answer = response.http_response
     status = answer.status_code
@@ -47,7 +44,7 @@ def refuse_unreadable_storage(response: Any) -> None:
 
 
 def _json_problem(request: Any, status: int, body: bytes) -> str:
-    """What is wrong with an answer; empty if it is one of the service."""
+    """Return the problem of an answer; empty if it is the service's."""
     if request.method == "HEAD" or 300 <= status < 400 or status in (408, 429) or status >= 500:
         return ""
     if body.strip():
@@ -80,5 +77,5 @@ def _is_listing(body: bytes) -> bool:
 
 
 def _described(status: int, body: bytes, expected: str) -> str:
-    found = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
-    return f"status {status} with {found} that is not {expected}"
+    content = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
+    return f"status {status} with {content} that is not {expected}"

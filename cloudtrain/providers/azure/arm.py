@@ -1,5 +1,6 @@
-"""Requests to Azure Resource Manager with the user's credentials. Calls azure-core, and azure-ai-ml
-for the cloud.
+"""Requests to Azure Resource Manager with the user's credentials.
+
+Calls azure-core, and azure-ai-ml for the name of the cloud.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, calling
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A resource, and when it was told."""
+    """A resource, and the time of the answer."""
 
     document: Mapping[str, Any]
     date: str
-    """The header `Date` of the answer."""
+    """Header `Date` of the answer."""
 
 
 class ResourceManager:
-    """Azure Resource Manager. Every method may raise CloudError; `request` and `pages` raise the
-    SDK's errors.
+    """Azure Resource Manager. Every method may raise CloudError.
+
+    `request` and `pages` raise the SDK's errors.
     """
 
     @cached_property
     def cloud(self) -> str:
-        """The name of the cloud: `AzureCloud`, `AzureChinaCloud`, `AzureUSGovernment`."""
+        """Name of the cloud: `AzureCloud`, `AzureChinaCloud`, `AzureUSGovernment`."""
         from azure.ai.ml import _azure_environments as environments
 
         with calling("looking which cloud this is"):
@@ -48,16 +50,14 @@ class ResourceManager:
 
     @cached_property
     def address(self) -> str:
-        """Where it is, without a slash at the end."""
+        """Address of ARM, without a slash at the end."""
         from azure.ai.ml import _azure_environments as environments
 
         with calling("looking where Azure is"):
             return str(environments._get_base_url_from_metadata(cloud_name=self.cloud))
 
     def claims(self) -> Mapping[str, Any]:
-        """What the user's token says of its owner: `upn` or `appid`, and `oid`. Empty where it is
-        not readable.
-        """
+        """Return the owner of the user's token: `upn` or `appid`, and `oid`; empty if unclear."""
         with calling("logging in"):
             token = credential().get_token(f"{self.address}/.default").token
         try:
@@ -70,15 +70,13 @@ class ResourceManager:
         return claims
 
     def get(self, path: str, version: str, **query: str) -> Found:
-        """One resource, by its id. CloudError with the code NotFound or NoWorkspace if there is
-        none.
-        """
+        """Return a resource by its id. CloudError with NotFound or NoWorkspace if it is missing."""
         with _looking(path):
             answer = self.request(path, {**query, "api-version": version})
             return Found(answer.json(), str(answer.headers.get("Date", "")))
 
     def find(self, path: str, version: str) -> Found | None:
-        """The same; None if there is none."""
+        """Return a resource by its id; None if it is missing."""
         try:
             return self.get(path, version)
         except CloudError as error:
@@ -87,7 +85,7 @@ class ResourceManager:
             raise
 
     def listed(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
-        """What a list has, on all its pages. `query`: `filter` for `$filter`."""
+        """Yield the items on all pages of a list. `query`: `filter` for `$filter`."""
         pages = self.pages(
             path, {**{f"${name}": value for name, value in query.items()}, "api-version": version}
         )

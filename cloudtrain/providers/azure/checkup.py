@@ -1,6 +1,4 @@
-"""Checks of an Azure ML workspace for `cloudtrain doctor azure`, in the order in which one would
-set things right.
-"""
+"""Checks of an Azure ML workspace for `cloudtrain doctor azure`, in the order of repairs."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ if TYPE_CHECKING:
 def account_checks(
     cloud: Workspace, arm: ResourceManager, target: Target, spec: JobSpec
 ) -> Iterator[Check]:
-    """All checks for a job of this spec, each as soon as it is answered. What has no answer without
-    a login, or without the workspace, is not asked then.
+    """Yield each check of a job's workspace as soon as it is answered.
+
+    Without a login or a workspace, skip the checks that need it.
     """
     config = target.config_as(AzureConfig)
     malformed = list(format_issues(config))

@@ -1,6 +1,4 @@
-"""The only module that calls azure-ai-ml. Translates its errors, and its entities into values of
-ours.
-"""
+"""The only module that calls azure-ai-ml. Translates its errors and its entities."""
 
 from __future__ import annotations
 
@@ -33,10 +31,8 @@ from cloudtrain.providers.azure.storage import (
 )
 from cloudtrain.providers.shared.idempotent_create import Attempt
 
-with (
-    warnings.catch_warnings(),
-    redirect_stderr(io.StringIO()),
-):  # some of its loggers keep this stream
+# some of its loggers keep this stream
+with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
     warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
     from azure.ai.ml import MLClient, load_job
     from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
@@ -50,11 +46,11 @@ _uploads.BlobServiceClient = partial(
 )
 
 MAX_TRIALS = 1000
-"""The most that a sweep job has."""
+"""Maximum number of trials of a sweep job."""
 
 
 class Workspace:
-    """One workspace, with the user's credentials. Every method may raise CloudError."""
+    """A workspace, with the user's credentials. Every method may raise CloudError."""
 
     def __init__(self, subscription: str, resource_group: str, workspace: str) -> None:
         self.name = workspace
@@ -63,14 +59,14 @@ class Workspace:
     def create(self, document: Mapping[str, Any], attempt: Attempt) -> JobInfo:
         """Upload the new files of a command or sweep job, then send one request that creates it.
 
-        `attempt` is told of that request and of its answer.
+        That request and its answer are reported to `attempt`.
         """
         with watching_create(attempt), self._calling("creating the job"):
             job = load_job(io.StringIO(json.dumps(dict(document))))
             return self._job_info(self._client.jobs.create_or_update(job))
 
     def job(self, name: str) -> JobInfo | None:
-        """A job; None if there is none of that name."""
+        """Return a job; None if it does not exist."""
         try:
             with self._calling("looking at the job"):
                 return self._job_info(self._client.jobs.get(name))
@@ -80,42 +76,36 @@ class Workspace:
             raise
 
     def jobs(self, tag: str) -> Iterator[JobInfo]:
-        """The command jobs with a tag, archived ones too, newest first. Pages are requested as they
-        are needed.
-        """
+        """Yield command jobs with a tag, archived ones too, newest first. Pages come as needed."""
         with self._calling("listing jobs"):
-            found = iter(self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL))
+            listed = iter(self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL))
         while True:
             with self._calling("listing jobs"):
-                job = next(found, found)
-            if job is found:
+                job = next(listed, listed)
+            if job is listed:
                 return
             if job is not None and job.type == "command":
                 yield self._job_info(job)
 
     def trials(self, sweep: str) -> list[TrialInfo]:
-        """The trials that a sweep job has started so far."""
+        """Return the trials that a sweep job has started."""
         with self._calling("listing the trials"):
             # azure-ai-ml 1.35 follows no pages here.
-            found = list(self._client.jobs.list(parent_job_name=sweep, max_results=MAX_TRIALS))
+            children = list(self._client.jobs.list(parent_job_name=sweep, max_results=MAX_TRIALS))
         return [
             TrialInfo(name=child.name, status=str(child.status), created=_created(child))
-            for child in found
+            for child in children
             if child is not None
         ]
 
     def parameters(self, trial: str) -> dict[str, str]:
-        """The values that a sweep job has chosen for a trial, by name; empty as long as the service
-        tells none.
-        """
+        """Return the chosen values of a trial, by name; empty until the service reports them."""
         with self._calling("looking at the trial"):
-            found = getattr(self._client.jobs.get(trial), "parameters", None) or {}
-        return {str(name): str(value) for name, value in found.items()}
+            values = getattr(self._client.jobs.get(trial), "parameters", None) or {}
+        return {str(name): str(value) for name, value in values.items()}
 
     def details(self, name: str) -> dict[str, Any] | None:
-        """A job's entry in the run history: status, times, error, signed URLs of its logs. None if
-        there is no job.
-        """
+        """Return a job's entry in the run history: status, times, error, URLs of logs; or None."""
         try:
             with self._calling("looking at the job"):
                 return dict(self._history().get_run_details(name).as_dict())
@@ -130,34 +120,34 @@ class Workspace:
             self._client.jobs.begin_cancel(name, polling=False)
 
     def cluster(self, name: str) -> Cluster | None:
-        """A compute target; None if there is none of that name."""
+        """Return a compute target; None if it does not exist."""
         try:
             with self._calling(f"looking at the compute {name}"):
-                found = self._client.compute.get(name)
+                compute = self._client.compute.get(name)
         except CloudError as error:
             if error.code == "NotFound":
                 return None
             raise
-        max_nodes = getattr(found, "max_instances", None)
+        max_nodes = getattr(compute, "max_instances", None)
         return Cluster(
-            kind=str(found.type),
-            size=str(getattr(found, "size", None) or ""),
+            kind=str(compute.type),
+            size=str(getattr(compute, "size", None) or ""),
             max_nodes=None if max_nodes is None else int(max_nodes),
         )
 
     @cached_property
     def location(self) -> str:
-        """The workspace's region, such as `eastus`."""
+        """Region of the workspace, such as `eastus`."""
         with self._calling("looking at the workspace"):
             return str(self._client.workspaces.get(self.name).location or "")
 
     def vm_family(self, size: str) -> VmFamily | None:
-        """The family of a VM size; None if the region does not offer the size."""
+        """Return the family of a VM size; None if the region does not offer the size."""
         with self._calling("listing machine sizes"):
-            for found in self._client.compute.list_sizes(location=self.location):
-                if str(found.name).lower() == size.lower():
-                    vcpus = int(_field_or_wire_name(found, "v_cp_us", "vCPUs") or 0)
-                    return VmFamily(name=str(found.family), vcpus=vcpus)
+            for machine in self._client.compute.list_sizes(location=self.location):
+                if str(machine.name).lower() == size.lower():
+                    vcpus = int(_field_or_wire_name(machine, "v_cp_us", "vCPUs") or 0)
+                    return VmFamily(name=str(machine.family), vcpus=vcpus)
         return None
 
     def quota_usages(self) -> list[QuotaUsage]:
@@ -175,16 +165,14 @@ class Workspace:
         ]
 
     def _binds(self, usage_id: str) -> bool:
-        """Return True if a quota limits this workspace: the list has other workspaces and clusters too."""
+        """Return True if a quota is for this workspace: the list has other workspaces too."""
         _, group, name = self._scope
-        own = f"/resourcegroups/{group}/providers/microsoft.machinelearningservices/workspaces/{name}/usages/"
+        prefix = f"/resourcegroups/{group}/providers/microsoft.machinelearningservices/workspaces/{name}/usages/"
         usage_id = usage_id.lower()
-        return "/workspaces/" not in usage_id or own.lower() in usage_id
+        return "/workspaces/" not in usage_id or prefix.lower() in usage_id
 
     def container(self, datastore: str) -> BlobContainer:
-        """The blob container of a datastore, opened with the datastore's credentials or else with
-        the user's.
-        """
+        """Return the blob container of a datastore, opened with its credentials or the user's."""
         if datastore not in self._containers:
             store = self._datastore(datastore)
             address = f"https://{store.account_name}.blob.{store.endpoint}"
@@ -209,20 +197,18 @@ class Workspace:
         return store
 
     def read_log(self, address: str, start: int, created: str) -> LogChunk | None:
-        """See `cloudtrain.providers.azure.storage.read_log`."""
+        """Call `cloudtrain.providers.azure.storage.read_log`."""
         return read_log(address, start, created)
 
     def native(self, name: str) -> Any:
-        """The job as an object of `azure.ai.ml`."""
+        """Return the job as an object of `azure.ai.ml`."""
         with self._calling("looking at the job"):
             return self._client.jobs.get(name)
 
     def _job_info(self, job: Any) -> JobInfo:
         return JobInfo(
             name=job.name,
-            status=str(
-                getattr(job.status, "value", job.status)
-            ),  # an enumeration, for statuses that the SDK knows
+            status=str(getattr(job.status, "value", job.status)),  # may be an enumeration
             tags=dict(job.tags or {}),
             url=job.studio_url or "",
             created=_created(job),
@@ -231,7 +217,7 @@ class Workspace:
         )
 
     def _document(self, job: Any) -> dict[str, Any]:
-        """The command-job document of an existing job, as far as Azure ML returns it."""
+        """Return the command-job document of an existing job, as far as Azure ML returns it."""
         import yaml
 
         with self._calling("reading a job's document"):
@@ -241,15 +227,14 @@ class Workspace:
         return document
 
     def _history(self) -> Any:
-        """The client of the run history: the SDK's public methods give neither times nor logs of
-        all nodes.
+        """Return the client of the run history, for times and for logs of all nodes.
+
+        The SDK's public methods return neither.
         """
         try:
             return self._client.jobs._runs_operations
-        except (
-            KeyError,
-            ValueError,
-        ) as error:  # the SDK does not check what the service answers for its address
+        # the SDK does not check the service's answer about its address
+        except (KeyError, ValueError) as error:
             where = f"looking for the run history of the workspace {self.name}"
             raise unreadable(where, f"{type(error).__name__}: {error}") from error
 
@@ -272,35 +257,35 @@ class Workspace:
         }
         return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
 
-    def _calling(self, what: str) -> AbstractContextManager[None]:
-        """`calling`, in this workspace."""
-        return calling(what, f"the workspace {self.name}")
+    def _calling(self, action: str) -> AbstractContextManager[None]:
+        """Translate errors with `calling`, in this workspace."""
+        return calling(action, f"the workspace {self.name}")
 
 
 @cache
 def workspace(subscription: str, resource_group: str, name: str) -> Workspace:
-    """The client of a workspace; one per process, so that credentials are looked up once."""
+    """Return the client of a workspace; one per process, so that credentials are read once."""
     return Workspace(subscription, resource_group, name)
 
 
 def _created(job: Any) -> float:
-    """When a job was created, as a Unix timestamp; 0 if unknown."""
+    """Return the creation time of a job as a Unix timestamp; 0 if unknown."""
     created = getattr(job.creation_context, "created_at", None)
     return float(created.timestamp()) if created is not None else 0.0
 
 
 def _field_or_wire_name(entity: Any, attribute: str, wire_name: str) -> Any:
-    """A value of an entity, by the name in the JSON if azure-ai-ml 1.35 leaves the attribute empty."""
-    found = getattr(entity, attribute, None)
-    return vars(entity).get(wire_name) if found is None else found
+    """Return a value of an entity; azure-ai-ml 1.35 has some only under their JSON names."""
+    value = getattr(entity, attribute, None)
+    return vars(entity).get(wire_name) if value is None else value
 
 
 def _sas_of(datastore: Any) -> str:
-    """The signature that opens a datastore; empty if it has none."""
+    """Return the signature that opens a datastore; empty if it has none."""
     return str(getattr(datastore.credentials, "sas_token", None) or "")
 
 
 def _quota_name(name: Any) -> str:
-    """The name of a quota, which the SDK gives as a mapping or as an object."""
+    """Return the name of a quota, which the SDK gives as a mapping or as an object."""
     fields = name if isinstance(name, Mapping) else vars(name or object)
     return str(fields.get("value", ""))

@@ -1,4 +1,4 @@
-"""The settings of an Azure ML job's workspace, fixed when it is planned."""
+"""Settings of an Azure ML job's workspace, fixed in its plan."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AzureConfig(CloudConfig):
-    """Workspace, compute and storage of an Azure ML job. Less is known of runs that another machine
-    started.
-    """
+    """Workspace, compute and storage of an Azure ML job; partly unknown for discovered runs."""
 
     subscription: str
-    """Its id."""
+    """Id of the subscription."""
     resource_group: str
     workspace: str
     location: str | None = None
-    """Where the workspace is, such as `eastus`: prices depend on it."""
+    """Location of the workspace, such as `eastus`: prices depend on it."""
     compute: str | None = None
     """A cluster of the workspace; None: serverless machines."""
     datastore: str = ""
-    """Where checkpoints, model and output are kept."""
+    """Datastore of checkpoints, model and output."""
     repository: str | None = None
-    """Where images that are built are pushed: `myregistry.azurecr.io/train`."""
+    """Repository of built images: `myregistry.azurecr.io/train`."""
 
 
 def config_of(run: RunFolder) -> AzureConfig:
-    """As it was when the run was planned."""
-    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+    """Return the settings from the run's plan."""
+    from cloudtrain.runs.record import RunRecord  # not needed for a plan
 
     return RunRecord(run).config(AzureConfig)
 
 
 def request_of(run: RunFolder) -> dict[str, Any]:
-    """The command-job document. StorageError where it lacks what later steps need."""
-    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+    """Return the command-job document. StorageError if it lacks keys for later steps."""
+    from cloudtrain.runs.record import RunRecord  # not needed for a plan
 
     return RunRecord(run).request({"name": str, "tags": dict, "outputs.output.path": str})

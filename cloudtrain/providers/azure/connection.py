@@ -1,4 +1,4 @@
-"""The client of a workspace. azure-ai-ml is imported when one is made."""
+"""Clients of a workspace. azure-ai-ml is imported with the first one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ if TYPE_CHECKING:
 
 
 def client_of_run(run: RunFolder) -> Workspace:
-    """The client of the workspace for which a run or a sweep was planned. UsageError without
-    azure-ai-ml.
-    """
+    """Return the client of a run's or a sweep's workspace. UsageError without azure-ai-ml."""
     config = config_of(run)
     return connect(config.subscription, config.resource_group, config.workspace)
 
 
 def connect(subscription: str, resource_group: str, name: str) -> Workspace:
-    """The client of a workspace. UsageError without azure-ai-ml."""
+    """Return the client of a workspace. Raise UsageError without azure-ai-ml."""
     try:
         from cloudtrain.providers.azure.client import workspace
     except ImportError as error:

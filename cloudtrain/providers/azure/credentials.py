@@ -1,6 +1,4 @@
-"""The credentials of the Azure SDKs, with their tokens cached, and the login to Azure's registries
-that they allow.
-"""
+"""Credentials of the Azure SDKs with cached tokens, and logins to Azure's registries."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
 
 REFRESH_SECONDS = 300
-"""A token is renewed this long before it expires."""
+"""Seconds before its expiry at which a token is renewed."""
 
 _SCOPE = "https://containerregistry.azure.net/.default"
 
 
 @cache
 def credential() -> CachedCredential:
-    """The user's credentials; one source per process, so that each token is requested once."""
+    """Return the user's credentials; one source per process, so that tokens are shared."""
     return CachedCredential()
 
 
@@ -41,25 +39,23 @@ class CachedCredential:
         self._known: dict[tuple[Any, ...], AccessToken] = {}
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
-        """A token for these scopes, from the cache unless it is about to expire or `claims` are
-        given.
-        """
-        wanted = (*scopes, options.get("tenant_id"))
+        """Return a token, cached unless it is about to expire or `claims` are given."""
+        key = (*scopes, options.get("tenant_id"))
         with self._lock:
-            token = self._known.get(wanted)
+            token = self._known.get(key)
             if (
                 token is None
                 or options.get("claims")
                 or token.expires_on - REFRESH_SECONDS < time.time()
             ):
-                token = self._known[wanted] = self._source.get_token(*scopes, **options)
+                token = self._known[key] = self._source.get_token(*scopes, **options)
         return token
 
 
 def registry_login(registry: str) -> RegistryLogin:
     """Exchange a token of Entra ID for a refresh token of the registry, as `az acr login` does.
 
-    It is valid for about an hour. CloudError if either of them is refused.
+    It is valid for about an hour. Raise CloudError if either of them is refused.
     """
     doing = f"logging in to the registry {registry}"
     try:

@@ -1,4 +1,4 @@
-"""What Azure ML is called, and what of a spec it reads."""
+"""Declaration of the azure provider."""
 
 from __future__ import annotations
 

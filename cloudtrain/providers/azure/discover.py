@@ -1,4 +1,4 @@
-"""Finds Azure ML jobs that cloudtrain started, from any machine, by their tags."""
+"""Find Azure ML jobs of cloudtrain, from any machine, by their tags."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.resources import JobInfo
 
 KNOWN_IN_A_ROW = 50
-"""The list is newest first: after this many consecutive jobs whose end is known, older ones are not
-requested.
-"""
+"""Stop after this many finished jobs in a row: the list is newest first."""
 
 
 def discovered_runs(
@@ -37,9 +35,9 @@ def discovered_runs(
     prices: RegionalPrices,
     known: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
-    """The jobs with our tags in a workspace that are new or changed, or the one named `run_id`.
+    """Yield new and changed jobs with our tags in a workspace, or the job named `run_id`.
 
-    `scope`: the workspace, and its location if that is known. `prices`: of that location.
+    `scope`: the workspace, and its location if known. `prices`: of that location.
     """
     if run_id is not None:
         job = cloud.job(run_id)
@@ -99,21 +97,22 @@ def _discovered_run(
 def _updates(
     cloud: Workspace, job: JobInfo, nodes: int, prices: Mapping[str, float]
 ) -> list[Event]:
-    """The phase of a job and, if it is over, its end. The list has its status; time and reason are
-    in the history.
+    """Return the phase of a job and, if it is over, its end.
+
+    The list has the status; time and reason are in the history.
     """
-    now = time.time()
+    time_now = time.time()
     listed = {"status": job.status}
-    updates: list[Event] = [phase_event(listed, now)]
+    updates: list[Event] = [phase_event(listed, time_now)]
     if final_state(listed) is None:
         return updates
     try:
         details = cloud.details(job.name) or listed
-    except CloudError:  # the list says that it is over, whatever the history answers
+    except CloudError:  # the list already has the end
         details = listed
     final = final_state(details) or final_state(listed)
     if final is not None:
-        when = ended_at(details) or job.created or now
+        when = ended_at(details) or job.created or time_now
         ended = Ended(time=when, state=final.state, reason=final.reason)
         updates.append(
             with_billing(ended, billing(details, nodes, max(prices.values(), default=None)))
@@ -122,11 +121,9 @@ def _updates(
 
 
 def _grace_seconds(document: Mapping[str, Any]) -> int:
-    """The grace period in the job document that was sent with the job; the default if it cannot be
-    read.
-    """
+    """Return the grace period in the job document of the request; else the default."""
     try:
-        found = json.loads(document["environment_variables"]["CLOUDTRAIN_JOB"])["grace_seconds"]
+        seconds = json.loads(document["environment_variables"]["CLOUDTRAIN_JOB"])["grace_seconds"]
     except (KeyError, TypeError, ValueError):
         return GRACE_SECONDS
-    return found if isinstance(found, int) else GRACE_SECONDS
+    return seconds if isinstance(seconds, int) else GRACE_SECONDS

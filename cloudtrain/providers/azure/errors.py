@@ -1,4 +1,4 @@
-"""Translates errors of Azure's SDKs into ours: which call failed, where, why, and what to do next."""
+"""Translate errors of Azure's SDKs: which call failed, where, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cloudtrain.errors import (
 from cloudtrain.providers.azure.answers import UnreadableAnswer
 
 KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
-"""Storage's code for an account whose keys, and signatures made with them, are switched off."""
+"""Storage's code for an account that forbids its keys and their signatures."""
 
 USE_IDENTITY = (
     "let the workspace open its storage by identity: az ml workspace update "
@@ -41,7 +41,7 @@ _FOREIGN = ("azure", "marshmallow", "requests", "msal")
 _MARK = "(x)"
 _REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
 _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
-"""How further lines of the storage service's messages begin."""
+"""Prefixes of further lines in the storage service's messages."""
 
 _MISSING = {
     "SubscriptionNotFound": ("azure.subscription", "az account list shows yours"),
@@ -57,33 +57,32 @@ _ROLES = {
 
 
 def translated(error: Exception, call: str, place: str, action: str = "") -> CloudtrainError:
-    """Our error for one of the SDK's. Its `outcome` is UNKNOWN where the request may have taken
-    effect.
+    """Return our error for one of the SDK's; its `outcome` is UNKNOWN if it may have had effect.
 
-    `call`: in words, `creating the job`; `place`: the workspace or an address, may be empty;
-    `action`: the one that is lacking where the call is denied and the service does not name it.
+    `call`: a description, `creating the job`; `place`: the workspace or an address, may be empty;
+    `action`: the missing one if the call is denied and the service does not name it.
     """
     if isinstance(error, CloudtrainError):
         return error
     where = f"{call} in {place}" if place else call
-    for found in _chain(error):
-        if isinstance(found, UnreadableAnswer):
-            return unreadable(where, str(found))
-        if isinstance(found, sdk.ClientAuthenticationError):
-            return _unauthenticated(found, where, action)
-        if isinstance(found, sdk.HttpResponseError) and found.status_code is not None:
-            return _from_response(found, where, action)
-        if isinstance(found, sdk.ServiceResponseError):
-            message = f"{where}: no answer came: {_one_line(found)}"
+    for cause in _chain(error):
+        if isinstance(cause, UnreadableAnswer):
+            return unreadable(where, str(cause))
+        if isinstance(cause, sdk.ClientAuthenticationError):
+            return _unauthenticated(cause, where, action)
+        if isinstance(cause, sdk.HttpResponseError) and cause.status_code is not None:
+            return _from_response(cause, where, action)
+        if isinstance(cause, sdk.ServiceResponseError):
+            message = f"{where}: no answer came: {_one_line(cause)}"
             return CloudError(
                 message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN
             )
-        if isinstance(found, (sdk.ServiceRequestError, ConnectionError)):
-            message = f"{where}: Azure cannot be reached: {_one_line(found)}"
+        if isinstance(cause, (sdk.ServiceRequestError, ConnectionError)):
+            message = f"{where}: Azure cannot be reached: {_one_line(cause)}"
             return CloudError(
                 message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True
             )
-    if any(type(found).__name__ in _REFUSALS for found in _chain(error)):
+    if any(type(cause).__name__ in _REFUSALS for cause in _chain(error)):
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {_one_line(error)}")
     if _raised_by_sdk(error) or isinstance(error, json.JSONDecodeError):
         return unreadable(where, f"{type(error).__name__}: {_one_line(error)}")
@@ -92,19 +91,19 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
 
 def is_foreign(error: Exception) -> bool:
     """Return True if an error comes from the SDK or the system, not from a bug of ours."""
-    known = (
+    is_external = (
         isinstance(error, (OSError, ValueError))
         or type(error).__module__.partition(".")[0] in _FOREIGN
     )
     return (
-        known
+        is_external
         or _raised_by_sdk(error)
-        or any(isinstance(found, sdk.AzureError) for found in _chain(error))
+        or any(isinstance(cause, sdk.AzureError) for cause in _chain(error))
     )
 
 
 def _raised_by_sdk(error: BaseException) -> bool:
-    """Return True if the SDK failed by a mistake of Python's, as it does at JSON of another form."""
+    """Return True if the SDK failed with a Python error, as for JSON of another form."""
     if (
         not isinstance(error, (AttributeError, KeyError, IndexError, TypeError))
         or error.__traceback__ is None
@@ -115,16 +114,16 @@ def _raised_by_sdk(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it wraps: the SDK wraps the errors of the services in its own."""
-    seen: set[int] = set()
-    todo: list[Any] = [error]
-    while todo:
-        found = todo.pop(0)
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            todo += [getattr(found, "inner_exception", None), getattr(found, "error", None)]
-            todo += [found.__cause__, found.__context__]
+    """Yield an error and the errors that it wraps, as the SDK does with the services' errors."""
+    visited: set[int] = set()
+    pending: list[Any] = [error]
+    while pending:
+        cause = pending.pop(0)
+        if isinstance(cause, BaseException) and id(cause) not in visited:
+            visited.add(id(cause))
+            yield cause
+            pending += [getattr(cause, "inner_exception", None), getattr(cause, "error", None)]
+            pending += [cause.__cause__, cause.__context__]
 
 
 def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: str) -> CloudError:
@@ -159,9 +158,8 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
         return CloudError(
             f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True
         )
-    if (
-        code == "BlobAlreadyExists"
-    ):  # an earlier attempt of the SDK to upload it, whose answer was lost
+    # an earlier attempt of the SDK to upload it, whose answer was lost
+    if code == "BlobAlreadyExists":
         return CloudError(f"{where}: {answer}", hint="try again", code=code, transient=True)
     if status >= 500:
         message = f"{where}: Azure failed ({code or status}): {answer}"
@@ -172,9 +170,8 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
 
 def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
     answer = _one_line(error)
-    if (
-        _code(error) == "AuthenticationFailed"
-    ):  # the storage service's code for an invalid or expired signature
+    # the storage service's code for an invalid or expired signature
+    if _code(error) == "AuthenticationFailed":
         message = (
             f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
         )
@@ -214,33 +211,31 @@ def _is_of_storage(error: sdk.HttpResponseError) -> bool:
 
 
 def _code(error: Exception) -> str:
-    """The error code of ARM or of the storage service; empty if there is none."""
+    """Return the error code of ARM or of the storage service; empty if there is none."""
     inner = getattr(error, "error", None)
-    found = getattr(inner, "code", None) or getattr(error, "error_code", None) or ""
-    return str(getattr(found, "value", found))
+    code = getattr(inner, "code", None) or getattr(error, "error_code", None) or ""
+    return str(getattr(code, "value", code))
 
 
 def _fields(text: str) -> str:
-    """`limits.timeout: Not a valid integer.`, from azure-ai-ml's nested JSON; empty if the text is
-    not of that form.
-    """
+    """Return `limits.timeout: Not a valid integer.` from nested JSON; empty for other text."""
     if not text.lstrip().startswith("Validation for"):
         return ""
     try:
-        found, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
+        document, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
     except ValueError:
         return ""
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return ""
-    if isinstance(found.get("errors"), list):
+    if isinstance(document.get("errors"), list):
         return "; ".join(
-            filter(None, (_fields(str(each.get("message"))) for each in found["errors"]))
+            filter(None, (_fields(str(entry.get("message"))) for entry in document["errors"]))
         )
-    return "; ".join(_leaf(name, value) for name, value in found.items())
+    return "; ".join(_leaf(name, value) for name, value in document.items())
 
 
 def _leaf(path: str, value: Any) -> str:
-    """The first message about a field, with its path."""
+    """Return the first message about a field, with its path."""
     if isinstance(value, dict) and value:
         name, inner = next(iter(value.items()))
         return _leaf(path if name.startswith("_") else f"{path}.{name}", inner)
@@ -248,12 +243,12 @@ def _leaf(path: str, value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text without escape sequences for colours."""
+    """Return the text without escape sequences for colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def _one_line(error: BaseException) -> str:
-    """The message in one line of at most 500 characters, without the help that follows in some."""
+    """Return the message in one line of at most 500 characters, without help texts."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
     lines = [
@@ -261,8 +256,7 @@ def _one_line(error: BaseException) -> str:
         for line in _plain(text).splitlines()
         if line.strip() and not line.startswith(_NOISE)
     ]
-    # azure-ai-ml begins with "One or more fields are invalid"; which ones and why follow after a
-    # mark.
+    # azure-ai-ml begins with "One or more fields are invalid"; a mark precedes the reasons.
     marked = next((number for number, line in enumerate(lines) if line.startswith(_MARK)), 0)
     lines = [line.removeprefix(_MARK).strip() for line in lines[marked:]]
     brief = _fields(text) or " ".join(lines[:3]) or type(error).__name__

@@ -1,6 +1,4 @@
-"""The environment of an Azure ML job: turns the spec's `image` into an image, a curated environment
-or a build.
-"""
+"""Environment of an Azure ML job: from the spec's `image` to an image or a build."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import Settings
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
-"""Microsoft's own PyTorch environment: what `auto` means. The official cifar-distributed example
-runs in it.
+"""Microsoft's own PyTorch environment, the meaning of `auto`.
+
+The official cifar-distributed example runs in it.
 """
 CURATED_TORCH = "2.8.0"
 CURATED_PYTHON = "3.10"
@@ -30,9 +29,9 @@ CURATED_MORE = (
     "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime"
     " azure-identity"
 )
-"""Packages of it besides the usual ones, by its documentation."""
+"""Its packages besides the usual ones, by its documentation."""
 
-# Compiled when they are needed: most plans need few of them.
+# Compiled late: most plans need few of them.
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels)/[\w.-]+"
 _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
@@ -42,12 +41,11 @@ def image_of(
     image: str | Mapping[str, str], config: AzureConfig, settings: Settings, *, gpu: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """The image or environment as one text, and the problems with it.
+    """Return the image or environment as one text, and its problems.
 
     If `azure.repository` is set, `auto` is our own image, and a Dockerfile is built on this
     machine. Otherwise `auto` is Microsoft's own environment, and Azure ML itself builds `{build:
-    Dockerfile}`, whose path is the address.
-    `types`: the instance types it is for.
+    Dockerfile}`, whose path is the address. `types`: the instance types it is for.
     """
     selected = select_image(image, "azure")
     platform = f"linux/{architecture_of('azure', types)}"
@@ -70,15 +68,13 @@ def image_of(
 
 
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
-    """Problems with the address or the name of an environment in a spec's `image`; empty for `auto`
-    and builds.
-    """
+    """Return issues with the address or the name of an environment; empty for `auto` and builds."""
     selected = select_image(image, "azure")
-    at, text = selected
+    path, text = selected
     if selected.is_build or text == "auto":
         return []
     problem = _wrong(text)
-    return [Issue(at, *problem)] if problem else []
+    return [Issue(path, *problem)] if problem else []
 
 
 def _wrong(image: str) -> tuple[str, str] | None:
@@ -102,9 +98,7 @@ def _wrong(image: str) -> tuple[str, str] | None:
 
 
 def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:
-    """The `environment` of a command job. `build`: the folder of a Dockerfile, and its path in that
-    folder.
-    """
+    """Return a command job's `environment`. `build`: a Dockerfile's folder, and its path there."""
     if build is not None:
         return {"build": {"path": build[0], "dockerfile_path": build[1]}}
     return image if image.startswith("azureml:") else {"image": image}

@@ -28,7 +28,7 @@ class AzureInfrastructure(Infrastructure):
         self._settings = settings
         self._name = name
 
-    def template(self, format_: str) -> str:  # noqa: ARG002  (there is one)
+    def template(self, format_: str) -> str:  # noqa: ARG002  (only one exists)
         """Return the ARM template."""
         return (bundled("infra") / "azure" / "template.json").read_text(encoding="utf-8")
 

@@ -1,5 +1,4 @@
-"""Uploads inputs of this machine completely, into a folder of the datastore that is named by their
-digest.
+"""Upload local inputs completely, into a folder of the datastore named by their digest.
 
 The SDK could upload them too, but leaves out files that a .gitignore or .amlignore in the folder
 lists, and data folders often have a .gitignore with `*`, so that they are not committed.
@@ -33,27 +32,23 @@ def with_uploaded_inputs(
     cache_dir: Path,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """The request, with each path of this machine replaced by the URI in the datastore that it was
-    uploaded to.
+    """Return the request with local paths replaced by URIs of uploads.
 
-    Inputs that are there already are not uploaded again. `progress` is called with bytes.
-    SourceError if a file cannot be read or changes meanwhile; CloudError, with
-    `Outcome.NOT_STARTED`, if an upload fails.
+    Existing uploads are not repeated. `progress` is called with bytes. Raise SourceError if a file
+    cannot be read or changes meanwhile; CloudError, with `Outcome.NOT_STARTED`, if an upload fails.
     """
     inputs = {}
     try:
         for name, item in document.get("inputs", {}).items():
             is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
-            uploaded = (
-                {"path": _uploaded(cloud, item["path"], datastore, cache_dir, progress)}
-                if is_local
-                else {}
-            )
-            inputs[name] = {**item, **uploaded}
+            inputs[name] = dict(item)
+            if is_local:
+                inputs[name]["path"] = _uploaded(
+                    cloud, item["path"], datastore, cache_dir, progress
+                )
     except CloudError as error:
-        error.outcome = (
-            Outcome.NOT_STARTED
-        )  # whether or not the blob was stored, the job was not requested
+        # the job was not requested, whether or not the blob was stored
+        error.outcome = Outcome.NOT_STARTED
         raise
     return {**document, "inputs": inputs}
 
@@ -68,18 +63,18 @@ def _uploaded(
     complete_mark = f"{folder}.complete"
     if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
         total = sum(file.about.st_size for file in files)
-        done = 0
+        sent_bytes = 0
         for size in _upload(container, folder, files):
-            done += size
+            sent_bytes += size
             if progress is not None:
-                progress(done, total)
+                progress(sent_bytes, total)
         container.put(complete_mark, b"")
     single = os.path.isfile(path)  # noqa: PTH113
     return f"azureml://datastores/{datastore}/paths/{folder}/{files[0].path if single else ''}"
 
 
 def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> Iterator[int]:
-    """Upload all files, several at once; yields the size in bytes of each that is done."""
+    """Upload all files, several at once; yield the size in bytes of each one."""
 
     def upload_one(file: InputFile) -> int:
         try:

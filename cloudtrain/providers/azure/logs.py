@@ -1,4 +1,4 @@
-"""Reads the new lines of each node's log, continuing from the stored position."""
+"""Read the new lines of each node's log, continuing from the stored position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 LOG = re.compile(r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt")
-"""Name of a process's log; without a number if there is only one. (The SDK streams only the first.)
+"""Name of a process's log; without a number if there is only one.
+
+The SDK streams only the first.
 """
 
 MAX_READS = 8
@@ -23,17 +25,17 @@ MAX_READS = 8
 def new_lines(
     cloud: Workspace, logs: Mapping[str, str], positions: Positions, *, is_over: bool
 ) -> Generator[LogPart, None, bool]:
-    """Yields the new lines of all nodes; returns whether there is nothing more for now.
+    """Yield the new lines of all nodes; return True if all of them were read.
 
     `logs`: signed URLs by name, from the run history. `is_over`: the job has ended, so text after
     the last newline is a line too.
     """
     complete = True
     for name in sorted(logs):
-        found = LOG.fullmatch(name)
-        if found is not None:
+        match = LOG.fullmatch(name)
+        if match is not None:
             position = positions.get(name, {})
-            node = int(found[1] or 0)
+            node = int(match[1] or 0)
             complete &= yield from _new_lines_of(
                 cloud, name, logs[name], node, position, is_over=is_over
             )
@@ -49,22 +51,23 @@ def _new_lines_of(
     *,
     is_over: bool,
 ) -> Generator[LogPart, None, bool]:
-    # The offset of the next byte, and when the log was created: after a preemption a new log
-    # replaces it.
-    at = {"offset": 0, "created": "", **position}
+    # Offset of the next byte, and creation time: after a preemption a new log replaces the old one.
+    place = {"offset": 0, "created": "", **position}
     for _ in range(MAX_READS):
-        part = cloud.read_log(address, at["offset"], at["created"])
+        part = cloud.read_log(address, place["offset"], place["created"])
         if part is None:
             return True
         lines = part.data[: part.data.rfind(b"\n") + 1]
         # Text without a newline counts at the end of the log, or if it alone fills the chunk.
         text = part.data if (not lines if part.more else is_over) else lines
-        at |= {"offset": part.start + len(text), "created": part.created}
+        place |= {"offset": part.start + len(text), "created": part.created}
         if not text:
             return True
-        now = time.time()  # Azure ML's logs have no timestamps
-        lines_read = [(now, line.rstrip(b"\r")) for line in text.removesuffix(b"\n").split(b"\n")]
-        yield LogPart(node=node, lines=lines_read, stream=name, position=dict(at))
+        read_at = time.time()  # Azure ML's logs have no timestamps
+        lines_read = [
+            (read_at, line.rstrip(b"\r")) for line in text.removesuffix(b"\n").split(b"\n")
+        ]
+        yield LogPart(node=node, lines=lines_read, stream=name, position=dict(place))
         if not part.more:
             return True
     return False

@@ -1,9 +1,7 @@
-"""The actions that submitting people need of Azure's management, and what for: infra/azure's own
-role has these alone.
+"""Actions of submitters in Azure's management, with their uses; infra/azure grants these.
 
-Tests hold this list against the template, and against the calls that the client makes on a
-loopback, so that neither grows alone. Storage and registry have built-in roles of their own there:
-Storage Blob Data Contributor and AcrPush.
+Tests compare this list with the template, and with the calls that the client makes on a loopback.
+Storage and registry have built-in roles: Storage Blob Data Contributor and AcrPush.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ WRITE_BLOBS = f"{BLOBS}/write"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One action of "Azure permissions" in Microsoft's documentation."""
+    """An action of "Azure permissions" in Microsoft's documentation."""
 
     action: str
     used_for: str
-    """What does not work without it."""
+    """Feature that needs it."""
     implied_by: str = ""
-    """Where no call of the client has this name: what requires it all the same."""
+    """Reason for an action that no call of the client names."""
     is_doctors: bool = False
-    """True if only `doctor` and `check --online` use it."""
+    """Whether only `doctor` and `check --online` use it."""
 
 
 _SUBMITTING = (

@@ -1,4 +1,4 @@
-"""Translates a job's entry in the run history: its phase, final state, times and billing. Pure."""
+"""Translate a job's entry in the run history: phase, final state, times and billing. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASES = {
     "NotResponding": "not responding",
     **dict.fromkeys(("Completed", "Failed", "Canceled"), "bringing the last lines"),
 }
-"""Status -> phase; an unknown status is shown as it is."""
+"""Status -> phase; an unknown status is shown unchanged."""
 
 ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
     "Completed": "succeeded",
@@ -35,39 +35,35 @@ ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
 
 
 def status_of(details: Mapping[str, Any]) -> str:
-    """The status as Azure ML writes it."""
+    """Return the status in Azure ML's spelling."""
     return str(details.get("status", ""))
 
 
 def phase_of(details: Mapping[str, Any]) -> str:
-    """The phase in words; an unknown status as it is."""
+    """Return the phase; an unknown status unchanged."""
     status = status_of(details)
     return PHASES.get(status, status)
 
 
-def phase_event(details: Mapping[str, Any], now: float, state: RunState | None = None) -> Phase:
-    """The event for the current phase. A job that is first seen while it runs began to run when the
-    history says so.
+def phase_event(
+    details: Mapping[str, Any], time_now: float, state: RunState | None = None
+) -> Phase:
+    """Return the event for the current phase, with the start of a running job.
 
-    `state`: what is known of the run so far. The history has the first start alone: after a wait
-    for other machines a job goes on when it is seen to.
+    `state`: the known state of the run. The history has only the first start: after a wait for
+    other machines the job continues when it is observed to.
     """
-    event = Phase(time=now, phase=phase_of(details))
+    event = Phase(time=time_now, phase=phase_of(details))
     if status_of(details) != "Running":
         return event
-    began = min(started_at(details), now)  # clocks differ
+    began = min(started_at(details), time_now)  # clocks differ
     is_new = state is None or (not state.waiting_since and not 0 < state.started <= began)
-    return (
-        event.replace(running=True, since=began)
-        if began and is_new
-        else event.replace(running=True)
-    )
+    event = event.replace(running=True)
+    return event.replace(since=began) if began and is_new else event
 
 
 def final_state(details: Mapping[str, Any]) -> FinalState | None:
-    """The final state and Azure ML's reason; None while the job is not over, including unknown
-    statuses.
-    """
+    """Return the final state and its reason; None for a running job or an unknown status."""
     state = ENDED.get(status_of(details))
     if state is None:
         return None
@@ -77,38 +73,37 @@ def final_state(details: Mapping[str, Any]) -> FinalState | None:
 
 
 def started_at(details: Mapping[str, Any]) -> float:
-    """When the job began to run, as a Unix timestamp; 0 if it has not."""
+    """Return the start of the job as a Unix timestamp; 0 without one."""
     return timestamp(details.get("startTimeUtc"))
 
 
 def ended_at(details: Mapping[str, Any]) -> float:
-    """When the job ended, as a Unix timestamp; 0 if it has not."""
+    """Return the end of the job as a Unix timestamp; 0 without one."""
     return timestamp(details.get("endTimeUtc"))
 
 
 def billing(
     details: Mapping[str, Any], nodes: int, usd_per_hour: float | None, waited: float = 0.0
 ) -> Billing | None:
-    """How long the job ran (`training_seconds`), and `usd` where the price is known; None before
-    its end.
+    """Return the duration of the job and, if the price is known, `usd`; None before its end.
 
-    `usd_per_hour`: on-demand price of one machine; None: unknown. `waited`: the seconds in between
-    in which it was seen to have no machines, after they were taken away. Azure bills machines, not
-    jobs, so this is an estimate.
+    `usd_per_hour`: on-demand price of one machine; None: unknown. `waited`: observed seconds
+    without machines, after they were taken away. Azure bills machines, not jobs, so this is an
+    estimate.
     """
     started = started_at(details)
     ended = ended_at(details)
     if not started or not ended:
         return None
     duration = max(0.0, ended - started - waited)  # clocks differ
-    found = Billing(training_seconds=round(duration))
+    bill = Billing(training_seconds=round(duration))
     if usd_per_hour is not None:
-        found = found.replace(usd=round(duration / 3600 * usd_per_hour * nodes, 4))
-    return found
+        bill = bill.replace(usd=round(duration / 3600 * usd_per_hour * nodes, 4))
+    return bill
 
 
 def timestamp(text: Any) -> float:
-    """The Unix timestamp of `2026-11-21T07:30:00.1234567+00:00`; 0 for None or anything else."""
+    """Return the Unix timestamp of `2026-11-21T07:30:00.1234567+00:00`; 0 for other text."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

@@ -1,10 +1,9 @@
-"""Azure's prices of virtual machines from its public retail price API: no login, no SDK, all
-regions at once.
+"""Azure's prices of virtual machines from its public retail price API. No login, no SDK.
 
-Azure ML bills a machine at the price of its virtual machine (how-to-manage-optimize-cost). What
-Microsoft's pages call low priority there has a meter `Low Priority`; `Spot` is the price of virtual
-machines outside of Azure ML, and is left out. Which of the two a job of the tier `spot` pays has
-not been seen in an account.
+Azure ML bills a machine at the price of its virtual machine (how-to-manage-optimize-cost).
+Microsoft's low priority has a meter `Low Priority`; `Spot` is the price of virtual machines outside
+of Azure ML, and is left out. Which of the two a job of the tier `spot` pays is not confirmed by an
+account.
 """
 
 from __future__ import annotations
@@ -30,31 +29,31 @@ if TYPE_CHECKING:
 BASE = "https://prices.azure.com"
 PATH = "/api/retail/prices"
 READS_ALL_REGIONS = True
-"""A query without a region answers for all of them."""
+"""Whether one download has every region: a query without a region answers for all."""
 SIZES_PER_QUERY = 10
-"""With more than fifteen the service has refused the filter, likely for its length."""
+"""The service refused the filter with more than fifteen, likely for its length."""
 MAX_PAGES = 500
-"""Of one query; a page has 100 to 1,000 items."""
+"""Maximum pages of one query; a page has 100 to 1,000 items."""
 _REGION = re.compile(r"[a-z]{2,}[a-z0-9]*")
 _NOT_LINUX = ("windows", "cloud services", "cloudservices", "dedicated host")
 LOW_PRIORITY = "low priority"
-_KEPT = "%$&=+'(),:"
-"""Signs of a query that are not to be quoted again."""
+_UNQUOTED = "%$&=+'(),:"
+"""Characters of a query that must not be quoted again."""
 OTHER_TIERS = ("spot", "expired")
 
 
 def is_region(name: str) -> bool:
-    """Return True if Azure calls a region so: `westeurope`."""
+    """Return True for the form of Azure's region names: `westeurope`."""
     return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 
 def own_region(settings: Settings) -> str:
-    """Where the workspace of the settings is; empty when that is not set. `East US` is `eastus`."""
+    """Return the location in the settings, `East US` as `eastus`; empty without one."""
     return re.sub(r"[\s-]", "", settings.get("azure.location") or "").lower()
 
 
 def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
-    """The prices of those sizes in those regions, or in all regions if none is named. CloudError."""
+    """Return the prices of sizes in some regions, or in all of them. May raise CloudError."""
     pages = _pages("Azure's retail price list")
     spelling = {name.lower(): name for name in types}
     dedicated: list[ListedPrice] = []
@@ -86,11 +85,11 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
     if not dedicated:
         where = f" in {', '.join(regions)}" if regions else ""
         raise pages.odd(f"has no price of these machines{where}")
-    found = dearest(dedicated)
-    left_out = len(unknown - {(each.region, each.instance_type) for each in found})
+    listed = dearest(dedicated)
+    left_out = len(unknown - {(price.region, price.instance_type) for price in listed})
     prices = tuple(
-        replace(each, spot_usd_per_hour=low.get((each.region, each.instance_type)))
-        for each in found
+        replace(price, spot_usd_per_hour=low.get((price.region, price.instance_type)))
+        for price in listed
     )
     return PriceList(prices=prices, left_out=left_out)
 
@@ -98,14 +97,14 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
 def _items(
     pages: PricePages, types: Sequence[str], regions: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """All items of all pages of all queries."""
+    """Yield all items of all pages of all queries."""
     for first in range(0, len(types), SIZES_PER_QUERY):
         path = _query(types[first : first + SIZES_PER_QUERY], regions)
-        seen = set[str]()
+        visited = set[str]()
         while path:
-            if path in seen or len(seen) >= MAX_PAGES:
+            if path in visited or len(visited) >= MAX_PAGES:
                 raise pages.odd("never ends: a page names one before it as the next")
-            seen.add(path)
+            visited.add(path)
             document = pages.document(path)
             items = document.get("Items")
             if not isinstance(items, list):
@@ -129,19 +128,20 @@ def _any_of(field: str, values: Sequence[str]) -> str:
 
 
 def _next_path(pages: PricePages, link: object) -> str:
-    """Path and query of the next page; empty after the last one. CloudError when it leads to
-    another server.
+    """Return path and query of the next page; empty after the last one.
+
+    Raise CloudError if it leads to another server.
     """
     if link in (None, ""):
         return ""
-    there = urlsplit(str(link))
-    if _server(str(link)) != _server(pages.base) or there.path != PATH:
+    parts = urlsplit(str(link))
+    if _server(str(link)) != _server(pages.base) or parts.path != PATH:
         raise pages.odd("names a next page on another server")
-    return f"{there.path}?{quote(there.query, safe=_KEPT)}"
+    return f"{parts.path}?{quote(parts.query, safe=_UNQUOTED)}"
 
 
 def _server(address: str) -> tuple[str, str | None, int | None] | None:
-    """Scheme, host and port of an address; None where it has no port that could be one."""
+    """Return scheme, host and port of an address; None if the port is invalid."""
     parts = urlsplit(address)
     try:
         return (
@@ -154,9 +154,7 @@ def _server(address: str) -> tuple[str, str | None, int | None] | None:
 
 
 def _tier(item: Mapping[str, Any], today: str) -> str:
-    """`dedicated` or `low priority` for an hour of a machine with Linux today; empty for any other
-    meter.
-    """
+    """Return `dedicated` or `low priority` for an hour of Linux today; empty for other meters."""
     if item.get("type") != "Consumption" or item.get("unitOfMeasure") != "1 Hour":
         return ""
     if str(item.get("effectiveStartDate", ""))[:10] > today:
@@ -168,9 +166,8 @@ def _tier(item: Mapping[str, Any], today: str) -> str:
     return LOW_PRIORITY if LOW_PRIORITY in meter else "dedicated"
 
 
-def _pages(what: str) -> PricePages:
-    from cloudtrain.providers.shared.price_pages import (
-        PricePages,
-    )  # no table on the disk needs an HTTP client
+def _pages(name: str) -> PricePages:
+    # imported late: tables on the disk do not need an HTTP client
+    from cloudtrain.providers.shared.price_pages import PricePages
 
-    return PricePages(BASE, what)
+    return PricePages(BASE, name)

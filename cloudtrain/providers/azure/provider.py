@@ -1,4 +1,4 @@
-"""The azure provider: runs a plan as an Azure ML command job."""
+"""The azure provider: run a plan as an Azure ML command job."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 
 
 class AzureMLProvider(Provider):
-    """Azure ML command jobs. Modules that need azure-ai-ml are imported when they are used."""
+    """Azure ML command jobs. Modules that need azure-ai-ml are imported late."""
 
     declaration = DECLARATION
     name = DECLARATION.name
     contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """Workspace, machines, environment and price, from the spec, the settings and the catalog."""
+        """Return workspace, machines, environment and price of a job."""
         from cloudtrain.providers.azure.target import target
 
         return target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Violations of Azure ML's rules, and problems with the inputs to upload."""
+        """Return violations of Azure ML's rules, and problems with the inputs to upload."""
         from cloudtrain.providers.azure.validate import rule_issues
 
         return rule_issues(plan)
 
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Report whether azure-ai-ml is installed. No network."""
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
+        """Return an issue if azure-ai-ml is not installed. No network."""
         from cloudtrain.providers.azure.validate import local_issues
 
         return local_issues(plan)
 
     def security_findings(self, plan: Plan) -> list[Issue]:
-        """Network, encryption, identity and ways into the job."""
+        """Return findings about network, encryption, identity and ways into the job."""
         from cloudtrain.providers.azure.security import security_findings
 
         return security_findings(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Cloud, credentials, workspace, rights, storage and machines, for a job of this spec."""
+        """Check cloud, credentials, workspace, rights, storage and machines for this spec."""
         config = target.config_as(AzureConfig)
         try:
             cloud = connect(config.subscription, config.resource_group, config.workspace)
@@ -73,9 +73,9 @@ class AzureMLProvider(Provider):
         return account_checks(cloud, ResourceManager(), target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The command-job document as plain JSON, and the job document in it.
+        """Return the command-job document as plain JSON, and the job document in it.
 
-        A rehearsed trial of a sweep with `engine: native` is as a sweep job would start it.
+        A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
         """
         from cloudtrain.providers.azure.request import document_of, job_of
 
@@ -90,7 +90,7 @@ class AzureMLProvider(Provider):
         return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
-        """The repository `azure.repository`, in any registry that the workspace may pull from."""
+        """Return `azure.repository`, in any registry that the workspace may pull from."""
         from cloudtrain.providers.shared.account import configured_repository
 
         return configured_repository(settings, self.name)
@@ -101,12 +101,10 @@ class AzureMLProvider(Provider):
         request: Request,
         run: RunFolder,
         archive: Path,
-        progress: (
-            Progress | None
-        ),  # of inputs; the SDK uploads the source and shows its own progress
+        progress: Progress | None,  # for inputs; the SDK shows its own for the source
         record: Record,
     ) -> dict[str, Any]:
-        """Check the compute, upload what is new, create the job."""
+        """Check the compute, upload new files, create the job."""
         from cloudtrain.providers.azure.submit import submit_job
 
         return submit_job(
@@ -114,11 +112,11 @@ class AzureMLProvider(Provider):
         )
 
     def poll_seconds(self, run: RunFolder) -> float:
-        """`azure.poll` as it was when the job was planned, in seconds."""
+        """Return `azure.poll` from the run's plan, in seconds."""
         return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """The job's status, and the log lines and events of all its nodes."""
+        """Yield the job's status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
         if state.has_ended and not state.may_have_started:
@@ -139,13 +137,13 @@ class AzureMLProvider(Provider):
         client_of_run(run).container(datastore).put(blob, text.encode())
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
-        """Datastore URIs; none of a job that was never started."""
+        """Return datastore URIs; empty for a job that was never started."""
         from cloudtrain.providers.azure.results import artifact_uris
 
         return artifact_uris(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """The datastore URI of the checkpoints; empty if there is nothing below it."""
+        """Return the datastore URI of the checkpoints; empty without any blob below it."""
         from cloudtrain.providers.azure.results import has_blobs
 
         uri = self.artifacts(run, state).get("checkpoints", "")
@@ -160,18 +158,18 @@ class AzureMLProvider(Provider):
         progress: Progress | None,
         note: Note,
     ) -> list[str]:
-        """Download from the URIs in the request; what Azure ML stores by itself goes into `output`."""
+        """Download from the URIs in the request; folders of Azure ML itself go into `output`."""
         from cloudtrain.providers.azure.results import fetch, fetch_artifacts
 
         cloud = client_of_run(run)
         uris = self.artifacts(run, state)
-        found = fetch(cloud, uris, names, folder, progress, note)
+        existing = fetch(cloud, uris, names, folder, progress, note)
         if "output" in names and uris and fetch_artifacts(cloud, run.run_id, folder / "output"):
-            found = [name for name in names if name in {*found, "output"}]
-        return found
+            existing = [name for name in names if name in {*existing, "output"}]
+        return existing
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """UsageError: clusters keep machines, not jobs."""
+        """Raise UsageError: clusters keep machines, not jobs."""
         hint = (
             "the cluster's own setting says when idle machines go: az ml compute update"
             " --min-instances 0"
@@ -181,7 +179,7 @@ class AzureMLProvider(Provider):
     def discover_runs(
         self, settings: Settings, run_id: str | None, known: KnownRuns
     ) -> list[DiscoveredRun]:
-        """Jobs with our tags in the workspace of the settings."""
+        """List jobs with our tags in the workspace of the settings."""
         from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import discovered_runs
         from cloudtrain.providers.shared.machine_choice import regional_prices
@@ -199,7 +197,7 @@ class AzureMLProvider(Provider):
         return list(discovered_runs(cloud, scope, run_id, prices, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """All log lines of an ended run that another machine started."""
+        """Yield all log lines of an ended run that another machine started."""
         from cloudtrain.providers.azure.status import backfill_logs
 
         return backfill_logs(client_of_run(run), run, state)
@@ -214,13 +212,13 @@ class AzureMLProvider(Provider):
         return AzureInfrastructure(settings, name)
 
     def native_sweeps(self) -> NativeSweeps:
-        """Sweep jobs."""
+        """Return the service of sweep jobs."""
         from cloudtrain.providers.azure.sweep import AzureSweeps
 
         return AzureSweeps()
 
     def native(self, run: RunFolder, state: RunState) -> Any:
-        """The `azure.ai.ml` Job."""
+        """Return the `azure.ai.ml` Job."""
         if state.ref is None:
             raise UsageError(
                 f"run {run.run_id} is {state.state}: there is no job",
@@ -230,4 +228,4 @@ class AzureMLProvider(Provider):
 
 
 PROVIDER = AzureMLProvider
-"""What `get_provider` creates."""
+"""Class that `get_provider` creates."""

@@ -1,4 +1,4 @@
-"""Checks before any upload that the workspace has the machines that a request needs."""
+"""Check, before any upload, that the workspace has the machines of a request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 def refuse_machines(
     cloud: Workspace, document: Mapping[str, Any], config: AzureConfig, planned: str, gpus: int
 ) -> None:
-    """RefusedError if the compute cannot run the job as planned, or the quota is too small for
-    serverless machines.
+    """Raise RefusedError if the compute or the quota does not suffice for the job.
 
-    `planned`: the VM size in the plan, or empty; `gpus`: per node. CloudError if the datastores of
-    the job's outputs cannot be opened.
+    `planned`: the VM size in the plan, or empty; `gpus`: per node. Raise CloudError if the
+    datastores of the job's outputs cannot be opened.
     """
     _location(cloud, config)
     nodes = int(document["resources"]["instance_count"])
@@ -42,38 +41,38 @@ def refuse_machines(
 
 
 def _location(cloud: Workspace, config: AzureConfig) -> None:
-    """RefusedError if the workspace is not in the location whose prices the cost estimate used."""
-    there = cloud.location
-    if config.prices and config.location and there and there != config.location:
-        hint = f"azure.location: {there}"
+    """Raise RefusedError if the workspace is not in the location of the cost estimate."""
+    location = cloud.location
+    if config.prices and config.location and location and location != config.location:
+        hint = f"azure.location: {location}"
         raise RefusedError(
-            f"the workspace {cloud.name} is in {there}, not in {config.location}", hint=hint
+            f"the workspace {cloud.name} is in {location}, not in {config.location}", hint=hint
         )
 
 
 def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:
-    """RefusedError if the workspace has no such compute, or one of other or of too few machines."""
-    found = cloud.cluster(name)
-    if found is None:
+    """Raise RefusedError if the compute is missing, or its machines are too few or different."""
+    cluster = cloud.cluster(name)
+    if cluster is None:
         hint = (
             "az ml compute list shows those there are; leave azure.compute out for serverless"
             " machines"
         )
         raise RefusedError(f"the workspace {cloud.name} has no compute {name}", hint=hint)
-    if found.kind.lower() == "computeinstance" and nodes > 1:
+    if cluster.kind.lower() == "computeinstance" and nodes > 1:
         raise RefusedError(
             f"{name} is a compute instance: one machine, and the job asks for {nodes}"
         )
-    if found.max_nodes is not None and nodes > found.max_nodes:
+    if cluster.max_nodes is not None and nodes > cluster.max_nodes:
         hint = (
             f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
         )
         raise RefusedError(
-            f"the cluster {name} has at most {found.max_nodes} nodes, the job asks for {nodes}",
+            f"the cluster {name} has at most {cluster.max_nodes} nodes, the job asks for {nodes}",
             hint=hint,
         )
-    size = found.size
-    if planned and is_azure_size(planned) and found.kind.lower() == "kubernetes":
+    size = cluster.size
+    if planned and is_azure_size(planned) and cluster.kind.lower() == "kubernetes":
         hint = (
             "one of kubectl get instancetypes, with resources.gpus; or leave it out for the"
             " cluster's own default"
@@ -94,11 +93,10 @@ def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: 
 
 
 def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> list[str]:
-    """Raise RefusedError if a vCPU quota is too small; return the names of the quotas that have
-    room.
+    """Return the names of sufficient quotas. Raise RefusedError if a vCPU quota is too small.
 
-    Two quotas bind: that of the VM family, and the total of the region. CloudError if the quotas
-    cannot be listed.
+    Two quotas bind: the VM family's and the region's total. Raise CloudError if the quotas cannot
+    be listed.
     """
     family = cloud.vm_family(size)
     if family is None:
@@ -126,7 +124,7 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
 
 
 def _quotas_of(family: str, *, spot: bool) -> frozenset[str]:
-    """Names of the quotas that machines of a VM family count towards, without spaces and case.
+    """Return the quotas of a VM family's machines, without spaces and case.
 
     A size's family is `standardDSv2Family`; its quota has that name in older answers, and is
     "Standard DSv2 Family Cluster Dedicated vCPUs" in Microsoft's examples (Usages - List).

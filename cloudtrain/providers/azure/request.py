@@ -1,4 +1,4 @@
-"""Turns a plan into the command-job document of Azure ML, with the job document in it. Pure."""
+"""Turn a plan into the command-job document of Azure ML, with the job document. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.providers.azure.image import environment_of
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 from cloudtrain.providers.shared.tags import tags
 
-if TYPE_CHECKING:  # looking after a run needs no pydantic
+if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.section import AzureSection
     from cloudtrain.spec.inputs import Input
@@ -24,18 +24,20 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 
 RESUME = "cloudtrain_resume"
-"""The name of the input with the checkpoints of an earlier run."""
+"""Name of the input with the checkpoints of an earlier run."""
 
 OUTPUTS = {
     "output": "CLOUDTRAIN_OUTPUT_DIR",
     "model": "CLOUDTRAIN_MODEL_DIR",
     "checkpoints": "CLOUDTRAIN_CHECKPOINT_DIR",
 }
-"""Outputs -> the variable that tells the launcher the path."""
+"""Output -> variable with its path for the launcher."""
 
 STORING_SECONDS = 60
-"""Azure ML ends a job at its time limit without a signal. The job stops by itself this many seconds
-and its grace period earlier, so that its last checkpoint can be stored.
+"""Seconds, besides the grace period, between a job's own end and its time limit.
+
+Azure ML ends a job at its time limit without a signal. The job stops earlier by itself, so that its
+last checkpoint can be stored.
 """
 
 BOOTSTRAP = (
@@ -46,9 +48,10 @@ BOOTSTRAP = (
 """Extracts the source and becomes the launcher."""
 
 _MOUNTS = {"DATASET_MOUNT_ATTRIBUTE_CACHE_TTL": "1000"}
-"""Milliseconds. By default mounts cache for ever what a file was like, or that it did not exist,
-and would miss the files of other nodes and the request to stop. After "Access data in a job" in
-Microsoft's documentation.
+"""Milliseconds until a mount looks at a file again ("Access data in a job").
+
+By default mounts cache a file, or its absence, for ever, and would miss the files of other nodes
+and the request to stop.
 """
 
 _MODES = {"copy": "download", "stream": "ro_mount"}
@@ -73,19 +76,19 @@ _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
 
 def run_uri(datastore: str, run_id: str) -> str:
-    """The datastore URI of everything that belongs to a run, without a slash at the end."""
+    """Return the datastore URI of all parts of a run, without a slash at the end."""
     return f"azureml://datastores/{datastore}/paths/{PREFIX}/runs/{run_id}"
 
 
 def code_folder(data_dir: str, digest: str) -> str:
-    """The folder that is uploaded as the job's code: it holds the source archive and nothing else."""
+    """Return the folder to upload as the job's code, with only the source archive in it."""
     return str(PurePosixPath(data_dir) / "sources" / digest)
 
 
 def document_of(
     plan: Plan, image: ResolvedImage | None = None, job: JobDocument | None = None
 ) -> dict[str, Any]:
-    """The request, a command-job document: `az ml job create -f` accepts it.
+    """Return the request, a command-job document for `az ml job create -f`.
 
     `image`: the image that was built or looked up; None: the planned address. `job`: None: the
     plan's own.
@@ -133,14 +136,14 @@ def document_of(
 
 
 def section_of(plan: Plan) -> AzureSection:
-    """The spec's section `azure`."""
+    """Return the spec's section `azure`."""
     from cloudtrain.providers.azure.section import AzureSection
 
     return plan.spec.section(AzureSection)
 
 
 def job_of(plan: Plan) -> JobDocument:
-    """The job document, with where the secrets are stored, and when the job stops by itself."""
+    """Return the job document, with the stores of secrets and the time of its own end."""
     seconds = plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
     margin = plan.target.grace_seconds + STORING_SECONDS
     return replace(
@@ -151,61 +154,54 @@ def job_of(plan: Plan) -> JobDocument:
 
 
 def input_name(name: str) -> str:
-    """An input's name as Azure ML accepts it: a spec cannot have two names that differ in this
-    alone.
-    """
+    """Return an input's name for Azure ML; a spec cannot have two that differ only in this."""
     return name.replace("-", "_")
 
 
 def input_uri(item: Input, plan: Plan) -> str:
-    """The URI of an input, or the absolute path of a folder or file of this machine, which will be
-    uploaded.
-    """
+    """Return the URI of an input, or the absolute local path of one to upload."""
     location = item.on(plan.target.provider) or ""
     if "://" in location and not location.startswith("azureml://registries/"):
-        return (
-            location
-            if input_file(item, location) or item.type in ("model", "triton_model")
-            else as_folder(location)
-        )
+        if input_file(item, location) or item.type in ("model", "triton_model"):
+            return location
+        return as_folder(location)
     if is_address(location):
         return location
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
 
 
 def is_address(location: str) -> bool:
-    """Return True if it is a URI or a registered data asset, and not a path of this machine."""
+    """Return True for a URI or a registered data asset, False for a local path."""
     return "://" in location or location.startswith("azureml:")
 
 
 def command_of(inputs: list[str], more: str = "") -> str:
-    """A shell command that exports the paths, which only a node knows, and replaces itself by the
-    launcher.
+    """Return a shell command that exports paths and replaces itself by the launcher.
 
-    `more`: assignments of further variables, with a space before each.
+    Only a node knows the paths. `more`: assignments of further variables, with a space before each.
     """
     variables = {name: f"${{{{outputs.{output}}}}}" for output, name in OUTPUTS.items()}
     for name in inputs:
         variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
         variables[variable] = f"${{{{inputs.{name}}}}}"
-    # Double quotes are right both for a path and, in rehearsals, for a variable of the shell.
+    # Double quotes suit both a path and, in rehearsals, a variable of the shell.
     exports = " ".join(f'{name}="{value}"' for name, value in variables.items())
     return f'export {exports}{more} && exec python3 -u -c "{BOOTSTRAP}"'
 
 
 def _inputs(plan: Plan) -> dict[str, Any]:
-    found = {}
+    inputs = {}
     for name, item in plan.spec.inputs.items():
         uri = input_uri(item, plan)
         single = input_file(item, uri) if is_address(uri) else name in plan.context.local_files
         kind = _TYPES[item.type or ("file" if single else "folder")]
-        found[input_name(name)] = {"type": kind, "path": uri, "mode": _MODES[item.mode]}
+        inputs[input_name(name)] = {"type": kind, "path": uri, "mode": _MODES[item.mode]}
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would be beside this run's own
         earlier = f"{run_uri(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan):
-        found[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
-    return found
+        inputs[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
+    return inputs
 
 
 def _outputs(plan: Plan) -> dict[str, Any]:
@@ -223,8 +219,7 @@ def _checkpoints(plan: Plan) -> str:
 
 
 def _properties(plan: Plan) -> dict[str, str]:
-    """Properties cannot be changed later, as tags can: which submission created the job, and the
-    commit.
+    """Return properties, which are immutable, unlike tags: the submission and the commit.
 
     Without a commit the SDK would add git facts of the current folder, among them the URL of its
     remote.
@@ -236,20 +231,17 @@ def _properties(plan: Plan) -> dict[str, str]:
 def _resources(plan: Plan) -> dict[str, Any]:
     resources = plan.spec.resources
     types = plan.target.instances
-    found: dict[str, Any] = {"instance_count": resources.nodes}
+    document: dict[str, Any] = {"instance_count": resources.nodes}
     if not plan.target.config_as(AzureConfig).compute or (types and not is_azure_size(types[0])):
-        found["instance_type"] = types[
-            0
-        ]  # on Kubernetes it is the name of one of the cluster's own
+        # on Kubernetes it is the name of one of the cluster's own types
+        document["instance_type"] = types[0]
     if resources.shm:
-        found["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
-    return found
+        document["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
+    return document
 
 
 def _build(plan: Plan) -> tuple[str, str] | None:
-    """The folder of the Dockerfile that Azure ML is to build, and its path in that folder; None for
-    no such build.
-    """
+    """Return the folder and the file name of the Dockerfile for Azure ML's build, or None."""
     image = plan.spec.image
     if (
         isinstance(image, str)
@@ -269,7 +261,7 @@ def _service(name: str, ssh_key: str | None) -> dict[str, str]:
 
 
 def as_variable(document: dict[str, Any]) -> str:
-    """JSON in one line, in which no text looks like a placeholder `${{…}}` of Azure ML."""
+    """Return JSON in one line, without text that looks like Azure ML's placeholder `${{…}}`."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace(
         "${{", "$\\u007b{"
     )

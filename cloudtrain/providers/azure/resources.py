@@ -1,4 +1,4 @@
-"""What an Azure ML workspace has, as values: jobs, compute targets and quotas. No SDK."""
+"""Parts of an Azure ML workspace as values: jobs, compute targets and quotas. No SDK."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobInfo:
-    """A job as the workspace lists it."""
+    """A job in the workspace's list."""
 
     name: str
     status: str
-    """As Azure ML writes it: `Running`."""
+    """Status in Azure ML's spelling: `Running`."""
     tags: Mapping[str, str]
     url: str
-    """Of the job's page in the studio."""
+    """Page of the job in the studio."""
     created: float
     """Unix timestamp; 0 if unknown."""
     owner: str
     """Display name of the user who created it; may be empty."""
     document: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
-    """Makes its command-job document, which takes several requests."""
+    """Creates its command-job document, by several requests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialInfo:
-    """A trial of a sweep job, as the run history lists it."""
+    """A trial of a sweep job in the run history."""
 
     name: str
     status: str
-    """As Azure ML writes it."""
+    """Status in Azure ML's spelling."""
     created: float
     """Unix timestamp; 0 if unknown."""
 
@@ -42,7 +42,7 @@ class TrialInfo:
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing of it will change any more."""
+        """True if its state is final."""
         return self.status in ("Completed", "Failed", "Canceled")
 
 
@@ -59,11 +59,11 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VmFamily:
-    """The family whose quota a VM size counts towards."""
+    """Family of a VM size, for its quota."""
 
     name: str
     vcpus: int
-    """Of one machine of that size."""
+    """Number of vCPUs of one machine of that size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

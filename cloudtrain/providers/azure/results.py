@@ -1,4 +1,4 @@
-"""Downloads a job's model, output and checkpoints from the datastore URIs in its request."""
+"""Download a job's model, output and checkpoints from the datastore URIs in its request."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 _SYSTEM = "azureml/"
-"""In `logs`: Azure ML's own logs, which are not fetched."""
+"""Folder in `logs` with Azure ML's own logs, which are not fetched."""
 
 _DATASTORE_URI = re.compile(r"azureml://(?:subscriptions/.*?/)?datastores/([^/]+)/paths/(.*)")
 
 
 def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
-    """The datastore URIs of a job's model, output and checkpoints, by its request."""
+    """Return the datastore URIs of a job's model, output and checkpoints, by its request."""
     outputs = document.get("outputs", {})
     return {
         name: outputs[name]["path"]
@@ -40,61 +40,62 @@ def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def published_blob(document: Mapping[str, Any], name: str) -> tuple[str, str]:
-    """Datastore and path of a file that is published for a job, by its request."""
+    """Return datastore and path of a published file of a job, by its request."""
     datastore, folder = datastore_path(document["outputs"]["output"]["path"])
     return datastore, f"{folder}{PUBLISHED_FOLDER}/{name}"
 
 
 def datastore_path(uri: str) -> tuple[str, str]:
-    """Name of the datastore and path in it of a datastore URI. StorageError for any other URI."""
-    found = _DATASTORE_URI.fullmatch(uri)
-    if found is None:
+    """Return datastore and path of a datastore URI. Raise StorageError for another URI."""
+    match = _DATASTORE_URI.fullmatch(uri)
+    if match is None:
         raise StorageError(
             f"{uri} is not a datastore path", hint="az ml job download brings what it can"
         )
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def fetch(
     cloud: Workspace,
-    found: Mapping[str, str],
+    uris: Mapping[str, str],
     names: Sequence[str],
     folder: Path,
     progress: Progress | None,
     note: Note,
 ) -> list[str]:
-    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see
-    `Provider.fetch`.
+    """Download these into `folder/<name>`; return the existing names.
+
+    `note`: see `Provider.fetch`.
     """
     return [
         name
         for name in names
-        if name in found and download_folder(cloud, found[name], folder / name, progress, note)
+        if name in uris and download_folder(cloud, uris[name], folder / name, progress, note)
     ]
 
 
 def fetch_artifacts(cloud: Workspace, job: str, folder: Path) -> bool:
-    """Download ./outputs and ./logs of the nodes, which Azure ML stores by itself; False if there
-    is nothing.
+    """Download ./outputs and ./logs of the nodes; return False if they are empty.
+
+    Azure ML stores these folders by itself.
     """
     container = cloud.container(ARTIFACT_STORE)
-    found = False
-    for kept in STORED_FOLDERS:
-        prefix = f"{artifact_folder(job)}{kept}/"
+    exists = False
+    for stored in STORED_FOLDERS:
+        prefix = f"{artifact_folder(job)}{stored}/"
         for name, _ in container.blobs(prefix):
             if _is_wanted(name) and not name.startswith(f"{prefix}{_SYSTEM}"):
-                path = safe_join(folder / kept, name[len(prefix) :])
+                path = safe_join(folder / stored, name[len(prefix) :])
                 with storing(path):
                     container.download(name, path)
-                found = True
-    return found
+                exists = True
+    return exists
 
 
 def download_folder(
     cloud: Workspace, uri: str, folder: Path, progress: Progress | None, note: Note = lambda _: None
 ) -> bool:
-    """Download all blobs below a datastore URI, or the one of exactly that name; False if there is
-    none.
+    """Download all blobs below a datastore URI, or with exactly that name; False without any.
 
     Blobs that the launcher stored for symbolic links become links again, if they point to something
     inside the folder.
@@ -103,7 +104,7 @@ def download_folder(
     container = cloud.container(datastore)
     blobs = [(name, size) for name, size in container.blobs(prefix) if _is_wanted(name)]
     total = sum(size for _, size in blobs)
-    done = 0
+    loaded_bytes = 0
     links = []
     for name, size in blobs:
         path = safe_join(folder, name[len(prefix) :].lstrip("/") or name.rpartition("/")[2])
@@ -111,21 +112,21 @@ def download_folder(
             container.download(name, path)
             if path.name.endswith(LINK) and size <= LONGEST_TARGET:
                 links.append(path)
-        done += size
+        loaded_bytes += size
         if progress is not None:
-            progress(done, total)
+            progress(loaded_bytes, total)
     with storing(folder):
         return make_links(links, folder, note) if blobs else False
 
 
-def existing_artifacts(cloud: Workspace, job: str, found: Mapping[str, str]) -> list[str] | None:
-    """The names of the artifacts that exist; None if storage refuses to list them.
+def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> list[str] | None:
+    """Return the names of existing artifacts; None if storage refuses to list them.
 
-    What Azure ML stores by itself (./outputs, ./logs) counts as output.
+    Folders that Azure ML stores by itself (./outputs, ./logs) count as output.
     """
     try:
-        existing = [name for name, uri in found.items() if has_blobs(cloud, uri)]
-        if "output" in found and "output" not in existing and _has_artifacts(cloud, job):
+        existing = [name for name, uri in uris.items() if has_blobs(cloud, uri)]
+        if "output" in uris and "output" not in existing and _has_artifacts(cloud, job):
             existing.append("output")
         return existing
     except (CloudError, StorageError):
@@ -134,7 +135,7 @@ def existing_artifacts(cloud: Workspace, job: str, found: Mapping[str, str]) -> 
 
 def _has_artifacts(cloud: Workspace, job: str) -> bool:
     container = cloud.container(ARTIFACT_STORE)
-    prefixes = [f"{artifact_folder(job)}{kept}/" for kept in STORED_FOLDERS]
+    prefixes = [f"{artifact_folder(job)}{stored}/" for stored in STORED_FOLDERS]
     return any(
         _is_wanted(name) and not name.startswith(f"{prefix}{_SYSTEM}")
         for prefix in prefixes

@@ -1,4 +1,4 @@
-"""Rules for a plan: what Azure ML refuses, or would only notice once the job is running. Pure.
+"""Rules for a plan that Azure ML enforces, perhaps only once the job is running. Pure.
 
 After the command job's YAML schema, the naming rules of Azure resources, and "Manage and increase
 quotas and limits" (a job's longest life, sizes of tags) in Microsoft's documentation.
@@ -26,11 +26,11 @@ TAGS = 50
 TAG_NAME_CHARACTERS = 100
 TAG_CHARACTERS = 1000
 OWN_TAGS = 11
-"""The most that `cloudtrain.providers.shared.tags.tags` adds."""
+"""Maximum number of tags from `cloudtrain.providers.shared.tags.tags`."""
 JOB_BYTES = 100_000
-"""The largest job document, which is sent in a variable; Linux limits one to 128 KiB."""
+"""Maximum size of the job document in its variable; Linux allows 128 KiB."""
 
-# Compiled when they are needed: most plans need few of them.
+# Compiled late: most plans need few of them.
 _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
 _LONG_PATH = r"azureml://subscriptions/[^/]+/resource[gG]roups/[^/]+/workspaces/[^/]+/datastores/.+"
 _REGISTRY = r"azureml://registries/[^/]+/data/[^/]+/(versions|labels)/[^/]+/?"
@@ -38,17 +38,16 @@ _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
 _INSTANCE_TYPE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-"""The name of an instance type of Kubernetes compute, by the rules of Kubernetes for names of
-objects.
-"""
+"""Name of an instance type of Kubernetes compute, by the naming rules of Kubernetes."""
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
 _RESERVED = (
     r"AZUREML_((ROOT_)?RUN_\w+|ARM_\w+|EXPERIMENT_\w+|WORKSPACE_\w+|(\w+_)?(SERVICE_)?ENDPOINT|PARAMETER_\w+"
     r"|SWEEP_\w+|DATAREFERENCE_\w+|NODE_COUNT|PROCESS_NAME|CR_NODE_RANK)|AZURE_ML_(INPUT|OUTPUT)_\w+"
 )
-"""Variables that the service sets: the run, the workspace and the inputs. Other AZUREML_ variables
-are options of Microsoft's runtime and libraries, and may be set: the example deepspeed-training of
-azureml-examples sets three.
+"""Variables that the service sets: the run, the workspace and the inputs.
+
+Other AZUREML_ variables are options of Microsoft's runtime and libraries, and may be set: the
+example deepspeed-training of azureml-examples sets three.
 """
 _SET_BY_AZURE = {
     "MASTER_ADDR",
@@ -63,14 +62,14 @@ _SET_BY_AZURE = {
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """An error for each rule that the plan breaks, with the path of the field that breaks it."""
-    found = [
+    """Return an error for each rule that the plan breaks, with the path of its field."""
+    issues = [
         *format_issues(plan.target.config_as(AzureConfig)),
         *check_image_name(plan.spec.image),
         *_size(plan),
     ]
     return [
-        *found,
+        *issues,
         *_locations(plan),
         *_machines(plan),
         *_time(plan),
@@ -80,15 +79,15 @@ def broken_rules(plan: Plan) -> list[Issue]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Notes on a valid plan: machine types that are not tried, low priority, an unknown price."""
+    """Return notes on a valid plan: ignored machine types, low priority, an unknown price."""
     resources = plan.spec.resources
     types = plan.target.instances
-    found = []
+    messages = []
     config = plan.target.config_as(AzureConfig)
     if len(types) > 1 and not config.compute:
-        found.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
+        messages.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
     if resources.spot and config.compute:
-        found.append(
+        messages.append(
             f"whether the machines of {config.compute} are low-priority is a setting of the cluster"
         )
     if (
@@ -96,22 +95,24 @@ def notes(plan: Plan) -> list[str]:
         and plan.target.cost_estimate.price is None
         and not config.location
     ):
-        found.append("azure.location is not set, and prices depend on it")
+        messages.append("azure.location is not set, and prices depend on it")
     elif not plan.is_rehearsal and "azure.workspace" in config.placeholders and not config.location:
-        found.append(f"azure.location is not set: the price is that of {plan.target.where}")
-    return found
+        messages.append(f"azure.location is not set: the price is that of {plan.target.where}")
+    return messages
 
 
 def _locations(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name, item in spec.inputs.items():
         location = item.on(plan.target.provider) or ""
-        at = ("inputs", name)
+        path = ("inputs", name)
         if location.startswith("azureml://") and not re.fullmatch(
             f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location
         ):
             yield Issue(
-                at, f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/"
+                path,
+                f"{location} is not a datastore path",
+                "azureml://datastores/NAME/paths/FOLDER/",
             )
         elif (
             location.startswith("azureml:")
@@ -119,7 +120,7 @@ def _locations(plan: Plan) -> Iterator[Issue]:
             and not re.fullmatch(_ASSET, location)
         ):
             yield Issue(
-                at,
+                path,
                 f"{location} does not name a data asset",
                 "azureml:NAME:VERSION or azureml:NAME@latest",
             )
@@ -128,11 +129,13 @@ def _locations(plan: Plan) -> Iterator[Issue]:
         ):
             hint = "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…"
             yield Issue(
-                at, "holds a password or a query, such as a signature; a plan holds no secret", hint
+                path,
+                "holds a password or a query, such as a signature; a plan holds no secret",
+                hint,
             )
         elif item.mode == "stream" and not is_address(location):
             yield Issue(
-                at,
+                path,
                 f"{location} is uploaded first, and cannot be streamed from this machine",
                 "mode: copy",
             )
@@ -165,7 +168,12 @@ def _machines(plan: Plan) -> Iterator[Issue]:
     compute = plan.target.config_as(AzureConfig).compute
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
-        at = ("resources", "instance", plan.target.provider, *((index,) if len(named) > 1 else ()))
+        path = (
+            "resources",
+            "instance",
+            plan.target.provider,
+            *((index,) if len(named) > 1 else ()),
+        )
         if compute and not is_azure_size(name):
             if not re.fullmatch(_INSTANCE_TYPE, name):
                 hint = (
@@ -173,7 +181,7 @@ def _machines(plan: Plan) -> Iterator[Issue]:
                     " instancetypes"
                 )
                 yield Issue(
-                    at,
+                    path,
                     f"{name!r} is neither a machine size of Azure nor an instance type of"
                     " Kubernetes",
                     hint,
@@ -183,7 +191,7 @@ def _machines(plan: Plan) -> Iterator[Issue]:
                 "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with"
                 " azure.compute"
             )
-            yield Issue(at, f"{name!r} is not an Azure VM size", hint)
+            yield Issue(path, f"{name!r} is not an Azure VM size", hint)
     if azure.tier and compute:
         yield Issue(
             ("azure", "tier"),

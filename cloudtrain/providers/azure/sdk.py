@@ -1,6 +1,4 @@
-"""How Azure's SDKs are called: options, errors translated, no output on the screen, a hook before a
-job is created.
-"""
+"""Calls of Azure's SDKs: options, translated errors, no output, a hook before a job."""
 
 from __future__ import annotations
 
@@ -27,19 +25,19 @@ RETRIES: dict[str, Any] = {"retry_total": 4, "retry_backoff_factor": 0.5, "retry
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
 
 TIMEOUTS: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
-"""In seconds."""
+"""Timeouts in seconds."""
 
 REPEATABLE = frozenset({"HEAD", "GET", "PUT", "POST"})
-"""HTTP methods that are retried if no response came: all our requests may be repeated."""
+"""HTTP methods to retry if no response came: all our requests may be repeated."""
 
 
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
-"""The attempt to create a job that this thread is making."""
+"""Attempt to create a job in this thread."""
 
 
 @contextmanager
 def watching_create(attempt: Attempt) -> Iterator[None]:
-    """Tell the attempt of each request that creates a job, and of the answers, inside the block."""
+    """Report each request that creates a job, and its answer, to the attempt inside the block."""
     token = _ATTEMPT.set(attempt)
     try:
         yield
@@ -59,16 +57,16 @@ class RetryOptions(SansIOHTTPPolicy[Any, Any]):
 
 
 class CreateWatch(SansIOHTTPPolicy[Any, Any]):
-    """Count the requests that create a job, as they are sent. The SDK calls this for every retry."""
+    """Count the requests that create a job when they are sent. Called for every retry."""
 
     def on_request(self, request: Any) -> None:
-        """Tell the attempt that a request is about to be sent."""
+        """Report to the attempt that a request is about to be sent."""
         attempt = _ATTEMPT.get()
         if attempt is not None and _creates_job(request):
             attempt.sending()
 
     def on_response(self, request: Any, response: Any) -> None:
-        """Tell the attempt of an answer."""
+        """Report an answer to the attempt."""
         attempt = _ATTEMPT.get()
         if attempt is not None and _creates_job(request):
             answer = response.http_response
@@ -105,10 +103,10 @@ def _is_unsent(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def calling(what: str, place: str = "") -> Iterator[None]:
+def calling(action: str, place: str = "") -> Iterator[None]:
     """Translate the SDK's errors and suppress its output.
 
-    `what`: the action in messages; `place`: see `translated`.
+    `action`: the action in messages; `place`: see `translated`.
     """
     try:
         with without_sdk_output():
@@ -116,7 +114,7 @@ def calling(what: str, place: str = "") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, CloudtrainError) or not is_foreign(error):
             raise  # a bug of ours keeps its traceback
-        raise translated(error, what, place) from error
+        raise translated(error, action, place) from error
 
 
 @contextmanager
@@ -128,9 +126,8 @@ def without_sdk_output() -> Iterator[None]:
     for name in ("azure", "msal", "urllib3", *logging.root.manager.loggerDict):
         if name.startswith(("azure", "msal", "urllib3")):  # some loggers have a level of their own
             logger = logging.getLogger(name)
-            if (
-                logger.level != logging.CRITICAL
-            ):  # setting a level takes long: it empties the caches of all loggers
+            # setting a level takes long: it empties the caches of all loggers
+            if logger.level != logging.CRITICAL:
                 logger.setLevel(logging.CRITICAL)
     with warnings.catch_warnings(), _without_stderr():
         warnings.simplefilter("ignore")

@@ -1,6 +1,4 @@
-"""The section `azure` of job.yaml: settings of the workspace, and what an Azure ML job may be asked
-for.
-"""
+"""The section `azure` of job.yaml: settings of the workspace, and options of Azure ML."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from cloudtrain.spec.section import Section, Strings
 
 
 class AzureSection(Section):
-    """What is particular to Azure ML; the workspace and its parts may be in the settings instead."""
+    """Fields for Azure ML; the workspace and its parts may be in the settings instead."""
 
     subscription: str | None = Field(None, description="id of the subscription")
     resource_group: str | None = Field(None, description="the workspace's resource group")

@@ -1,6 +1,6 @@
-"""What a reviewer of security would say of an Azure ML job that would be sent. Pure.
+"""Security review of an Azure ML job before it is sent. Pure.
 
-After those of PSRule's rules for Azure Machine Learning that a job decides and not the workspace
+After those of PSRule's rules for Azure Machine Learning that depend on a job, not on the workspace
 (Azure.ML.ComputeVnet, Azure.ML.UserManagedIdentity), and one of ours: ways into the job.
 """
 
@@ -17,9 +17,7 @@ _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 
 def security_findings(plan: Plan) -> list[Issue]:
-    """An issue for each rule that the job breaks, with the path of the field that would set it
-    right.
-    """
+    """Return an issue for each rule that the job breaks, with the path of its field."""
     return [*_network(plan), *_identity(plan), *_access(plan)]
 
 
@@ -33,9 +31,8 @@ def _network(plan: Plan) -> Iterator[Issue]:
 
 
 def _identity(plan: Plan) -> Iterator[Issue]:
-    if (
-        not section_of(plan).identity and not plan.spec.secrets
-    ):  # with secrets it is the managed one
+    # a job with secrets has the managed identity
+    if not section_of(plan).identity and not plan.spec.secrets:
         message = (
             "is not set: the job reads and writes with the workspace's keys, or with your own"
             " rights"

@@ -1,6 +1,4 @@
-"""Observes a job: its entry in the run history, then the new log lines, and from both the events
-that are new.
-"""
+"""Observe a job: its run history, its new log lines, and the events that follow from both."""
 
 from __future__ import annotations
 
@@ -39,46 +37,43 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 LOG_LAG_POLLS = 3
-"""Logs lag: after the end of a job its last lines are waited for during this many polling
-intervals.
-"""
+"""Polling intervals to wait for the last log lines after the end of a job."""
 
 
 def observe(
     cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float
 ) -> Iterator[Observation]:
-    """What is new since the last call. `state` must be kept up to date with each observation before
-    the next one.
+    """Yield news since the last call; update `state` with each one before taking the next.
 
-    CloudError if the workspace has no such job (any more). The run history knows a job a little
-    later than the workspace itself.
+    Raise CloudError if the job does not exist. The run history knows a job a little later than the
+    workspace itself.
     """
-    now = time.time()
+    time_now = time.time()
     if state.ref is None:
-        yield Observation(events=reconcile(cloud, run, now))
+        yield Observation(events=reconcile(cloud, run, time_now))
     if state.ref is None:
         return
     details = cloud.details(run.run_id)
     if details is None:
-        if is_new(state, now):
+        if is_new(state, time_now):
             return
         raise job_not_found(cloud, run.run_id)
-    yield Observation(events=list(_progress(details, state, now)))
+    yield Observation(events=list(_progress(details, state, time_now)))
     final = final_state(details)
     log = LogAttempt(
         lambda positions: new_lines(cloud, logs_of(details), positions, is_over=final is not None)
     )
     yield from log.observations(state)
     if final is not None:  # the lines just read may contain the nodes' own reports
-        waited = _log_lag_is_over(details, state, now, poll_seconds)
+        waited = _log_lag_is_over(details, state, time_now, poll_seconds)
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, state.nodes)):
             end = _end_event(details, state, final, run)
-            left = existing_artifacts(cloud, run.run_id, artifact_uris(request_of(run)))
-            yield Observation(events=[end.replace(left=left)])
+            artifacts = existing_artifacts(cloud, run.run_id, artifact_uris(request_of(run)))
+            yield Observation(events=[end.replace(left=artifacts)])
 
 
 def backfill_logs(cloud: Workspace, run: RunFolder, state: RunState) -> Iterator[Observation]:
-    """All log lines of a job that is over."""
+    """Yield all log lines of a job that is over."""
 
     def read(positions: Positions) -> Generator[LogPart, None, bool]:
         logs = logs_of(cloud.details(run.run_id) or {})
@@ -88,49 +83,45 @@ def backfill_logs(cloud: Workspace, run: RunFolder, state: RunState) -> Iterator
 
 
 def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
-    """The signed URLs of a job's logs, by log name."""
+    """Return the signed URLs of a job's logs, by log name."""
     return details.get("logFiles") or {}
 
 
-def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
-    """The phase, and a stop that was requested elsewhere, where they are new."""
-    phase = phase_event(details, now, state)
-    was_listed_only = (
-        phase.since and phase.since < state.started - 1
-    )  # the list says that it runs, and not since when
+def _progress(details: Mapping[str, Any], state: RunState, time_now: float) -> Iterator[Event]:
+    """Yield the phase, and a stop that was requested elsewhere, if they are new."""
+    phase = phase_event(details, time_now, state)
+    # the list shows that it runs, but not the start
+    was_listed_only = phase.since and phase.since < state.started - 1
     if phase.phase != state.phase or was_listed_only:
         yield phase
     if status_of(details) == "CancelRequested" and not state.stop_requested:
-        yield StopRequested(time=now, reason="Azure ML is cancelling it")
+        yield StopRequested(time=time_now, reason="Azure ML is cancelling it")
 
 
 def _log_lag_is_over(
-    details: Mapping[str, Any], state: RunState, now: float, poll_seconds: float
+    details: Mapping[str, Any], state: RunState, time_now: float, poll_seconds: float
 ) -> bool:
-    """Return True if the last lines have had time to arrive: since the end, or since we first saw it, as
-    clocks differ.
-    """
+    """Return True if the last lines had time to arrive, by the service's clock or ours."""
     if not started_at(details) and not logs_of(details):
         return True  # it never printed anything
-    first_seen = state.phase_seen if state.phase == phase_of(details) else now
-    return now - min(first_seen, ended_at(details) or now) > LOG_LAG_POLLS * poll_seconds
+    first_seen = state.phase_seen if state.phase == phase_of(details) else time_now
+    return time_now - min(first_seen, ended_at(details) or time_now) > LOG_LAG_POLLS * poll_seconds
 
 
 def _end_event(
     details: Mapping[str, Any], state: RunState, final: FinalState, run: RunFolder
 ) -> Ended:
-    """The end as Azure ML reports it, corrected by what the nodes reported.
+    """Return the end in Azure ML's report, corrected by the nodes' reports.
 
-    After our own stop, for example, Azure ML says "failed" or "canceled" although every node saved
-    and ended in order.
+    After our own stop, for example, Azure ML reports "failed" or "canceled" although every node
+    saved and ended in order.
     """
     all_reported = all_nodes_reported(state, state.nodes)
     outcomes = {report.outcome for report in state.nodes_ended.values()}
     stop_causes = {
         report.why for report in state.nodes_ended.values() if report.outcome == "stopped"
     }
-    # An eviction stops nodes too: only a stop by us, or by the nodes themselves, overrides Azure
-    # ML's failure.
+    # An eviction stops nodes too: only a stop by us, or by the nodes themselves, overrides Azure ML.
     stopped_by_us = bool(state.stop_requested) or bool(stop_causes & {"time", "stop_file"})
     if all_reported and outcomes == {"succeeded"}:
         final = FinalState("succeeded", "")  # it was done before the cancellation took effect
@@ -146,16 +137,11 @@ def _end_event(
     eviction = _eviction(state)
     if final.state == "stopped":
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
-        reason = (
-            late
-            if "time" in stop_causes
-            else final.reason or state.reason or eviction or "it was cancelled"
-        )
-        reason += (
-            incomplete_shutdown(state, "azure.stop_grace gives more")
-            if "saved" not in reason
-            else ""
-        )
+        reason = final.reason or state.reason or eviction or "it was cancelled"
+        if "time" in stop_causes:
+            reason = late
+        if "saved" not in reason:
+            reason += incomplete_shutdown(state, "azure.stop_grace gives more")
         final = final._replace(reason=reason)
     elif final.state == "failed" and eviction:
         final = final._replace(reason=f"{eviction}: {final.reason}" if final.reason else eviction)
@@ -167,9 +153,7 @@ def _end_event(
 
 
 def _waited(details: Mapping[str, Any], state: RunState, run: RunFolder) -> float:
-    """Seconds without machines after they were taken away, as far as that was seen, also where it
-    ended so.
-    """
+    """Return the observed seconds without machines after they were taken away."""
     queued = PHASES["Queued"]
     if not state.waiting_since or not any(
         isinstance(event, Phase) and event.phase == queued and event.time >= state.waiting_since
@@ -180,13 +164,11 @@ def _waited(details: Mapping[str, Any], state: RunState, run: RunFolder) -> floa
 
 
 def _eviction(state: RunState) -> str:
-    """Which node was stopped by its platform, in words; empty if none was."""
+    """Return a description of a node that its platform stopped; empty without one."""
     for node, report in sorted(state.nodes_ended.items()):
         if report.outcome == "stopped" and report.why in ("sigterm", "preempted"):
-            how = (
-                "its machine was taken away"
-                if report.why == "preempted"
-                else "its platform ended it (SIGTERM)"
-            )
+            how = "its platform ended it (SIGTERM)"
+            if report.why == "preempted":
+                how = "its machine was taken away"
             return f"node {node} stopped before it was done: {how}"
     return ""

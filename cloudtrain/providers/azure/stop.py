@@ -1,4 +1,4 @@
-"""Stops a job: asks it to save and end, and then cancels it.
+"""Stop a job: ask it to save and end, and then cancel it.
 
 Azure ML promises no signal before it removes a job's processes. So a stop file is written to the
 job's own storage, where the launcher looks for it, and the job is cancelled once it has ended or
@@ -29,23 +29,22 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 POLL_SECONDS = 2.0
-"""The longest interval between two status requests while waiting for the job to save."""
+"""Maximum interval between two status requests while waiting for the job to save."""
 
 FINISHING_SECONDS = 15
-"""How long a job may take to end by itself once all its nodes have reported."""
+"""Seconds for a job to end by itself once all its nodes have reported."""
 
 NOTICE_SECONDS = 15
-"""How long the nodes may take to see the stop file; their grace period begins then."""
+"""Seconds for nodes to notice the stop file; their grace period begins then."""
 
 
 def stop(
     cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record
 ) -> bool:
-    """Ask the job to save and end, wait for that, then cancel it. False: the job does not exist
-    yet, try again.
+    """Ask the job to save and end, wait, then cancel it. Return False if it does not exist yet.
 
     If it is interrupted while waiting, the job still ends by itself. If the stop file cannot be
-    written, the job goes on and CloudError is raised; a second call then cancels it at once.
+    written, the job continues and CloudError is raised; a second call then cancels it at once.
     """
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
@@ -78,7 +77,7 @@ def _stop_requested(reason: str) -> Observation:
 
 
 def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudError:
-    """The error of a stop that did not reach the job, with what to do next."""
+    """Return the error of a stop that did not reach the job, with what to do next."""
     again = (
         f"it goes on, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what"
         " came after its last checkpoint is lost"
@@ -91,8 +90,9 @@ def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudErr
 
 
 def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:
-    """Write the stop file; False if the job is not running. Transient errors are retried for
-    NOTICE_SECONDS.
+    """Write the stop file; return False if the job is not running.
+
+    Transient errors are retried for NOTICE_SECONDS.
     """
     deadline = time.monotonic() + NOTICE_SECONDS
     while True:
@@ -112,8 +112,7 @@ def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:
 def _wait_until_saved(
     cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record
 ) -> str:
-    """Wait until the job is over or its grace period is; returns a note if it is not known to have
-    saved, else "".
+    """Wait for the end of the job or its grace period; return a note if it may not have saved.
 
     While its status cannot be read, the job still gets its whole grace period.
     """
@@ -144,13 +143,14 @@ def _wait_until_saved(
 
 
 def _grace_seconds(run: RunFolder) -> float:
-    """The grace period that the job was promised."""
+    """Return the grace period that the job was promised."""
     return RunRecord(run).grace_seconds
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
-    """Return True if the job is running; True if its status cannot be read, which only delays the
-    cancellation.
+    """Return True if the job is running, or if its status cannot be read.
+
+    The latter only delays the cancellation.
     """
     try:
         details = cloud.details(run.run_id)
@@ -160,7 +160,7 @@ def _is_running(cloud: Workspace, run: RunFolder) -> bool:
 
 
 def cancel(cloud: Workspace, name: str) -> None:
-    """Cancel the job. A refusal is ignored if the job is over or being cancelled."""
+    """Cancel the job. Ignore a refusal if the job is over or being cancelled."""
     try:
         cloud.cancel(name)
     except CloudError as refused:

@@ -1,6 +1,4 @@
-"""The only module that calls Azure's blob storage SDK: containers of datastores, and logs by their
-signed URLs.
-"""
+"""The only module that calls Azure's blob storage SDK: datastores' containers, and logs."""
 
 from __future__ import annotations
 
@@ -37,17 +35,17 @@ _NO_SUCH_RANGE = 416
 _NO_BLOB = "cloudtrain/no-blob-has-this-name"
 
 RENEW_SECONDS = 300
-"""A signature is renewed this long before it ends."""
+"""Seconds before its end at which a signature is renewed."""
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BYTES = 16 * 2**20
-"""The most that is read of a log at once."""
+"""Maximum size of one read of a log."""
 
 
 class CheckedContainerClient(ContainerClient):
-    """A client of a container that refuses answers that are not storage's."""
+    """A client of a container that refuses answers of other servers."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**_CHECKED, **options})
@@ -74,7 +72,7 @@ class RenewedSas(AzureSasCredential):
 
     @property
     def signature(self) -> str:
-        """The signature for the next request."""
+        """Signature for the next request."""
         with self._lock:
             token = str(super().signature)
             if _end_of(token) - time.time() < RENEW_SECONDS:
@@ -86,11 +84,12 @@ class RenewedSas(AzureSasCredential):
 class BlobContainer:
     """The blob container of a datastore.
 
-    Open it with the datastore's secret. If the account takes no keys, use the person's own login.
+    It is opened with the datastore's secret, or with the user's own login if the account forbids
+    keys.
     """
 
     def __init__(self, account: str, name: str, secret: Any, login: Callable[[], Any]) -> None:
-        """`account`: its address; `secret`: None if the datastore has none."""
+        """Open a container. `account`: its address; `secret`: None if the datastore has none."""
         self._account = account
         self._name = name
         self._login = login
@@ -113,9 +112,7 @@ class BlobContainer:
         return True
 
     def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Names and sizes in bytes of all blobs with a prefix, without the folders that some
-        accounts list.
-        """
+        """Yield names and sizes in bytes of all blobs with a prefix, without folders."""
         token: str | None = None
         while True:
             read_page = partial(_page, prefix=prefix, token=token)
@@ -127,8 +124,9 @@ class BlobContainer:
                 return
 
     def download(self, name: str, path: Path, progress: Progress | None = None) -> None:
-        """Download one blob; the file appears only when it is complete. `progress` is called once,
-        at the end.
+        """Download one blob; the file appears only when it is complete.
+
+        `progress` is called once, at the end.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
@@ -147,7 +145,7 @@ class BlobContainer:
             progress(size, size)
 
     def upload(self, name: str, path: Path) -> None:
-        """Upload a file, replacing an existing blob. OSError if the file cannot be read."""
+        """Upload a file, replacing an existing blob. Raise OSError if the file cannot be read."""
 
         def write(client: ContainerClient) -> None:
             with path.open("rb") as file:
@@ -163,14 +161,16 @@ class BlobContainer:
 
         self._call(write, "writing a blob", name, WRITE_BLOBS)
 
-    def _call(self, do: Callable[[ContainerClient], T], what: str, place: str, action: str) -> T:
-        """Do something with the container; once more with the person's login if keys are forbidden."""
+    def _call(
+        self, do: Callable[[ContainerClient], T], description: str, place: str, action: str
+    ) -> T:
+        """Call with the container; repeat with the user's login if keys are forbidden."""
         while True:
             client = self._client
             keys_forbidden = self._keys_forbidden
             by = " with your own login, since the account takes no keys," if keys_forbidden else ""
             try:
-                with _calling(what + by, place, action):
+                with _calling(description + by, place, action):
                     return do(client)
             except CloudError as error:
                 if error.code != KEYS_FORBIDDEN or keys_forbidden or not self._secret:
@@ -217,14 +217,13 @@ class LogChunk:
     start: int
     """Offset of its first byte; 0 if the log was replaced since the last read."""
     created: str
-    """When the log was created; a replaced log, as after a preemption, has another time."""
+    """Creation time of the log, which changes with a replacement, as after a preemption."""
     more: bool
-    """True if the log has more after it."""
+    """Whether the log continues after it."""
 
 
 def read_log(address: str, start: int, created: str) -> LogChunk | None:
-    """The log at a signed URL from byte `start` on, at most MAX_BYTES; None if it does not exist
-    (yet).
+    """Return the log at a signed URL from byte `start`, at most MAX_BYTES; None without a log.
 
     `created`: the creation time at the last read, or empty; a log with another one is read from its
     first byte.
@@ -232,33 +231,31 @@ def read_log(address: str, start: int, created: str) -> LogChunk | None:
     client = BlobClient.from_blob_url(address, **RETRIES, **_CHECKED)
     with client, _calling("reading the log", address.partition("?")[0]):
         try:
-            about = client.get_blob_properties()
-            now = str(about.creation_time or "")
-            begin = start if created in ("", now) and about.size >= start else 0
-            length = min(about.size - begin, MAX_BYTES)
+            properties = client.get_blob_properties()
+            creation_time = str(properties.creation_time or "")
+            begin = start if created in ("", creation_time) and properties.size >= start else 0
+            length = min(properties.size - begin, MAX_BYTES)
             data = b""
             if length:
-                found = client.download_blob(offset=begin, length=length)
-                if str(found.properties.creation_time or "") != now:
+                download = client.download_blob(offset=begin, length=length)
+                if str(download.properties.creation_time or "") != creation_time:
                     return None  # replaced just now: the next read finds the new one
-                data = found.readall()
+                data = download.readall()
         except ResourceNotFoundError:
             return None
         except HttpResponseError as error:
             if error.status_code != _NO_SUCH_RANGE:  # replaced just now by a shorter one
                 raise
             return None
-    return LogChunk(data, begin, now, more=begin + length < about.size)
+    return LogChunk(data, begin, creation_time, more=begin + length < properties.size)
 
 
 @contextmanager
-def _calling(what: str, place: str, action: str = "") -> Iterator[None]:
-    """Translate the SDK's errors. `action`: what who calls must be allowed, which storage does not
-    tell.
-    """
+def _calling(description: str, place: str, action: str = "") -> Iterator[None]:
+    """Translate the SDK's errors. `action`: the required right, which storage does not name."""
     try:
         yield
     except (AzureError, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
             raise  # an error of the local disk
-        raise translated(error, what, place, action) from error
+        raise translated(error, description, place, action) from error

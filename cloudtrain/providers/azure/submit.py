@@ -1,5 +1,6 @@
-"""Submits a request so that it creates exactly one job or none: check, upload, record, create, look
-when in doubt.
+"""Submit a request so that it creates exactly one job or none.
+
+Check, upload, record, create, and look when in doubt.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.resources import JobInfo
 
 ATTEMPTS = 5
-"""Attempts to create the job, each of which sends one request for it: as many as the SDK makes."""
+"""Attempts to create the job, with one request each: as many as the SDK makes."""
 
 
 def submit_job(
@@ -42,12 +43,10 @@ def submit_job(
     progress: Progress | None,
     record: Record,
 ) -> dict[str, Any]:
-    """Check the machines and the name, upload what is new of source and inputs, then create the
-    job.
+    """Check machines and name, upload new parts of source and inputs, then create the job.
 
-    A sweep job is submitted as a command job is: it has code and resources in its `trial`.
-
-    Returns the job's reference. RefusedError if the compute cannot run the job. CloudError with
+    A sweep job has code and resources in its `trial`; the rest is the same. Return the job's
+    reference. Raise RefusedError if the compute cannot run the job, CloudError with
     `Outcome.UNKNOWN` if it is unknown whether the job exists; `reconcile` finds out later.
     """
     config = target.config_as(AzureConfig)
@@ -55,9 +54,9 @@ def submit_job(
     refuse_machines(cloud, command_job, config, next(iter(target.instances), ""), target.gpus or 0)
     _prepare_code_folder(Path(command_job["code"]), archive)
     name = document["name"]
-    found = _find(cloud, name, document)  # a PUT would change the tags of an existing job
-    if found is not None:
-        return found
+    reference = _find(cloud, name, document)  # a PUT would change the tags of an existing job
+    if reference is not None:
+        return reference
 
     cache = run.path.parents[1] / "cache"
     complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
@@ -72,25 +71,21 @@ def submit_job(
     )
 
 
-def reconcile(cloud: Workspace, run: RunFolder, now: float) -> list[Event]:
-    """Events that say what became of an interrupted submission; none while it may still be in
-    progress.
-    """
+def reconcile(cloud: Workspace, run: RunFolder, time_now: float) -> list[Event]:
+    """Return events about the result of an interrupted submission; empty while in progress."""
     document = request_of(run)
     return idempotent_create.reconcile(
-        run, now, lambda: _find(cloud, run.run_id, document), "Azure ML"
+        run, time_now, lambda: _find(cloud, run.run_id, document), "Azure ML"
     )
 
 
 def job_reference(job: JobInfo) -> dict[str, Any]:
-    """What is stored of a job to find it again: its name and the URL of the studio."""
+    """Return the reference of a job: its name and the URL of the studio."""
     return {"name": job.name, "url": job.url}
 
 
 def job_not_found(cloud: Workspace, name: str) -> CloudError:
-    """The error for a job that is missing: most likely the workspace is not the one it was
-    submitted to.
-    """
+    """Return the error for a missing job: most likely the workspace is the wrong one."""
     message = f"the workspace {cloud.name} knows no job {name} (any more)"
     return CloudError(
         message, hint="look at azure.workspace and az account show, then try again", code="NoJob"
@@ -98,8 +93,9 @@ def job_not_found(cloud: Workspace, name: str) -> CloudError:
 
 
 def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The reference of the job if it exists and is of this submission, else None. RunExists if it
-    is of another one.
+    """Return the job's reference if it is of this submission, or None.
+
+    Raise RunExists if it is of another one.
     """
     job = cloud.job(name)
     if job is None:
@@ -111,9 +107,7 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
 
 
 def _prepare_code_folder(folder: Path, archive: Path) -> None:
-    """Create the folder with the source archive and nothing else; the SDK uploads it once, by its
-    content.
-    """
+    """Create the folder with only the source archive; the SDK uploads it once, by content."""
     target = folder / ARCHIVE
     with storing(folder):
         make_private_folder(folder)

@@ -1,6 +1,4 @@
-"""Azure ML's own service for sweeps: a sweep job from its request to its trials, by the protocol of
-native sweeps.
-"""
+"""Azure ML's own service for sweeps: a sweep job, by the protocol of native sweeps."""
 
 from __future__ import annotations
 
@@ -31,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class AzureSweeps:
-    """Sweep jobs. Modules that need azure-ai-ml are imported when they are used."""
+    """Sweep jobs. Modules that need azure-ai-ml are imported late."""
 
     def __init__(self) -> None:
         self._parameters: dict[str, Mapping[str, str]] = {}
         """Trial -> its values by setting."""
-        self._known = set[str]()
-        """Trials of which no more will be told: each is asked for once."""
+        self._complete = set[str]()
+        """Trials with final values: each is requested once."""
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """What a sweep job cannot express or hold."""
+        """Return what a sweep job cannot express or hold."""
         from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
 
         return sweep_job_issues(plan)
 
     def method(self, plan: Plan) -> str:
-        """Azure ML's sampling algorithm."""
+        """Name Azure ML's sampling algorithm."""
         from cloudtrain.providers.azure.sweep_request import sampling_words
 
         return sampling_words(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The document of a sweep job as plain JSON, and the job document of all trials."""
+        """Return the document of a sweep job as plain JSON, and the job document of all trials."""
         from cloudtrain.providers.azure.sweep_request import shared_job, sweep_document
 
         return Request(provider="azure", document=sweep_document(plan, image), job=shared_job(plan))
@@ -66,7 +64,7 @@ class AzureSweeps:
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Check the compute, upload what is new, create the sweep job."""
+        """Check the compute, upload new files, create the sweep job."""
         from cloudtrain.providers.azure.submit import submit_job
 
         return submit_job(
@@ -76,8 +74,7 @@ class AzureSweeps:
     def observe(
         self, folder: RunFolder, state: RunState, record: Record
     ) -> NativeSweepState | None:
-        """The run history of the sweep job, the list of its trials, and once for each trial its
-        values.
+        """Read the sweep job's run history, its trials, and once for each trial its values.
 
         After a stop was requested, the sweep job is cancelled as soon as its trials have saved.
         """
@@ -96,22 +93,22 @@ class AzureSweeps:
         trials = cloud.trials(folder.run_id)
         rules = folder.document("job.json", {"tuned": dict})["tuned"]
         for trial in trials:
-            if trial.name not in self._known:
-                found = self._parameters[trial.name] = named_texts(
-                    rules, cloud.parameters(trial.name)
-                )
-                if trial.has_ended or len(found) == len(rules):  # else they may be told in a moment
-                    self._known.add(trial.name)
+            if trial.name not in self._complete:
+                values = named_texts(rules, cloud.parameters(trial.name))
+                self._parameters[trial.name] = values
+                # otherwise the service may report them in a moment
+                if trial.has_ended or len(values) == len(rules):
+                    self._complete.add(trial.name)
         if state.stop_requested:
             _cancel_when_saved(cloud, folder, details, trials)
         url = state.ref.get("url", "")
-        asked = bool(state.stop_requested)
-        return sweep_state(folder, details, trials, self._parameters, stop_requested=asked, url=url)
+        stop_requested = bool(state.stop_requested)
+        return sweep_state(
+            folder, details, trials, self._parameters, stop_requested=stop_requested, url=url
+        )
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the trials that run to save and end, by a file in the folder of each; `observe`
-        cancels the rest.
-        """
+        """Ask running trials to save and end, by a file in their folders; `observe` cancels."""
         from cloudtrain.providers.azure.config import request_of
         from cloudtrain.providers.azure.results import datastore_path
 
@@ -137,7 +134,7 @@ _GONE = "Azure ML does not know this sweep job (any more)"
 
 
 def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record) -> None:
-    """Record what became of a submission that was interrupted."""
+    """Record the result of an interrupted submission."""
     from cloudtrain.providers.azure.submit import reconcile
 
     if state.ref is None and (state.may_have_started or not state.has_ended):
@@ -147,10 +144,9 @@ def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record
 def _cancel_when_saved(
     cloud: Workspace, folder: RunFolder, details: Mapping[str, Any], trials: list[TrialInfo]
 ) -> None:
-    """Cancel the sweep job once no trial that was told to save is running, or their grace period is
-    over.
+    """Cancel the sweep job once no trial with a stop file runs, or the grace period is over.
 
-    Trials that it has started since then have nothing to save.
+    Trials that it has started since then have not trained yet.
     """
     from cloudtrain.providers.azure.phases import final_state, status_of
     from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel

@@ -1,6 +1,4 @@
-"""The document of a sweep job and those of its trials: which keys belong to which, and one from the
-other. Pure.
-"""
+"""Documents of a sweep job and of its trials: keys of each, and one from the other. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +11,25 @@ from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
-"""On the sweep job: its id, by which it is told from a run."""
+"""Tag of the sweep job with its id, which distinguishes it from a run."""
 
 OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
 """Keys of a command job that belong to the `trial` of a sweep job."""
 OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
-"""Keys of a command job that a sweep job has itself; and those that either may have:"""
+"""Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
 OPTIONAL = ("compute", "queue_settings", "identity")
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The command-job document of a trial of a sweep job. `texts`: its values, by setting or by
-    their plain names.
+    """Return the command-job document of a trial.
+
+    `texts`: its values, by setting or by their plain names.
     """
     values = {plain_name(key): text for key, text in texts.items()}
     trial: Mapping[str, Any] = sweep["trial"]
     command = re.sub(
         r"\$\{\{search_space\.(\w+)\}\}",
-        lambda found: values.get(found[1], found[0]),
+        lambda match: values.get(match[1], match[0]),
         str(trial["command"]),
     )
     outputs = {

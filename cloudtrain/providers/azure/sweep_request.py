@@ -1,8 +1,8 @@
-"""Turns a plan with a `sweep` section into the document of an Azure ML sweep job. Pure.
+"""Turn a plan with a `sweep` section into the document of an Azure ML sweep job. Pure.
 
 A trial is the command job that the same plan would be without a sweep. All of them share the sweep
-job's outputs, so that the launcher of each writes to a folder of its own there. What a sweep job
-has no place for is refused by `sweep_rules`.
+job's outputs, so that the launcher of each writes to a separate folder there. `sweep_rules` refuses
+parts that a sweep job does not support.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cloudtrain.providers.azure.sweep_documents import (
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
-if TYPE_CHECKING:  # looking after a sweep needs none of these
+if TYPE_CHECKING:  # not needed to watch a sweep
     from cloudtrain.planning.launch import JobDocument
     from cloudtrain.planning.reference import ResolvedImage
 
@@ -39,12 +39,12 @@ SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 
 
 def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
-    """The request: `az ml job create -f` accepts it."""
+    """Return the document for `az ml job create -f`."""
     room, _ = room_for(plan)
     job = document_of(room, image, shared_job(plan))
     sweep = sweep_of(plan)
     names = {key: variable_of(key) for key in sweep.space}
-    # In single quotes the shell takes a text as it is; one that has such a quote itself is refused.
+    # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
     chosen = "".join(
         f" {name}='${{{{search_space.{plain_name(key)}}}}}'" for key, name in names.items()
     )
@@ -69,17 +69,13 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
 
 
 def shared_job(plan: Plan) -> JobDocument:
-    """The job document that all trials share: their launchers put the chosen values in, and their
-    own run ids.
-    """
+    """Return the job document of all trials; their launchers fill in values and run ids."""
     room, rules = room_for(plan)
     return replace(job_of(room), tuned=rules, service_metric=sweep_of(plan).objective.metric)
 
 
 def rehearsed_trial(plan: Plan) -> dict[str, Any]:
-    """The command job that Azure ML makes of the sweep job for a trial, whose values are arguments
-    of the plan.
-    """
+    """Return the command job of a trial whose values are arguments of the plan."""
     document = trial_document(sweep_document(plan), plan.run_id, trial_texts(plan))
     return {**document, "display_name": plan.spec.name}
 
@@ -108,11 +104,11 @@ def _limits(sweep: Sweep, trial_seconds: int) -> dict[str, int]:
 
 
 def expression(dimension: Dimension, method: str) -> dict[str, Any]:
-    """The parameter expression of a dimension: the same values, and for random search as likely.
+    """Return a dimension's expression: the same values, as likely for random search.
 
     Whole numbers are `round(uniform(low, high))` in Azure ML, so that random search, where each is
-    to be as likely, needs half a unit more at both ends. Choices are texts, which come back as they
-    were.
+    to be as likely, needs half a unit more at both ends. Choices are texts, which come back
+    unchanged.
     """
     if isinstance(dimension, Choice):
         return {"type": "choice", "values": [text_of(value) for value in dimension.values]}
@@ -126,5 +122,5 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
             high = dimension.high + 0.5
     kind = f"{'q' * isinstance(dimension, Integers)}{'log' * dimension.log}uniform"
     ends = (math.log(low), math.log(high)) if dimension.log else (low, high)
-    found: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}
-    return {**found, "q": 1} if isinstance(dimension, Integers) else found
+    document: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}
+    return {**document, "q": 1} if isinstance(dimension, Integers) else document

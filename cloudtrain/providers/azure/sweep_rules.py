@@ -1,5 +1,4 @@
-"""What a sweep job of Azure ML cannot express of a `sweep` section, or cannot hold of its budget:
-each at its line.
+"""Rules of a sweep job: what it cannot express of a `sweep` section, or of its budget.
 
 After "CLI (v2) sweep job YAML schema" and "Hyperparameter tuning a model (v2)" in the documentation
 of Azure Machine Learning, and the rules for names of metrics in MLflow's. Pure. Nothing is
@@ -23,19 +22,17 @@ from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.units import exact_duration
 
 MAX_TRIALS = 1000
-""""Set limits for your sweep job": max_total_trials and max_concurrent_trials are between 1 and
-1000.
-"""
+"""Maximum of max_total_trials and max_concurrent_trials ("Set limits for your sweep job")."""
 MAX_SECONDS = 5_184_000
-"""What the YAML schema has for `limits.timeout` if it is left out."""
+"""Default of `limits.timeout` in the YAML schema."""
 METRIC = r"[\w./ -]{1,250}"
-"""A name that MLflow takes for a metric."""
+"""A metric name that MLflow accepts."""
 PORTABLE = "engine: portable runs it from this machine, with the same section"
 
 
 def sweep_job_issues(plan: Plan) -> list[Issue]:
-    """Errors refuse the sweep; warnings say how a sweep job differs from trials of our own."""
-    found = [
+    """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
+    issues = [
         *_objective(plan),
         *_space(plan),
         *_method(plan),
@@ -43,12 +40,12 @@ def sweep_job_issues(plan: Plan) -> list[Issue]:
         *_job(plan),
         *_time(plan),
     ]
-    found += [
+    issues += [
         *budget_issues(plan),
         *gap_issues(plan, "a sweep job", has_target=False),
         *_notes(plan),
     ]
-    return [plan.located(issue) for issue in found]
+    return [plan.located(issue) for issue in issues]
 
 
 def _objective(plan: Plan) -> Iterator[Issue]:
@@ -64,20 +61,20 @@ def _space(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     names = dict[str, str]()
     for key, dimension in sweep.space.items():
-        at = ("sweep", "space", key)
+        path = ("sweep", "space", key)
         if not argument_of(key):
             yield Issue(
-                at, "is no argument of the program: a sweep job varies arguments alone", PORTABLE
+                path, "is no argument of the program: a sweep job varies arguments alone", PORTABLE
             )
             continue
-        other = names.setdefault(plain_name(key), key)
-        if other != key:
+        first_key = names.setdefault(plain_name(key), key)
+        if first_key != key:
             message = (
-                f"and {other} have the same name on Azure ML, which takes letters, digits and"
+                f"and {first_key} have the same name on Azure ML, which takes letters, digits and"
                 " underscores alone"
             )
-            yield Issue(at, message, f"rename one of them, or {PORTABLE}")
-        yield from (Issue(at, *problem) for problem in _expressions(dimension, sweep.method))
+            yield Issue(path, message, f"rename one of them, or {PORTABLE}")
+        yield from (Issue(path, *problem) for problem in _expressions(dimension, sweep.method))
 
 
 def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]:
@@ -117,9 +114,11 @@ def _method(plan: Plan) -> Iterator[Issue]:
         )
         yield Issue(("sweep", "trials"), message, f"leave it out, or {PORTABLE}")
     if sweep.trial_count > MAX_TRIALS:
-        at = ("sweep", "trials") if sweep.trials is not None else ("sweep", "space")
+        path = ("sweep", "trials") if sweep.trials is not None else ("sweep", "space")
         yield Issue(
-            at, f"{sweep.trial_count} trials are more than a sweep job has: {MAX_TRIALS}", PORTABLE
+            path,
+            f"{sweep.trial_count} trials are more than a sweep job has: {MAX_TRIALS}",
+            PORTABLE,
         )
     if sweep.retries:
         message = "a sweep job starts no failed trial again"

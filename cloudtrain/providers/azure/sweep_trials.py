@@ -1,4 +1,4 @@
-"""Translates what Azure ML says of a sweep job and its trials into a sweep and its trials. Pure."""
+"""Translate a sweep job and its trials of Azure ML into a sweep and its trials. Pure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
 
 BEST = "best_child_run_id"
-"""The property in which a sweep job names its best trial; azure-ai-ml downloads by it."""
+"""Property of a sweep job with its best trial; azure-ai-ml downloads by it."""
 
 _TRIAL_STATES: Mapping[str, Literal["completed", "failed", "stopped"]] = {
     "Completed": "completed",
     "Failed": "failed",
     "Canceled": "stopped",
 }
-"""Status -> state of a trial; every other is `running`. A sweep job ends no trial before its time.
-"""
+"""Status -> state of a trial; any other is `running`. A sweep job ends no trial early."""
 
 
 def sweep_state(
@@ -43,8 +42,9 @@ def sweep_state(
     stop_requested: bool,
     url: str,
 ) -> NativeSweepState:
-    """The sweep and its trials. `details`: its run history; `listed`: its trials; `parameters`: of
-    each, by setting.
+    """Return the sweep and its trials.
+
+    `details`: its run history; `listed`: its trials; `parameters`: of each, by setting.
     """
     rules = folder.document("job.json", {"tuned": dict})["tuned"]
     config = config_of(folder)
@@ -55,9 +55,8 @@ def sweep_state(
         if _number(trial) != len(trials):  # the list may lag: each keeps its number
             break
         texts = parameters.get(trial.name, {})
-        if (
-            len(texts) < len(rules) and not trial.has_ended
-        ):  # by now they are told: by the service, or the launcher
+        # a trial that has ended has all its values: from the service, or the launcher
+        if len(texts) < len(rules) and not trial.has_ended:
             break
         document = trial_document(request, trial.name, texts)
         trials.append(
@@ -103,13 +102,13 @@ def _is_late(request: Mapping[str, Any], details: Mapping[str, Any]) -> bool:
 
 
 def _number(trial: TrialInfo) -> int:
-    """The N of `<sweep job>_N`."""
+    """Return the N of `<sweep job>_N`."""
     number = trial.name.rpartition("_")[2]
     return int(number) if number.isdecimal() else -1
 
 
 def _url(url: str, sweep: str, trial: str) -> str:
-    """The trial's page in the studio, from that of its sweep job."""
+    """Return the trial's page in the studio, from its sweep job's page."""
     return url.replace(f"/runs/{sweep}", f"/runs/{trial}", 1)
 
 
@@ -121,7 +120,7 @@ def _run_of(
     trial: TrialInfo,
     url: str,
 ) -> DiscoveredRun:
-    """An ordinary run of a trial: its request is what its sweep job has made of the template."""
+    """Return an ordinary run of a trial; its request follows the sweep job's template."""
     tags = own_tags(document["tags"])
     resources = document["resources"]
     submitting = Submitting(

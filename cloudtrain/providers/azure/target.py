@@ -1,6 +1,4 @@
-"""Resolves a spec and the settings to an Azure ML target: workspace, machines, environment, cost.
-No network.
-"""
+"""Resolve a spec and the settings to an Azure ML target. No network."""
 
 from __future__ import annotations
 
@@ -19,23 +17,22 @@ from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec, Resources
 
 MAX_NODES = 100
-"""The most nodes of a distributed job, by the table of limits in Microsoft's documentation."""
+"""Maximum nodes of a distributed job, by the limits in Microsoft's documentation."""
 
 DEFAULT_INSTANCE = "Standard_DS3_v2"
-"""For a job without GPUs whose spec names no machine size."""
+"""Size for a job without GPUs whose spec names no machine size."""
 
 PRICED_LOCATION = "eastus"
-"""The location whose prices are shown if no workspace is configured."""
+"""Location for prices if no workspace is configured."""
 
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
-"""Azure ML itself would let a job run for weeks."""
+"""Default limit; Azure ML itself would let a job run for weeks."""
 
 UNUSED = ("resources.disk", "limits.max_wait", "limits.retries")
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
-    """The target, with all that `render` needs; missing or impossible settings are listed in its
-    `problems`.
+    """Return the target for `render`; missing or impossible settings are in its `problems`.
 
     Only the workspace knows which machines a cluster has, so that their price is unknown unless the
     spec names their size. On Kubernetes a size is the name of one of the cluster's own instance

@@ -1,6 +1,4 @@
-"""What an Azure ML job needs of a subscription, asked by requests that only read: one module for
-each part of it.
-"""
+"""Read-only checks of a subscription for an Azure ML job: one module for each part."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
 ML_VERSION = "2024-10-01"
-"""Of the API of workspaces."""
+"""Version of the API of workspaces."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """The workspace that is asked, and the job that it is asked for."""
+    """Workspace to check, and the job to check it for."""
 
     cloud: Workspace
     arm: ResourceManager
@@ -29,23 +27,23 @@ class Account:
     target: Target
     spec: JobSpec
     user: str
-    """Object id of whoever asks; empty where the token does not say."""
+    """Object id of the caller; empty if the token does not have it."""
     workspace: Mapping[str, Any]
-    """The workspace as ARM has it."""
+    """Document of the workspace in ARM."""
 
     @property
     def scope(self) -> str:
-        """The workspace's id."""
+        """Id of the workspace."""
         return workspace_id(self.config)
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Of the workspace: the ids of its storage account, key vault and registry, among others."""
-        found: Mapping[str, Any] = self.workspace.get("properties") or {}
-        return found
+        """Properties of the workspace: ids of storage account, key vault, registry and others."""
+        properties: Mapping[str, Any] = self.workspace.get("properties") or {}
+        return properties
 
 
 def workspace_id(config: AzureConfig) -> str:
-    """The id of the workspace in Azure Resource Manager."""
+    """Return the id of the workspace in Azure Resource Manager."""
     group = f"/subscriptions/{config.subscription}/resourceGroups/{config.resource_group}"
     return f"{group}/providers/Microsoft.MachineLearningServices/workspaces/{config.workspace}"

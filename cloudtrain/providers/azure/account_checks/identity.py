@@ -1,4 +1,4 @@
-"""Which cloud this is, whose the credentials are, and which identity a job's machines have."""
+"""Checks of cloud and credentials, and the identity of a job's machines."""
 
 from __future__ import annotations
 
@@ -22,29 +22,27 @@ _AUTHORITIES = {CHINA: "login.chinacloudapi.cn", GOVERNMENT: "login.microsoftonl
 
 
 def cloud_check(arm: ResourceManager, config: AzureConfig) -> Check:
-    """Check that it is the cloud of the location and of the registry: each sovereign cloud has
-    accounts of its own.
-    """
-    asked = Question(
+    """Check that the cloud matches location and registry: each sovereign cloud is separate."""
+    question = Question(
         "cloud", "is it the one that the job's addresses are in", ("azure", "location")
     )
 
     def ask() -> Check:
-        wanted = _wanted(config)
-        if wanted not in ("", arm.cloud):
-            authority = _AUTHORITIES.get(wanted, "login.microsoftonline.com")
+        expected = _expected_cloud(config)
+        if expected not in ("", arm.cloud):
+            authority = _AUTHORITIES.get(expected, "login.microsoftonline.com")
             fix = (
-                f"az cloud set --name {wanted}, then az login; export"
-                f" AZUREML_CURRENT_CLOUD={wanted} AZURE_AUTHORITY_HOST={authority}"
+                f"az cloud set --name {expected}, then az login; export"
+                f" AZUREML_CURRENT_CLOUD={expected} AZURE_AUTHORITY_HOST={authority}"
             )
-            return asked.wrong(f"it is {arm.cloud}, and the settings are of {wanted}", fix)
-        return asked.ok(f"it is {arm.cloud}, at {arm.address}")
+            return question.wrong(f"it is {arm.cloud}, and the settings are of {expected}", fix)
+        return question.ok(f"it is {arm.cloud}, at {arm.address}")
 
-    return asked.answered_by(ask)
+    return question.answered_by(ask)
 
 
-def _wanted(config: AzureConfig) -> str:
-    """The cloud that location and registry are of; empty where they do not tell."""
+def _expected_cloud(config: AzureConfig) -> str:
+    """Return the cloud of location and registry; empty if unclear."""
     for pattern, cloud in _CLOUDS.items():
         if re.fullmatch(pattern, config.location or ""):
             return cloud
@@ -53,8 +51,8 @@ def _wanted(config: AzureConfig) -> str:
 
 
 def credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
-    """Whose the credentials are. `claims`: takes what the token says."""
-    asked = Question("credentials", "whose are they")
+    """Check whose the credentials are. `claims`: filled with the token's claims."""
+    question = Question("credentials", "whose are they")
 
     def ask() -> Check:
         claims.update(arm.claims())
@@ -66,49 +64,45 @@ def credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
             ),
             "",
         )
-        who = name or (
-            f"the application {claims['appid']}"
-            if claims.get("appid")
-            else "a token that says no name"
-        )
-        return asked.ok(str(who))
+        application = f"the application {claims['appid']}" if claims.get("appid") else ""
+        who = name or application or "a token that says no name"
+        return question.ok(str(who))
 
-    return asked.answered_by(ask)
+    return question.answered_by(ask)
 
 
 def machine_identity(account: Account) -> tuple[str, str]:
-    """Whose rights pull the image on the job's machines: in words, and its object id, empty where
-    there is none.
+    """Return the identity that pulls images on the job's machines: a description, an object id.
 
-    That of the cluster where it has one, else the workspace's own ("Set up authentication between
-    Azure Machine Learning and other services").
+    The id is empty without an identity. The cluster's identity comes first, then the workspace's
+    ("Set up authentication between Azure Machine Learning and other services").
     """
     if account.config.compute:
         path = f"{account.scope}/computes/{account.config.compute}"
-        found = account.arm.find(path, ML_VERSION)
-        principal = _principal(found.document if found else {})
+        resource = account.arm.find(path, ML_VERSION)
+        principal = _principal(resource.document if resource else {})
         if principal:
             return f"the cluster {account.config.compute}", principal
     return f"the workspace {account.config.workspace}", _principal(account.workspace)
 
 
 def job_identity(account: Account, kind: str | None) -> tuple[str, str]:
-    """Whose rights a job has that reads data or secrets. `kind`: `azure.identity`, or None."""
+    """Return the identity of a job that reads data or secrets.
+
+    `kind`: `azure.identity`, or None.
+    """
     if kind == "user" or (kind is None and not account.config.compute):
-        return (
-            "you",
-            account.user,
-        )  # a serverless job acts as who submits it, unless it says something else
+        # by default a serverless job acts as its submitter
+        return "you", account.user
     return machine_identity(account)
 
 
 def _principal(resource: Mapping[str, Any]) -> str:
-    """The object id of a resource's identity; the first one's where it has several of its own
-    choice.
-    """
+    """Return the object id of a resource's identity; user-assigned ones come first."""
     identity = resource.get("identity") or {}
     assigned = [
-        str(each.get("principalId") or "")
-        for each in (identity.get("userAssignedIdentities") or {}).values()
+        str(entry.get("principalId") or "")
+        for entry in (identity.get("userAssignedIdentities") or {}).values()
     ]
-    return next((each for each in [*assigned, str(identity.get("principalId") or "")] if each), "")
+    principals = [*assigned, str(identity.get("principalId") or "")]
+    return next(filter(None, principals), "")

@@ -1,6 +1,4 @@
-"""True if the workspace is there, where the settings say, and has the machines of the job: a
-cluster, or quota.
-"""
+"""Checks of the workspace: existence, location, and a cluster or quota for the job."""
 
 from __future__ import annotations
 
@@ -20,34 +18,36 @@ if TYPE_CHECKING:
 
 
 def workspace_checks(
-    arm: ResourceManager, config: AzureConfig, found: dict[str, Any]
+    arm: ResourceManager, config: AzureConfig, document: dict[str, Any]
 ) -> Iterator[Check]:
-    """Check that it is there and in the location of the settings; and the clock. `found`: takes what
-    ARM says of it.
-    """
-    asked = Question("workspace", f"is {config.workspace} there and ready", ("azure", "workspace"))
+    """Check existence and location of the workspace, and the clock. Fills `document`."""
+    question = Question(
+        "workspace", f"is {config.workspace} there and ready", ("azure", "workspace")
+    )
     try:
         answer = arm.get(workspace_id(config), ML_VERSION)
     except CloudError as error:
         is_missing = error.code in ("NoWorkspace", "NotFound")
         yield (
-            asked.wrong(error.what, error.hint or "az ml workspace list")
+            question.wrong(error.what, error.hint or "az ml workspace list")
             if is_missing
-            else asked.failed(error)
+            else question.failed(error)
         )
         return
     yield clock_check(answer.date, time.time())
-    found.update(answer.document)
-    there = str(found.get("location") or "")
-    state = (found.get("properties") or {}).get("provisioningState")
-    if config.location and there and there != config.location:
-        yield asked.wrong(f"it is in {there}, not in {config.location}", f"azure.location: {there}")
+    document.update(answer.document)
+    location = str(document.get("location") or "")
+    state = (document.get("properties") or {}).get("provisioningState")
+    if config.location and location and location != config.location:
+        yield question.wrong(
+            f"it is in {location}, not in {config.location}", f"azure.location: {location}"
+        )
     elif state not in (None, "Succeeded"):
-        yield asked.wrong(
+        yield question.wrong(
             f"its state is {state}", "az ml workspace show tells more; wait, or make it again"
         )
     else:
-        yield asked.ok(f"it is, in {there}")
+        yield question.ok(f"it is, in {location}")
 
 
 def machines_check(account: Account) -> Check:
@@ -58,7 +58,7 @@ def machines_check(account: Account) -> Check:
     gpus = account.target.gpus or 0
     nodes = spec.resources.nodes
     compute = config.compute or ""
-    asked = (
+    question = (
         Question(
             "compute",
             f"has the cluster {compute} {nodes} nodes of the planned kind",
@@ -72,25 +72,25 @@ def machines_check(account: Account) -> Check:
         try:
             if compute:
                 refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
-                return _state(account, asked)
+                return _state(account, question)
             quotas = refuse_serverless(
                 account.cloud, types[0], spec.machines, spot=spec.resources.spot
             )
         except RefusedError as error:
-            return asked.wrong(error.what, error.hint or "")
+            return question.wrong(error.what, error.hint or "")
         if not quotas:
-            return asked.not_applicable(f"no quota of the region names the family of {types[0]}")
-        return asked.ok("they may, by " + ", ".join(quotas))
+            return question.not_applicable(f"no quota of the region names the family of {types[0]}")
+        return question.ok("they may, by " + ", ".join(quotas))
 
-    return asked.answered_by(ask)
+    return question.answered_by(ask)
 
 
-def _state(account: Account, asked: Question) -> Check:
-    """Only a cluster that was made without an error takes jobs."""
-    found = account.arm.get(f"{account.scope}/computes/{account.config.compute}", ML_VERSION)
-    state = found.document["properties"].get("provisioningState")
+def _state(account: Account, question: Question) -> Check:
+    """Check that the cluster was created without an error: others take no jobs."""
+    resource = account.arm.get(f"{account.scope}/computes/{account.config.compute}", ML_VERSION)
+    state = resource.document["properties"].get("provisioningState")
     if state not in (None, "Succeeded"):
-        return asked.wrong(
+        return question.wrong(
             f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why"
         )
-    return asked.ok("it has")
+    return question.ok("it has")
