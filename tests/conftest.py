@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, no settings from outside, and no process left behind."""
+"""Shared by all tests: a home for each, no settings from outside, and no process left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "pytest_runtest_protocol",
 ]  # hooks and fixtures for every test
 
-settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is no bug
+settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is not a bug
 settings.load_profile("busy machine")
 
 SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def thorough(request: pytest.FixtureRequest) -> bool:
-    """Whether a test may take minutes."""
+    """Return whether a test may take minutes."""
     return bool(request.config.getoption(THOROUGH))
 
 
@@ -66,8 +66,8 @@ def pytest_make_parametrize_id(val: object, argname: str) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only the order in which files are begun: within one it stays. An id may not name a folder of
-    this machine.
+    """Change only the order of files; within a file it stays. An id may not name a folder of this
+    machine.
     """
     mark_by_fixtures(items)
     tests_folder = Path(__file__).parent
@@ -114,8 +114,9 @@ OUTER = (
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new home for each test; nothing of the person's own settings or runs is seen or touched,
-    and what a test or an SDK in it writes into the environment is gone after it.
+    """Provide a new home for each test, without the person's settings or runs.
+
+    Undo changes of the environment by a test or an SDK.
     """
     home = tmp_path_factory.mktemp("home")
     before = dict(os.environ)
@@ -132,9 +133,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def docker_with_image() -> Iterator[tuple[DockerClient, str]]:
-    """A Docker engine and an image of these tests alone; skipped, with the reason, where there is
-    none.
-    """
+    """Provide a Docker engine and an image of these tests alone; skip with the reason without one."""
     from tests.support.engine import engine_and_image
 
     with engine_and_image() as engine:

@@ -96,8 +96,8 @@ def moved_as_float32(task: str) -> int:
 
 
 def roofline(other_bytes: int, batch: int) -> list[str]:
-    """A model, not a measurement: products at the GPU's peak, then all other traffic at its full
-    bandwidth.
+    """Return the time of a model, not a measurement: products at the GPU's peak, then all other
+    traffic at its full bandwidth.
 
     No kernel reaches either, nothing is counted for launches, and caches hold nothing.
     """

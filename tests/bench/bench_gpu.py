@@ -167,9 +167,7 @@ def with_trainer(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
 
 
 def advance(loop: Any) -> None:
-    """Up to the loop's last step, over the ends of epochs: evaluations are no part of what is
-    measured.
-    """
+    """Advance to the loop's last step, over the ends of epochs: evaluations do not count."""
     while loop.position.step < loop.steps:
         loop._train_epoch()
         if loop.position.samples == loop.batches.samples_per_epoch:
@@ -217,8 +215,8 @@ def stepping(
     steps: int,
     backward: Callable[[Any], None],
 ) -> Window:
-    """The loop that one writes, with batches that are ready: loading them is no part of the
-    reference.
+    """Return the common hand-written loop, with prepared batches: the reference does not include
+    loading.
     """
     import torch
 

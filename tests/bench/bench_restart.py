@@ -48,7 +48,7 @@ LIMIT_SECONDS = 30
 
 
 def marks(place: Path) -> list[tuple[int, int, float]]:
-    """What the ranks have told: process id, rank, time of the first all_reduce."""
+    """Return the marks of the ranks: process id, rank, time of the first all_reduce."""
     try:
         lines = (place / "marks").read_text().splitlines()
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def marks(place: Path) -> list[tuple[int, int, float]]:
 
 
 def wait_for(process: subprocess.Popen[bytes], place: Path, count: int) -> bool:
-    """Whether so many marks appear before the command ends or the time is over."""
+    """Return whether this many marks appear before the command ends or the time is over."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while len(marks(place)) < count:
         if process.poll() is not None or time.monotonic() > deadline:

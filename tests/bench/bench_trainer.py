@@ -326,7 +326,7 @@ def with_trainer(steps: int) -> Window:
         number = 0
         made.position = Position(
             made.position.step, made.position.epoch + 1
-        )  # an epoch of its own, as the others have
+        )  # a separate epoch, like the others
         made.steps = made.position.step + WARM + steps
         made._train_epoch()
         return since(begun)

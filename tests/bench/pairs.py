@@ -119,7 +119,7 @@ def options(rounds: int) -> argparse.Namespace:
 
 
 def report(comparisons: Sequence[Comparison], file: Path | None) -> None:
-    """Print the rows; write the figures. A bar that is missed is said, and is no error."""
+    """Print the rows; write the figures. A missed bar is reported without an error."""
     print("| what | against | wall | CPU | |\n|---|---|---|---|---|")
     for comparison in comparisons:
         print(comparison.row())

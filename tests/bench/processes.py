@@ -30,15 +30,15 @@ BIN = Path(sys.executable).parent
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one call took, in seconds. CPU: user and system time of the whole tree of processes."""
+    """Costs of one call in seconds. CPU: user and system time of the whole tree of processes."""
 
     wall: float
     cpu: float
 
 
 def cost(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, limit: float = 300) -> Cost:
-    """Run a command to its end; RuntimeError when it fails. CPU: all that it started too, to the
-    last process.
+    """Run a command to its end; raise RuntimeError on failure. CPU includes every process that it
+    started.
     """
     with tempfile.TemporaryFile() as output:
         before = _children_cpu()
@@ -84,8 +84,8 @@ def end_all() -> None:
 
 @contextmanager
 def workplace() -> Iterator[tuple[Path, dict[str, str]]]:
-    """A scratch folder, and an environment in which all that is kept is kept there and bytecode is
-    cached as usual.
+    """Provide a scratch folder, and an environment that stores everything there and caches bytecode
+    as usual.
     """
     with tempfile.TemporaryDirectory(prefix="cloudtrain-bench-") as scratch:
         place = Path(scratch).resolve()

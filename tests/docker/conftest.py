@@ -23,7 +23,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def image(engine: Engine) -> str:
-    """The tag of the CPU image as it is in the repository."""
+    """Build the repository's CPU image and return its tag."""
     build = engine.build(ROOT / "docker", "image", "REVISION=cafe")
     assert build.returncode == 0, build.stdout[-4000:]
     return "image"

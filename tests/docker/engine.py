@@ -52,7 +52,7 @@ class Engine:
     def call(
         self, *argv: str, timeout: float = 60, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """One docker command, with what it says on both streams together."""
+        """Run one docker command, with both output streams together."""
         return subprocess.run(
             [self.docker, *argv], env={**os.environ, **self.address, **variables},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -104,7 +104,7 @@ class Engine:
         return f"{self.mark}:{tag}"
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """What the engine knows of an image or a container."""
+        """Return the engine's facts about an image or a container."""
         inspected: list[dict[str, Any]] = json.loads(self.do("inspect", name))
         return inspected[0]
 
@@ -125,7 +125,7 @@ class Engine:
             self.call("rm", "--force", "--volumes", name)
 
     def run(self, tag: str, *argv: str, options: tuple[str, ...] = ()) -> str:
-        """What a command says that must succeed in a container of its own."""
+        """Return the output of a command that must succeed in a new container."""
         with self.container(tag, *argv, options=options) as name:
             return self.do("start", "--attach", name, timeout=RUN_SECONDS)
 

@@ -48,8 +48,8 @@ def context(tmp_path: Path) -> Path:
 def efa(
     engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Where a build can fetch the stand-in, which is this machine as containers see it, and its
-    checksum.
+    """Return the address of the stand-in and its checksum, which is this machine as containers see
+    it.
     """
     route = engine.run(image, "awk", '$2 == "00000000" {print $3}', "/proc/net/route")
     gateway = str(ipaddress.IPv4Address(bytes.fromhex(route)[::-1]))
@@ -170,7 +170,7 @@ def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
 ) -> None:
     build = engine.build(ROOT / "docker", "efa", *with_efa(*efa))
     assert build.returncode == 0, build.stdout
-    # All but the last layers are those of the image without it: the large ones are stored and
+    # All but the last layers equal those of the image without it: the large ones are stored and
     # pulled once.
     shared = [
         one == second

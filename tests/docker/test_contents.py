@@ -1,4 +1,4 @@
-"""What is in the image, and what is not: asked inside a container of it."""
+"""Contents of the image: present and absent parts, checked inside a container."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_both_clouds_find_the_python_of_the_image(
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
     assert environment.items() >= expected.items()
-    # SageMaker names a program of its own; Azure ML's is a line of shell.
+    # SageMaker names its own program; Azure ML's is a line of shell.
     code = "import sys, torch; print(sys.prefix)"
     offline = ("--network", "none")
     assert (

@@ -90,9 +90,7 @@ def test_what_went_wrong_is_in_the_failure_file_and_the_exit_code(
     engine: Engine, image: str, tmp_path: Path
 ) -> None:
     (tmp_path / "ml/input/config").mkdir(parents=True)
-    (tmp_path / "ml/input/config/resourceconfig.json").write_text(
-        "{}"
-    )  # by which it knows SageMaker
+    (tmp_path / "ml/input/config/resourceconfig.json").write_text("{}")  # identifies SageMaker
     with engine.container(image, options=OFFLINE) as name:  # `train` is what it does unasked
         engine.do("cp", f"{tmp_path}/ml/.", f"{name}:/opt/ml")
         started = engine.call("start", "--attach", name, timeout=RUN_SECONDS)

@@ -48,7 +48,7 @@ def test_auto_is_built_where_it_is_new_and_only_there(engine: Engine, cli: Comma
             made["Config"]["Labels"]["org.opencontainers.image.revision"]
             in cli.env["CLOUDTRAIN_IMAGE_ARGS"]
         )
-        # A client that cannot build shows that nothing is built.
+        # A client that cannot build proves that a build does not happen.
         second = cli.run(
             "submit", "--provider", "docker", "--run-id", "second-1", DOCKER="/no/such/program"
         )

@@ -1,4 +1,4 @@
-"""The table of bad input: what is fed, the exit code, and what the message must say. One row each."""
+"""The table of bad input: the input, the exit code, and the expected message. One row each."""
 
 # ruff: noqa: E501  (one row, one line)
 
@@ -106,7 +106,7 @@ ROWS = [
     spec("Dockerfile too deep for any disk", "1:9", "image.build: the path is too long", job=f"image: {{build: {'x/' * 5000}}}\n"),
     spec("Dockerfile without a name", "1:9", "image.build: is empty", job="image: {build: ''}\n"),
     spec("number with thousands of digits", "1:13", "resources.nodes: expected a whole number", job=f"resources: {{nodes: 0x{'f' * 5000}}}\n"),
-    # what is no job file
+    # inputs that are not a job file
     spec("empty file", "1:1", "is empty", "hint: run cloudtrain init", job=""),
     spec("not YAML", "2:1", "is not YAML: did not find expected", job="a: [1\n"),
     spec("list at the top", "1:1", "expected a mapping (key: value), got a list", job="- a\n"),
@@ -151,7 +151,7 @@ ROWS = [
     use("data folder too deep for any disk", 2, "data_dir: the path is too long for any disk", argv="check", env={"CLOUDTRAIN_DATA_DIR": "/d" * 3000}),
     use("folder to write to that cannot be", 4, "File name too long", argv="init " + "d" * 300),
     use("folder to fetch to that cannot be", 4, "File name too long", argv="fetch digits-aaaa " + "d" * 300),
-    # hints for what is often meant
+    # hints for common mistakes
     spec("bare args", "1:1", "args: is empty", "hint: remove args, or add values: args: {epochs: 3}", job="args:\n"),
     spec("bare env", "1:1", "env: expected a mapping (NAME: value), got nothing", "hint: remove the key, or add values below it", job="env:\n"),
     spec("bare resources", "1:1", "resources: expected a mapping, got nothing", "hint: remove the key", job="resources:\n"),

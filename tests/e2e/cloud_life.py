@@ -118,23 +118,21 @@ class Life:
         raise NotImplementedError
 
     def saved(self, cloud: Any, run_id: str) -> list[str]:
-        """What is in the cloud's storage among a run's checkpoints."""
+        """Return the files among a run's checkpoints in the cloud's storage."""
         raise NotImplementedError
 
     def told(self, cloud: Any) -> str:
-        """All that the cloud was told of the failing job, and tells of it."""
+        """Return everything that the cloud received and returns about the failing job."""
         raise NotImplementedError
 
     def look_at_the_failed(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """What else is to be seen of a run that failed."""
+        """Check further facts of a failed run."""
 
     def look_at_the_stopped(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """What else is to be seen of a run that was stopped."""
+        """Check further facts of a stopped run."""
 
     def look_at_the_interrupted(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """What else is to be seen of a run on spot machines that was interrupted, resumed and
-        stopped.
-        """
+        """Check further facts of a run on spot machines that was interrupted, resumed and stopped."""
 
     def test_packages_that_a_submit_sends_along_are_installed_before_the_start(
         self, cli: CommandLine

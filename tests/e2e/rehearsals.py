@@ -1,6 +1,4 @@
-"""What every rehearsal does, whichever cloud it stands for: what test_rehearsal.py and
-test_azure_rehearsal.py run.
-"""
+"""Steps of every rehearsal, for any cloud: shared by test_rehearsal.py and test_azure_rehearsal.py."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ MY_TOKEN = "hunter2-never-write-this-down"
 
 @pytest.fixture(scope="module", name="cli")
 def cli_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """The command, in a folder beside that of two inputs."""
+    """Provide the command, in a folder beside that of two inputs."""
     made = CommandLine(
         tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",)
     )

@@ -73,7 +73,7 @@ class TestAzureML(Life):
         return json.dumps([details, *(body for _, body in cloud.endpoint.sent)], default=str)
 
     def look_at_the_failed(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """What it saved in ./outputs and ./logs of its working folder is kept, and nothing else of
+        """Its files in ./outputs and ./logs of its working folder are stored, but nothing else of
         that folder.
         """
         artifacts = cloud.account.storage.create("azureml")
@@ -87,7 +87,7 @@ class TestAzureML(Life):
         ).read_text() == "beside the code"
 
     def look_at_the_stopped(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """It is no failure, and what tells the nodes to stop is nothing that fetch brings."""
+        """It is not a failure, and fetch does not bring the file that tells the nodes to stop."""
         status = cli.json("status", run_id)
         assert (status["state"], status["reason"], status["error"]) == (
             "stopped",

@@ -1,5 +1,5 @@
-"""`--provider local --as azure`: Azure ML's own request, executed here by real processes; nothing
-is asked of Azure.
+"""`--provider local --as azure`: real processes execute Azure ML's request here, without asking
+Azure.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ OF_THE_COMMAND = {"unknown option"}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job's folder to stand in, and a data folder with two runs that have ended."""
+    """Provide a job folder as the working folder, and a data folder with two finished runs."""
     store = RunStore(tmp_path / "data")
     for run_id in ("digits-aaaa", "digits-aabb"):
         folder = store.create(run_id, {"plan.json": '{"target": {"provider": "local"}}'})

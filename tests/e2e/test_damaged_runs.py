@@ -1,5 +1,5 @@
-"""Whatever happened to a run's folder, every command answers in words, and a list tells the others
-all the same.
+"""Every command answers with a message about a damaged run folder, and a list still shows the
+others.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def stop_and_go_on(cli: CommandLine, docker: DockerClient, way: str) -> Job:
 
 @pytest.fixture(scope="module")
 def local(cli: CommandLine, runs: dict[str, Job]) -> dict[str, Any]:
-    """What the first rank of the same job says that runs in no container."""
+    """Return the facts of the first rank of the same job outside of containers."""
     result = cli.run("submit", "--provider", "local", "--run-id", "run-local", MY_TOKEN=MY_TOKEN)
     assert result.code == 0, result.err
     return reports_of(cli, "run-local")[0]

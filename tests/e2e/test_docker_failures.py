@@ -1,4 +1,4 @@
-"""What goes wrong in containers: the right words within the deadline, and nothing left, whatever is
+"""Failures in containers: the right message within the deadline, and complete removal, whatever is
 killed.
 """
 
@@ -88,7 +88,7 @@ def node_process(cli: CommandLine, node: int) -> int:
 
 
 def waited(cli: CommandLine) -> str:
-    """What is said at the end of the run, which comes in time."""
+    """Return the message at the end of the run, which comes in time."""
     began = time.monotonic()
     result = cli.run("wait", "job-1")
     assert time.monotonic() - began < HANG_SECONDS
@@ -136,15 +136,13 @@ def test_a_killed_node_process_ends_the_run(cli: CommandLine, docker: DockerClie
 
 
 def kill_all_but_the_containers(cli: CommandLine) -> None:
-    """As if the machine's memory had run out: nobody has time to remove anything. Returns when they
-    are gone.
+    """Kill as if the machine's memory had run out, without time to remove anything. Return when
+    they are gone.
 
     A killed process keeps its locks until the kernel has taken it down, which on a busy machine may
     take seconds.
     """
-    os.kill(
-        supervisor(cli), signal.SIGSTOP
-    )  # before the others are counted: it starts no more of them
+    os.kill(supervisor(cli), signal.SIGSTOP)  # first, so that it does not start more of them
     pids = [supervisor(cli), *cli.processes()]
     killed = [ProcessIdentity.of(pid) for pid in pids]
     for pid in pids:

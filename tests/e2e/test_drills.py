@@ -1,6 +1,4 @@
-"""Drills of real jobs: what is injected, what the scorecard says of it, and that nothing is left
-behind.
-"""
+"""Drills of real jobs: the injected faults, the scorecard, and complete removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and what the user reads first: the rank, its exception, its line."""
+"""Failures of a run, and the first lines for the user: the rank, its exception, its line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ while True:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Return whether a process runs; one that waits to be collected does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,6 +1,4 @@
-"""`cloudtrain check --forecast`, with real processes: the first steps run here, and nothing of them
-is left.
-"""
+"""`cloudtrain check --forecast` with real processes: it runs the first steps here and removes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A forked command is for a test what a process of its own is: pid, streams, signals, exit code,
-variables, folder.
+"""A forked command equals a new process for a test: pid, streams, signals, exit code, variables,
+folder.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def mark(docker: DockerClient) -> Iterator[str]:
-    """A label of one test's images alone, by which all of them are removed."""
+    """Return a label of one test's images, by which all of them are removed."""
     mark = f"cloudtrain.test={uuid.uuid4().hex}"
     yield mark
     mine = {"filters": {"label": mark}, "all": True}
@@ -80,7 +80,7 @@ def folder(cli: CommandLine, mark: str) -> Path:
 
 @pytest.fixture
 def cli(cli: CommandLine) -> CommandLine:
-    """A job with an image of its own; each call of the docker program is recorded."""
+    """Provide a job with an image of its own; record each call of the docker program."""
     program = shutil.which("docker")
     if program is None:
         pytest.skip("the docker program is not installed")
@@ -109,7 +109,7 @@ def replace_docker(cli: CommandLine, command: str) -> None:
 
 
 def builds(cli: CommandLine) -> int:
-    """How often docker was asked to build."""
+    """Return the number of docker builds."""
     called = cli.folder / "called"
     return called.read_text().split().count("build") if called.exists() else 0
 

@@ -1,4 +1,5 @@
-"""Results in the working folder are kept with the output where job.yaml says so, else told.
+"""Results in the working folder are stored with the output if job.yaml says so, and reported
+otherwise.
 
 In containers, under every contract: test_docker.py.
 """

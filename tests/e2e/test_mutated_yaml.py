@@ -1,6 +1,4 @@
-"""Whatever is done to a job.yaml, `check` answers in words: a place for each mistake, never a
-traceback.
-"""
+"""For any change of a job.yaml, `check` answers with a place for each mistake, never a traceback."""
 
 from __future__ import annotations
 

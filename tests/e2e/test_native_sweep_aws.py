@@ -77,7 +77,7 @@ def cloud() -> Iterator[Cloud]:
 
 @pytest.fixture(autouse=True)
 def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The job's folder; the image's program is the one of the test."""
+    """Return the job's folder; the image has the test's program."""
     from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()

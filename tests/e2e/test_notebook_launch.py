@@ -29,8 +29,8 @@ def meet():
 
 
 def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What a program prints that imports torch once and then launches: a notebook's kernel is such
-    a one.
+    """Return the output of a program that imports torch once and then launches, as a notebook's
+    kernel does.
     """
     file = folder / "cells.py"
     file.write_text(BEGIN + textwrap.dedent(program))
@@ -110,7 +110,7 @@ def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_pa
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What is printed of two launches that fail, one after the other in one notebook."""
+    """Return the output of two launches that fail, one after the other in one notebook."""
     process = run(
         """
         def fail_beside_one_that_meets():

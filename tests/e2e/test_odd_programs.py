@@ -1,6 +1,4 @@
-"""One program that does what programs do: modules of every name, a changed folder, odd output, a
-hook of its own.
-"""
+"""One odd program: modules of every name, a changed folder, strange output, a custom hook."""
 
 from __future__ import annotations
 

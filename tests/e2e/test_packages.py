@@ -1,4 +1,4 @@
-"""A source with a requirements.txt, everywhere: installed once, layered on the torch that is there."""
+"""A source with a requirements.txt, everywhere: installed once, layered on the existing torch."""
 
 from __future__ import annotations
 

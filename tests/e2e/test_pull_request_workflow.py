@@ -31,9 +31,7 @@ AWS = {
 
 @pytest.fixture
 def change(tmp_path: Path) -> Path:
-    """The checkout of a pull request with a job on GPUs, beside that of its base, and cloudtrain on
-    the PATH.
-    """
+    """Provide a pull request with a job on GPUs, beside its base, and cloudtrain on the PATH."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "cloudtrain").symlink_to(Path(sys.executable).with_name("cloudtrain"))
     for name in ("change", "base"):

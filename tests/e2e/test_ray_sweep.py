@@ -155,7 +155,7 @@ def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_i
     assert [run.resumes for run in third.runs] == [
         "",
         third.runs[0].run,
-    ]  # it went on with the fourth epoch
+    ]  # it continued with the fourth epoch
     assert third.curve == [0.9 - 1, 0.9 - 1 / 2, 0.9 - 1 / 3, 0.9 - 1 / 4]
 
     assert sweep.stop().state == "stopped"
@@ -163,7 +163,7 @@ def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_i
     assert sweep.best()[0].number == 2
     ending = processes_of(
         folder
-    )  # the driver itself, and what the killed one has left, which Ray ends in its time
+    )  # the driver itself, and the processes of the killed one, which Ray ends later
     eventually(lambda: not any(map(is_running, ending)))
     assert processes_of(folder) == []
 

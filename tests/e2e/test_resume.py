@@ -1,4 +1,4 @@
-"""Kill and rerun, with the shared trainer: nothing is lost."""
+"""Kill and rerun with the shared trainer: no progress is lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A scaling curve on this machine: the trainer of an earlier run, and a script of one's own, with
-one rank and two.
+"""A scaling curve on this machine: the trainer of an earlier run, and a plain script, with one rank
+and two.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def start(
 
 
 def summary_of(sweep: Sweep) -> list[tuple[Any, ...]]:
-    """What was suggested, what was reported, and how the runs ended, in the order of the journal."""
+    """Return the suggestions, the reports, and the ends of the runs, in the order of the journal."""
     entries: list[tuple[Any, ...]] = []
     for event, _ in sweep.folder.events_from():
         match event:

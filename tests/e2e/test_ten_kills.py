@@ -47,7 +47,7 @@ class Training:
         return self.runs[-1]
 
     def events(self, kind: str, *runs: str) -> list[dict[str, Any]]:
-        """Those of one kind, of all runs or of some, in the order in which they came."""
+        """Return the events of one kind, of all runs or of some, in order."""
         return [
             event
             for run in runs or self.runs
@@ -63,7 +63,7 @@ class Training:
         )
 
     def await_checkpoint(self, resumes: int, further: int) -> int:
-        """Wait until it has resumed so often and since then gone on for some steps; the step of its
+        """Wait until it has resumed this often and trained some steps since; return the step of its
         checkpoint.
         """
 

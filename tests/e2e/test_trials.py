@@ -97,9 +97,7 @@ def pruned(job: Mapping[str, Any], provider: str, **more: Any) -> Run:
 
 
 def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> None:
-    env = {
-        "OMP_NUM_THREADS": "1"
-    }  # two threads would wait for each other where there are other tests
+    env = {"OMP_NUM_THREADS": "1"}  # two threads would wait for each other beside other tests
     job = cloudtrain.load({"name": "digits", "args": {"epochs": 500, "seed": 3}, "env": env})
     rules = replace(RULES, metric="val_loss", until=2)
     first = cloudtrain.submit(as_trial(cloudtrain.plan(job, "local"), rules))

@@ -37,7 +37,7 @@ OF_A_RUN = ("CLOUDTRAIN_SUPERVISOR_PID", "CLOUDTRAIN_RUN_ID", "WARM", "COLUMNS",
 
 @dataclass
 class Found:
-    """What the runs left."""
+    """Facts that the runs left."""
 
     warm: list[list[dict[str, Any]]]
     """By run and rank."""
@@ -48,7 +48,7 @@ class Found:
 
 
 def shared(rank: dict[str, Any], name: str) -> Any:
-    """What a rank has found under a name, as far as it must be the same in every run."""
+    """Return a rank's facts under a name, as far as all runs must agree on them."""
     if name == "variables":
         return {key: value for key, value in rank[name].items() if key not in OF_A_RUN}
     return "" if name == "only" else rank[name]

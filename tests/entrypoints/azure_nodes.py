@@ -19,8 +19,8 @@ MASTER = "127.0.0.101"
 
 
 def variables(rank: int = 0, nodes: int = 1, port: int = 6105, **changes: str) -> dict[str, str]:
-    """What Azure ML sets for a PyTorch distribution with one process per node, and what the job's
-    request sets.
+    """Return Azure ML's variables for a PyTorch distribution with one process per node, and those
+    of the request.
     """
     return {
         "AZUREML_RUN_ID": "job-1",
@@ -37,7 +37,7 @@ def variables(rank: int = 0, nodes: int = 1, port: int = 6105, **changes: str) -
 
 
 def folders(base: Path) -> dict[str, str]:
-    """What the command exports: the mounts, shared by all nodes."""
+    """Return the variables that the command exports: the mounts, shared by all nodes."""
     mounts = {
         "CLOUDTRAIN_OUTPUT_DIR": "output",
         "CLOUDTRAIN_MODEL_DIR": "model",
@@ -64,7 +64,7 @@ def start_node(
     """Start one node in its own folder: as a fork, or as the service does, by a shell that the
     launcher replaces.
     """
-    code = base / f"wd-{rank}" / f"node-{rank}"  # each node has a disk of its own
+    code = base / f"wd-{rank}" / f"node-{rank}"  # every node has its own disk
     shutil.copytree(
         ENTRYPOINTS,
         code / ".cloudtrain",

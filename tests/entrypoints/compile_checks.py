@@ -86,8 +86,7 @@ def graphs() -> None:
     """ddp: one graph, or one per bucket if there are several. fsdp: one per kind of layer, and one
     for the loss.
 
-    Layers of one's own class that belong to no block are compiled, too: gpt's embedding and last
-    norm.
+    Custom layers outside of blocks are compiled, too: gpt's embedding and last norm.
     """
     with shared_process_group() as ranks:
         check_graphs_under_ddp(ranks)

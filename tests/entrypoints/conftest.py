@@ -131,7 +131,7 @@ def aws_server() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def aws(aws_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The same, with the variables set and nothing of the person's own."""
+    """Return the same with the given variables, and without those of the person."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in aws_server.items():

@@ -203,9 +203,7 @@ def check_damaged_checkpoints(ranks: Ranks, folder: Path) -> None:
 
 
 def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
-    """Rank 2 simulates a second node with its own disk: each disk has all that its ranks need to
-    resume.
-    """
+    """Rank 2 simulates a second node: each disk holds everything that its ranks need to resume."""
     was = ranks.local_rank, ranks.local_size
     own_folder = folder / ("node-1" if ranks.rank == 2 else "node-0")
     ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank

@@ -156,7 +156,7 @@ class Group:
         )
 
     def events(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
-        """The events of a kind that a rank has sent so far."""
+        """Return the events of a kind that a rank has sent."""
         lines = self.logs[rank].read_text().splitlines() if self.logs[rank].exists() else []
         marked = [
             line.removeprefix("::cloudtrain:: ")
@@ -171,7 +171,7 @@ class Group:
         assert eventually(lambda: self.events(kind)), self.output()
 
     def send_signal(self, number: signal.Signals, *ranks: int) -> None:
-        """Send a signal to some ranks; to all of them if none is named."""
+        """Send a signal to these ranks, by default to all."""
         for rank in ranks or range(len(self.pids)):
             os.kill(self.pids[rank], number)
 
@@ -214,6 +214,6 @@ class Group:
         )
 
     def fingerprints(self) -> set[str]:
-        """Of the weights, as the ranks have printed them."""
+        """Return the fingerprints of the weights that the ranks printed."""
         text = "\n".join(log.read_text() for log in self.logs)
         return set(re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", text, re.MULTILINE))

@@ -27,7 +27,7 @@ TRAIN = ENTRYPOINTS / "train.py"
 
 
 class Launch:
-    """A command in a process group of its own, which is killed when the deadline expires."""
+    """A command in a process group, which is killed when the deadline expires."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Launch:
         self._watch.start()
 
     def kill(self) -> None:
-        """Kill the process and all that it has started."""
+        """Kill the process and everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events, each as soon as it is printed, to the end of the output."""
+        """Yield the events as they are printed, to the end of the output."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
@@ -81,7 +81,7 @@ class Launch:
         return events
 
     def fingerprints(self) -> set[str]:
-        """Of the weights, as the ranks have printed them."""
+        """Return the fingerprints of the weights that the ranks printed."""
         return set(
             re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", "".join(self.lines), re.MULTILINE)
         )

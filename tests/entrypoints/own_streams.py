@@ -42,7 +42,7 @@ class Numbers:
 
 
 class Shards(Numbers):
-    """Each rank reads a part of its own."""
+    """Each rank reads its share."""
 
     def shard(self, num_shards: int, index: int) -> Shards:
         return Shards(num_shards, index)

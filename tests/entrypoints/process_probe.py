@@ -1,7 +1,6 @@
-"""A program that writes down what it finds of the process it runs in, as JSON: one file per rank,
-below `argv[1]`.
+"""A program that writes facts about its process as JSON: one file per rank, below `argv[1]`.
 
-With the argument `brief` it starts no processes of its own and trains nothing.
+With the argument `brief` it neither starts processes nor trains.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def answer(queue: Any, number: int) -> None:
 
 
 def of_a_child(method: str) -> list[Any]:
-    """What a process started by that method answers, and its exit code."""
+    """Return the answer and the exit code of a process started by that method."""
     context: Any = multiprocessing.get_context(method)
     queue = context.Queue()
     process = context.Process(target=answer, args=(queue, 7))
@@ -150,7 +149,7 @@ def main() -> None:
     }
     if "brief" not in sys.argv:
         facts |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
-    # What imports much, on one rank each: a child that is spawned imports torch again, and
+    # Expensive imports, on one rank each: a child that is spawned imports torch again, and
     # torch.compile a compiler.
     facts["spawn"] = (
         [of_a_child("spawn"), loaded("spawn")] if rank == 0 and "brief" not in sys.argv else []

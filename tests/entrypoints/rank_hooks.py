@@ -29,9 +29,7 @@ ranks.
 
 
 def kill_at_a_moment(rank: int) -> None:
-    """Kill this rank so many seconds after a step begins, in whatever it does then, if the variable
-    names it.
-    """
+    """Kill this rank some seconds after a step begins, if the variable names it."""
     step, seconds, *ranks = os.environ[KILL].split()
     if str(rank) in ranks:
         killing = threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGKILL))
@@ -45,7 +43,7 @@ def terminate_rank_1_in_step_5(rank: int) -> None:
 
 
 def before_step(number: int, act: Callable[[], None]) -> None:
-    """Call a function when this rank begins the step after so many."""
+    """Call a function when this rank begins the step after `number` others."""
     from cloudtrain_trainer.training.step import Step
 
     train_step = Step.train_step
@@ -71,7 +69,7 @@ def return_freed_memory() -> None:
 
 
 def limit_memory(more_mb: int) -> None:
-    """Let this process have so many MB of address space more than it has now."""
+    """Allow this process `more_mb` MB of address space more than it has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + (more_mb << 20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -1,4 +1,4 @@
-"""One rank without torchrun: the worker started as by torchrun, and what it sent to the launcher."""
+"""One rank without torchrun: the worker started as by torchrun, and its messages to the launcher."""
 
 from __future__ import annotations
 

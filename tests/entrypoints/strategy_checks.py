@@ -86,7 +86,7 @@ _curves: dict[str, Curve] = {}
 
 
 def curve_of_one_process(name: str, ranks: Ranks, *flags: str) -> Curve:
-    """Of a task, on all ranks: rank 0 computes it once, while the others wait."""
+    """Return the loss curve of a task on all ranks: rank 0 computes it once, while the others wait."""
     argv = [*task_flags(name), *flags]
     key = " ".join(argv)
     if key not in _curves:
@@ -107,7 +107,7 @@ def fused_on(*devices: str) -> Iterator[None]:
 
 
 def check_curve(ranks: Ranks, name: str, strategy: str, flags: str) -> None:
-    """Losses, evaluation and gradient norms of a strategy are those of one process."""
+    """Losses, evaluation and gradient norms of a strategy are equal to those of one process."""
     words = flags.split()
     of_all = [
         word
@@ -132,8 +132,8 @@ def _value(words: list[str], flag: str) -> str:
 
 
 def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
-    """Batch norm sees each of 4 micro-batches once, as in one process with 4 accumulation steps,
-    and nothing else.
+    """Batch norm sees exactly each of 4 micro-batches once, as in one process with 4 accumulation
+    steps.
 
     In the first pass of its schedule torch runs each stage once more, on uninitialised memory.
     """
@@ -357,7 +357,7 @@ def shared_process_group() -> Iterator[Ranks]:
 
 
 def curves() -> None:
-    """The loss curve of every strategy on so many ranks."""
+    """Check the loss curve of every strategy for this number of ranks."""
     with shared_process_group() as ranks:
         for name, strategy, flags in CURVES[ranks.size]:
             check_curve(ranks, name, strategy, flags)

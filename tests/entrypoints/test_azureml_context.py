@@ -118,8 +118,8 @@ def test_variables_of_the_launcher_do_not_reach_the_ranks(tmp_path: Path) -> Non
         MASTER,
     )
     assert variables_of_job["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
-    # Azure ML's service counts its log_dir from the job's folder, in which the program's own is
-    # `code`.
+    # Azure ML's service counts its log_dir from the job's folder, in which `code` is the
+    # program's.
     assert variables_of_job["CLOUDTRAIN_TENSORBOARD_DIR"] == str(
         Path.cwd().parent / SERVICES["tensorboard"]["log_dir"]
     )
@@ -192,7 +192,7 @@ def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
         ("a..b", 1, ""),
         ("127.0.0.1", 99999, ""),
     ]
-    # In a process of its own, which may look for names and ways.
+    # In a separate process, which may look up names and routes.
     script = "import sys; from cloudtrain_launcher.platforms.azureml import own_address as o\n"
     script += "print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
     argv = [sys.executable, "-c", script, repr(expected)]

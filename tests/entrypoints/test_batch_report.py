@@ -1,5 +1,5 @@
-"""What a run says about its batch at the start: its size per device, whether it is too small, and
-room for more.
+"""The batch report at the start of a run: size per device, a warning if it is too small, room for
+more.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def test_the_trial_of_memory_says_how_much_larger_a_micro_batch_could_be(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """16 GB of which 4 GB are there before, and 32 samples take 2 GB more: 90 % of the other 10 GB
-    are 144 samples.
-    """
+    """16 GB minus 4 GB in use; 32 samples take 2 GB more: 90 % of the other 10 GB are 144 samples."""
     gigabytes = 10**9
     monkeypatch.setattr(hardware, "allocated_memory", lambda _: 4 * gigabytes)
     monkeypatch.setattr(hardware, "peak_memory", lambda _: 6 * gigabytes)

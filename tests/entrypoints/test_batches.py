@@ -1,4 +1,4 @@
-"""Which samples each rank gets, in training and in an evaluation, and how many processes load them."""
+"""Samples of each rank, in training and in an evaluation, and the number of loading processes."""
 
 from __future__ import annotations
 

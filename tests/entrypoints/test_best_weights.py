@@ -17,7 +17,7 @@ from tests.support.limits import HANG_SECONDS
 
 
 class SlowDisk:
-    """Writes a model only once it is let go on."""
+    """Writes a model only after its release."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()

@@ -1,4 +1,4 @@
-"""Which error is the cause: not that of a rank that only lost its peer, but that of the peer."""
+"""The root cause among errors: the peer's error, not that of a rank that only lost its peer."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_the_optimizer_state_is_restored_by_parameter_name(checkpoints: Checkpoi
 
 
 class OnTwoDevices(torch.optim.SGD):
-    """Its state is where its kernel would read it. The device `meta` stands for a GPU."""
+    """Its state is on the device that its kernel reads from. The device `meta` simulates a GPU."""
 
     def step(self, closure: Any = None) -> Any:
         for parameter in self.param_groups[0]["params"]:

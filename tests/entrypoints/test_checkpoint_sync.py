@@ -22,9 +22,7 @@ distributed = pytest.importorskip("torch.distributed")
 
 
 class Nodes:
-    """The nodes of one job, each with a checkpoint folder of its own; the store is a real one of
-    torch.
-    """
+    """The nodes of one job, each with its checkpoint folder; the store is a real one of torch."""
 
     def __init__(self, base: Path, count: int) -> None:
         self.folders = [base / f"node-{node}" for node in range(count)]
@@ -75,7 +73,7 @@ class Nodes:
         return path
 
     def contents(self) -> list[dict[str, str]]:
-        """What a program finds on each node."""
+        """Return the files that a program finds on each node."""
         return [
             {
                 path.relative_to(folder).as_posix(): (
@@ -352,7 +350,7 @@ def test_a_file_that_is_renamed_during_a_poll_is_not_deleted(
 def test_a_folder_is_reported_as_a_whole_however_slowly_it_is_deleted(
     during: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder itself must be reported, since the other nodes have files of their own in it."""
+    """The folder itself must be reported, since the other nodes have their own files in it."""
     before = Snapshot({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7})
     after = Snapshot({}, {})
     assert reported_deletions([before, *during, after, after, after], monkeypatch)[-1] == "step-1"

@@ -1,4 +1,4 @@
-"""What a training step asks of GPUs, counted without one: kernels, bytes, waits, messages."""
+"""GPU work of a training step, counted without a GPU: kernels, bytes, waits, messages."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ def test_gradients_of_several_micro_batches_are_sent_once_where_that_is_asked_fo
 def test_tp_gathers_and_scatters_the_tokens_four_times_per_layer_and_sums_the_norms_once(
     clip: str,
 ) -> None:
-    """Of each layer twice in the forward and twice in the backward pass; embedding and head once in
-    each.
+    """Each layer does so twice in the forward and twice in the backward pass; embedding and head
+    once in each.
 
     The head's output is gathered in the forward pass only. Clipping adds one number for each of two
     ways of splitting.

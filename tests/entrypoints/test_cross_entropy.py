@@ -1,6 +1,4 @@
-"""The loss of bf16 logits and its gradient are those of float32, for tokens that are known well
-too.
-"""
+"""The loss of bf16 logits and its gradient equal those of float32, for well-known tokens too."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def train(group: StartGroup, tmp_path: Path) -> Callable[..., Group]:
 
 
 def val_losses(ranks: Group) -> list[float]:
-    """Of each evaluation."""
+    """Return the loss of each evaluation."""
     return [event["values"]["val_loss"] for event in ranks.events("metrics")]
 
 

@@ -89,7 +89,7 @@ def test_a_folder_without_records_is_removed_and_nothing_is_told(tmp_path: Path)
 
 @pytest.mark.torchrun
 def test_a_job_with_a_record_ends_with_a_warning_that_names_it(tmp_path: Path) -> None:
-    """Written by the program here: NCCL needs GPUs, and a job on CPUs is told nothing about it."""
+    """The program here writes the record: NCCL needs GPUs, and does not record a job on CPUs."""
     program = """
 import os
 print([name for name in os.environ if name.startswith(("TORCH_NCCL_DUMP", "TORCH_FR", "CLOUDTRAIN_RANK"))])

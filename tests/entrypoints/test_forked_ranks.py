@@ -27,7 +27,7 @@ NEW_PROCESSES = "[torchrun] each rank imports torch by itself: "
 
 
 def probe(folder: Path, *, warm: bool) -> dict[str, Any]:
-    """What the ranks of a job find, and the job's output."""
+    """Return the facts that the ranks of a job report, and the job's output."""
     folder.mkdir(exist_ok=True)
     argv = [str(folder.parent / "found"), "a b", ""]
     process = start(folder, PROBE, new_process=True, processes=RANKS, warm=warm, argv=argv)

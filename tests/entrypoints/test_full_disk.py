@@ -1,6 +1,4 @@
-"""A program that could not write is told which disk is full, also where its own error does not say
-so.
-"""
+"""A failed write names the full disk, even if the error itself does not."""
 
 from __future__ import annotations
 

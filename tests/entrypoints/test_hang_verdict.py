@@ -1,6 +1,4 @@
-"""What a rank does is judged by its samples, and which rank the others wait for by what all of them
-do.
-"""
+"""Samples show the activity of a rank; all ranks together show which one the others wait for."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def start_job(folder: Path, attempts: list[str]) -> Launcher:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """What the two jobs print: the one that ends well, and the one that fails."""
+    """Return the output of two jobs: one that succeeds, and one that fails."""
     jobs = [
         start_job(tmp_path_factory.mktemp("hang"), attempts) for attempts in (ENDING_WELL, FAILING)
     ]

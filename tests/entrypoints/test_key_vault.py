@@ -105,7 +105,7 @@ def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
 ) -> None:
     monkeypatch.setenv(
         "http_proxy", f"http://127.0.0.1:{free_port()}"
-    )  # not for what is on the node itself
+    )  # not for addresses on the node itself
     vault.answers["/secrets/db/0a1b"] = [
         (200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})
     ]

@@ -88,7 +88,7 @@ class Node:
             self.ranks.on_event(RankEnded(rank=number, exitcode=0, time=2.0))
 
     def hear_nothing(self, seconds: float) -> None:
-        """For so long; the launcher looks often enough."""
+        """Receive no samples for this time; the launcher looks often enough."""
         for _ in range(10):
             self._late._next_sample = 0.0
             self._late.check(seconds)

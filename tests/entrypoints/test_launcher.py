@@ -74,9 +74,7 @@ def start(
         "WORLD_SIZE": "99",
     }
     if changes.get("nodes", 1) > 1 and sys.platform == "linux":
-        env["CLOUDTRAIN_NODE_ADDR"] = (
-            f"127.0.0.{101 + node}"  # by which c10d keeps the nodes in order
-        )
+        env["CLOUDTRAIN_NODE_ADDR"] = f"127.0.0.{101 + node}"  # c10d orders the nodes by it
     if not new_process and sys.platform == "linux":
         return ForkedLauncher(ENTRYPOINTS, folder, env)
     return subprocess.Popen(

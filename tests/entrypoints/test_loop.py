@@ -77,7 +77,7 @@ def test_a_stop_during_an_evaluation_repeats_only_the_evaluation(
 def test_evaluations_within_an_epoch_come_beside_those_at_its_end(
     make_loop: Callable[..., Loop],
 ) -> None:
-    """An epoch has 44 steps; the loss is the mean of the epoch so far."""
+    """An epoch has 44 steps; the loss is the mean since the start of the epoch."""
     found = reports_of(
         make_loop("--max-steps", "66", "--eval-every-steps", "22", "--patience", "9")
     )

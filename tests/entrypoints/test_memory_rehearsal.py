@@ -63,7 +63,7 @@ def test_nothing_is_drawn_and_no_group_is_left(monkeypatch: pytest.MonkeyPatch) 
 def answered(
     gib: int, monkeypatch: pytest.MonkeyPatch, *flags: str, ranks: int = 4
 ) -> dict[str, Any]:
-    """The answer about a model whose activations are 1 GiB per sample, on a GPU of so many GiB.
+    """Return the answer for a model with activations of 1 GiB per sample, on a GPU of `gib` GiB.
 
     Parameters, gradients and state are 8 GiB, which fsdp divides.
     """

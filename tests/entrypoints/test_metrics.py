@@ -51,7 +51,7 @@ def test_progress_is_less_frequent_in_a_long_run_but_at_least_every_ten_seconds(
 
 
 class TimedData:
-    """Data of which each batch takes so many seconds of a simulated clock."""
+    """Data whose batches take this many seconds of a simulated clock."""
 
     def __init__(self, data: tasks.Data, clock: list[float], seconds: float) -> None:
         self.data = data

@@ -150,8 +150,8 @@ def test_a_stop_after_a_bad_step_saves_no_checkpoint(train_loop: Callable[..., L
 def test_a_skipped_step_changes_nothing(
     train_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, kind: str, fast: bool
 ) -> None:
-    """Weights, AdamW's moments and batch norm's statistics are bit-identical to those of a training
-    without it.
+    """Weights, AdamW's moments and batch norm's statistics are bit-identical to a training without
+    it.
     """
     if fast:  # as on a GPU: one kernel, which reads the flag itself
         monkeypatch.setattr(step_module, "FUSED_ON", ("cuda", "cpu"))
@@ -321,7 +321,7 @@ def test_in_fp16_a_bad_loss_or_overflow_at_the_lowest_scale_stops_training(
 
 
 def test_in_fp16_a_step_with_a_bad_loss_is_skipped(train_loop: Callable[..., Loop]) -> None:
-    """Even if its gradients are finite, which are all that the scaler checks."""
+    """Even if its gradients, the only values that the scaler checks, are finite."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         mean_error = F.mse_loss(outputs.float(), targets.clamp(max=10))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not REST, reason="one CPU has no two groups")
 
 
 def machine(folder: Path, gpu_nodes: Sequence[int]) -> Path:
-    """What Linux shows of a machine whose GPUs are at these NUMA nodes: node 0 has the first CPU,
+    """Write Linux's view of a machine whose GPUs are at these NUMA nodes: node 0 has the first CPU,
     node 1 the others.
     """
     for node, cpus in enumerate((FIRST, REST)):

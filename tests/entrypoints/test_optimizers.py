@@ -69,7 +69,9 @@ def test_a_bad_step_is_skipped(
     make_loop: Callable[..., Loop],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first step of all, at which an optimizer makes its state; then a good one is trained."""
+    """The bad step is the first of all, at which an optimizer creates its state; a good one
+    follows.
+    """
     monkeypatch.setattr(step_module, "FUSED_ON", fused)
     loop = make_loop("--optimizer", name, "--on-nan", "skip")
     batches = loop.batches.load(0, 0)

@@ -1,6 +1,4 @@
-"""What a user's task leaves out: how its model is called, its loss and its metrics; and its own
-step.
-"""
+"""Optional parts of a user's task: the call of its model, its loss and metrics, and a custom step."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ DICTS = [
 
 
 def first_loss(task: Task) -> float:
-    """Of all samples, with the task's model."""
+    """Return the loss over all samples, with the task's model."""
     torch.manual_seed(0)
     inputs, targets = task.train[Draw(0, list(range(20)))]
     return task.loss(

@@ -34,7 +34,7 @@ TORCH = metadata.version("torch")
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of which `sees` in its newer version would pull another torch."""
+    """Build wheels; the newer version of `sees` would pull another torch."""
     folder = tmp_path_factory.mktemp("wheels")
     make_wheel(folder, "pure", "1.0")
     make_wheel(folder, "sees", "1.0", requires=["torch>=2", "pure"])
@@ -57,7 +57,7 @@ def task(folder: Path, text: str, **more: Any) -> Task:
 
 
 def run(folder: Path, task: Task, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """The program itself; returns its result, and what it has printed."""
+    """Run the program; return its result and its output."""
     (folder / "task.json").write_text(json.dumps(asdict(task)))
     process = subprocess.run(
         [sys.executable, str(INSTALL), str(folder / "task.json")],

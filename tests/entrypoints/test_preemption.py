@@ -1,5 +1,5 @@
-"""Scheduled Events: an event that ends this machine is found, and polling ends where no service
-answers.
+"""Scheduled Events: an event that ends this machine is detected, and polling ends without a
+service.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class OnlyRank:
 def exchange_steps(
     step_seconds: float, steps: int, first: int = 0, began: float = 0.0
 ) -> list[int]:
-    """The steps at which flags are exchanged, from `first`; the first step is `began` seconds after
-    the start.
+    """Return the steps at which flags are exchanged, from `first`; the first step is `began`
+    seconds after the start.
     """
     clock = 0.0
     flags, requested = CollectiveFlags(OnlyRank(), clock=lambda: clock), []  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the trainer announces before its first step: as many evaluations as it then makes."""
+"""The trainer's announcement before its first step: the number of evaluations that it then makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from cloudtrain_trainer.reporting.progress import schedule
 def announced(
     steps: int, epoch: int, validation: Any = range(50), **options: Any
 ) -> dict[str, Any]:
-    """The fields of the event, for a loop with batches of 4 samples and so many steps in an epoch."""
+    """Return the fields of the event, for a loop with batches of 4 samples and this many steps in
+    an epoch.
+    """
     arguments = {
         "eval_every": 1,
         "eval_every_steps": None,

@@ -21,7 +21,7 @@ WORKSPACE = (
 
 
 class Tracking:
-    """A tracking server that keeps what it is told, and answers as it is set."""
+    """A tracking server that stores its requests, and answers as configured."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, float | str, int]] = []
@@ -62,7 +62,7 @@ class Tracking:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What Azure ML tells a job of it, but for the scheme."""
+        """Return Azure ML's tracking variables of a job, except for the scheme."""
         return {
             "MLFLOW_TRACKING_URI": (
                 f"http://127.0.0.1:{self.server.server_port}/mlflow/v1.0/{WORKSPACE}?"
@@ -87,7 +87,7 @@ def report(step: int, **values: float) -> Metrics:
 
 
 def tell(tracking: Tracking, *events: Metrics) -> list[str]:
-    """What is warned of while a trial makes these reports."""
+    """Return the warnings while a trial makes these reports."""
     warnings: list[str] = []
     metric = ServiceMetric("score", {}, tracking.environ, warnings.append)
     for event in events:

@@ -1,6 +1,4 @@
-"""Kept packages are those that were asked for: of the same index, unchanged by other jobs, from
-whole archives.
-"""
+"""Stored packages match the request: the same index, unchanged by other jobs, from whole archives."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def make_index(folder: Path, value: str) -> Path:
 
 
 def value_in(environment: str) -> str:
-    """What `shared` holds for a program that runs in an environment."""
+    """Return the value of `shared` for a program that runs in an environment."""
     command = [
         str(layered.python_of(Path(environment))),
         "-c",

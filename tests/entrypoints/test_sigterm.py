@@ -21,7 +21,7 @@ signal handler.
 
 
 def rank(*lines: str) -> subprocess.Popen[str]:
-    """A process that handles SIGTERM and runs these lines, one of which prints `ready`."""
+    """Start a process that handles SIGTERM and runs these lines, one of which prints `ready`."""
     begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
     made = (
         "from cloudtrain_trainer.sigterm import Stop",

@@ -1,4 +1,4 @@
-"""The script that `cloudtrain init` writes: it goes on from the newest checkpoint that can be read."""
+"""The script of `cloudtrain init`: it resumes from the newest readable checkpoint."""
 
 from __future__ import annotations
 

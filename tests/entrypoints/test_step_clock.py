@@ -1,4 +1,4 @@
-"""Where the time of a rank's steps goes, as the trainer measures it."""
+"""The time of a rank's steps by activity, as the trainer measures it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.entrypoints.groups import StartGroup
 
 
 class Clock:
-    """A clock that goes on when it is told to."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -278,7 +278,7 @@ def test_what_ddp_has_measured_is_looked_at_rarely() -> None:
 
 
 def own_program() -> None:
-    """A program of one's own: slow batches, a checkpoint, two epochs."""
+    """A program without the trainer: slow batches, a checkpoint, two epochs."""
     import cloudtrain_job
 
     def loader() -> Any:
@@ -324,7 +324,7 @@ def own_program_on_ranks() -> None:
 
 
 def test_a_program_of_ones_own_reports_how_much_its_gradients_are(group: StartGroup) -> None:
-    """Without their size no wait can be told to be for them."""
+    """Without their size, the cause of a wait is unknown."""
     started = group(2, program=f"{__name__}:own_program_on_ranks")
     assert started.wait() == [0, 0], started.output()
     events = started.events("step_times")

@@ -1,5 +1,5 @@
-"""What a node writes to its own disk is copied to storage: only whole files, in their order, and
-errors are logged.
+"""A node's files are copied from its disk to storage: only whole files, in order; errors are
+logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def local(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
-    """Storage as it is mounted, still empty."""
+    """Provide mounted, empty storage."""
     return tmp_path / "there"
 
 

@@ -77,7 +77,7 @@ def test_replicas_of_dp_compute_in_the_requested_precision() -> None:
 def test_the_generator_of_every_gpu_is_saved_and_restored(
     strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two simulated GPUs, of which only the generators exist: each gets its own state back."""
+    """Two simulated GPUs with generators only: each gets its state back."""
     loop = begin(small_task("digits"), ["--strategy", strategy], one_process())
     gpus = [torch.device("cuda", n) for n in (0, 1)]
     states = {device: torch.tensor([10 + device.index], dtype=torch.uint8) for device in gpus}

@@ -197,7 +197,7 @@ def test_program_events_need_no_signature_and_too_large_numbers_are_infinite(nod
 
 
 def unfinished(node: Node) -> str:
-    """What is shown of unfinished lines, ten seconds after they were last shown."""
+    """Return the unfinished lines that are shown, ten seconds after the last time."""
     for pipe in node.streams._pipes.values():
         pipe.shown_at -= streams.UNFINISHED_SECONDS
     return node.write(b"")

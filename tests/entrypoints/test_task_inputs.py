@@ -158,7 +158,7 @@ def mnist_files() -> dict[str, bytes]:
 
 @pytest.fixture
 def server(mnist_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A local server of the files, in the place of MNIST's; returns the paths requested so far."""
+    """Provide a local server of the files, in the place of MNIST's; return the requested paths."""
     requested: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,4 @@
-"""A trial of a search for a batch size measures its throughput in a few steps, and takes the batch
-as it is.
-"""
+"""A batch-size trial measures its throughput in a few steps, and uses the batch unchanged."""
 
 from __future__ import annotations
 

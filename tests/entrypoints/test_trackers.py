@@ -1,5 +1,5 @@
-"""What TensorBoard and MLflow get: the numbers of the events, from rank 0, and never an error that
-ends training.
+"""TensorBoard and MLflow get the numbers of the events, from rank 0, and never an error that ends
+training.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ CHECKPOINTS = Path("cloudtrain-output/checkpoints")
 
 
 def copy_checkpoint(source: Group, step: int, target: Path) -> None:
-    """The checkpoint of a step of one run as that of another folder."""
+    """Copy the checkpoint of a step of one run into another folder."""
     folder = CHECKPOINTS / f"step-{step:08d}"
     shutil.copytree(source.folder / folder, target / folder)
 
@@ -188,7 +188,7 @@ def test_other_strategies_and_ranks_resume_with_the_same_loss(
     saved_by: tuple[int, str],
     remaining: list[tuple[int, str]],
 ) -> None:
-    """The evaluation after the next step must be that of the run which was not interrupted."""
+    """The evaluation after the next step must equal that of the uninterrupted run."""
     flags = (
         "--task gpt --epochs 1 --max-steps 3 --checkpoint-every-steps 2 --batch-size 24 --warm-up 0"
     )
@@ -211,7 +211,7 @@ def test_other_strategies_and_ranks_resume_with_the_same_loss(
 def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(
     tmp_path: Path, group: StartGroup
 ) -> None:
-    """The random generators of each rank fit only the layout that saved them, and the log says so."""
+    """The random generators of each rank fit only the layout that saved them; the log reports this."""
     flags = "--task digits --epochs 1 --batch-size 36 --strategy hybrid"
     saved = group(4, f"{flags} --stages 2 --microbatches 6 --max-steps 2", folder="saved")
     saved.succeed()

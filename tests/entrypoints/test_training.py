@@ -74,8 +74,9 @@ def test_no_resume_continues_a_run_that_its_platform_restarts(group: StartGroup)
 
 
 def test_best_weights_of_an_earlier_run_are_not_exported(group: StartGroup, tmp_path: Path) -> None:
-    """A platform may restore files that were set aside. This run has no best weights: its losses
-    are not finite.
+    """A platform may restore files that were set aside.
+
+    This run has only losses that are not finite.
     """
     checkpoints = tmp_path / OUTPUT / "checkpoints"
     checkpoints.mkdir(parents=True)
@@ -151,7 +152,7 @@ def test_a_sigterm_that_reaches_the_loader_processes_too_leaves_a_checkpoint(
 def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(
     tmp_path: Path, group: StartGroup
 ) -> None:
-    """Under another strategy and batch size than the one that trained; then of given weights."""
+    """The strategy and the batch size differ from the training's; then the weights are given."""
     trained = group(1, "--max-steps 20 --batch-size 64")
     trained.succeed()
     (expected,) = trained.events("metrics")

@@ -1,5 +1,5 @@
-"""A trial of a sweep ends itself at the very report at which it is behind, by what the client has
-published.
+"""A trial of a sweep ends itself at the very report at which it is behind the client's published
+values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def publish(folder: Path, rungs: dict[int, dict[int, float | None]]) -> None:
 
 
 class Watched:
-    """A watch, and what it has said."""
+    """A watch and its messages."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Watched:
         self.watch = TrialWatch(trial, str(folder), self.told.append, self.ends.append, memory)
 
     def report(self, *values: float, **more: Any) -> list[tuple[int, str]]:
-        """Report these losses; what was decided so far, by report."""
+        """Report these losses; return the decisions by report."""
         for value in values:
             self.watch.on_metrics(
                 Metrics(rank=0, values={"loss": value, "other": 1.0}).replace(**more)

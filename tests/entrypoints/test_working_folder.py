@@ -1,6 +1,4 @@
-"""What a program leaves in its working folder is kept where a pattern means it, and told where none
-does.
-"""
+"""Files in the working folder are stored if a pattern matches, and reported otherwise."""
 
 from __future__ import annotations
 
@@ -29,10 +27,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> WorkingFolder:
-    """The working folder of a launcher that starts now: what was there is the source's."""
+    """Start the working folder of a launcher; existing files belong to the source."""
     ticks = time.monotonic() + 60
     probe = folder / ".cloudtrain" / "probe"
-    while time.monotonic() < ticks:  # until the disk's clock, which is coarser, has gone on
+    while time.monotonic() < ticks:  # until the disk's coarser clock has advanced
         probe.write_text("")
         if probe.stat().st_ctime_ns > max(
             path.lstat().st_ctime_ns for path in folder.rglob("*") if path != probe

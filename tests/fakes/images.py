@@ -89,16 +89,14 @@ class ImageStore:
         for image, name in zip(single, architectures, strict=True):
             entry = {"mediaType": kind, "digest": digest_of(image.text), "size": len(image.text)}
             entries.append({**entry, "platform": {"os": "linux", "architecture": name}})
-        # What buildx adds about how an image was built is no image for any machine.
+        # The record that buildx adds about a build does not run on any machine.
         entries.append({**entries[0], "platform": {"os": "unknown", "architecture": "unknown"}})
         index = {"schemaVersion": 2, "mediaType": INDEXES[kind], "manifests": entries}
         return Manifest(INDEXES[kind], json.dumps(index).encode())
 
 
 class BlobStore(Server):
-    """Where a registry sends those who want a blob: another host, whose addresses are signed. It
-    takes no login.
-    """
+    """The host to which a registry redirects downloads of blobs: signed addresses, without a login."""
 
     def __init__(self, unexpected_errors: list[str]) -> None:
         super().__init__(unexpected_errors)
@@ -111,7 +109,7 @@ class BlobStore(Server):
         return digest_of(content)
 
     def address(self, digest: str) -> str:
-        """Where it is to be had. Refused for one that is not here."""
+        """Return a blob's address. Refuse a missing one."""
         if digest not in self._blobs:
             raise ServiceError("BLOB_UNKNOWN", "blob unknown to registry", 404)
         return f"{self.url}/{digest}?X-Signature={self._signature}"

@@ -35,11 +35,9 @@ _FAULTS = {
 
 
 class Registry(Server):
-    """Repositories at `host`. `users` may read all of them, others only the `public` ones. `auth`:
-    open, name and password (Basic), or a token of its service (Bearer).
+    """Repositories at `host`. `users` may read all of them, others only the `public` ones.
 
-    `auth`: for nothing, for a name and password (Basic), or for a token of its own service
-    (Bearer).
+    `auth`: open, name and password (Basic), or a token of its service (Bearer).
     """
 
     def __init__(

@@ -344,9 +344,7 @@ def checkpoints(stored: dict[str, bytes], folder: Path) -> Checkpoints:
 def test_what_a_job_deletes_is_deleted_in_s3_before_what_it_has_just_saved_is_stored(
     tmp_path: Path,
 ) -> None:
-    """With one checkpoint to keep there are moments in which S3 has none; with two there are none
-    of these.
-    """
+    """With one checkpoint to keep, S3 is empty in some moments; with two it never is."""
     stored: dict[str, bytes] = {}
     for keep, at_worst in ((1, 0), (2, 1)):
         folder = tmp_path / str(keep)

@@ -1,6 +1,4 @@
-"""The jobs whose requests are held against files, and the plans that come of them: nothing of this
-machine is in them.
-"""
+"""Jobs of the golden requests, and their plans, which contain no trace of this machine."""
 
 # ruff: noqa: E501  (an address is one line)
 

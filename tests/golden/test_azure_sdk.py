@@ -1,6 +1,4 @@
-"""The golden requests in azure-ai-ml's own hands: it takes each of them, and what it would send is
-allowed.
-"""
+"""The golden requests and azure-ai-ml: it accepts each of them, and its own request is allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ REGISTERED = (
 """What stands in place of an image or a build once the SDK has registered it."""
 SCHEMA = (
     official_schema()
-)  # looked up at import: the tests' own home has no variable that names its folder
+)  # looked up at import: the tests' home lacks the variable that names its folder
 HARD = [
     "plain",
     "${{inputs.labels}}",
@@ -41,7 +39,7 @@ HARD = [
 
 @pytest.fixture(autouse=True)
 def without_its_noise() -> Iterator[None]:
-    """The SDK warns of its own parts, at import and later."""
+    """Silence the SDK's warnings about its parts, at import and later."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("azure.ai.ml", reason='pip install "cloudtrain[azure]"')
@@ -68,7 +66,7 @@ def loaded(request: dict[str, Any]) -> Any:
 
 
 def body_of(job: Any) -> dict[str, Any]:
-    """What it would PUT, were everything uploaded."""
+    """Return the body that it would PUT after all uploads."""
     job.environment = REGISTERED
     body: dict[str, Any] = json.loads(json.dumps(job._to_job()._to_rest_object().as_dict()))
     return body
@@ -131,7 +129,7 @@ def test_microsofts_own_schema_allows_it(case: str, tmp_path: Path) -> None:
 
 
 def sweep_body(case: str, home: Path) -> dict[str, Any]:
-    """What the SDK would PUT of a sweep job, were everything uploaded."""
+    """Return the body of a sweep job that the SDK would PUT after all uploads."""
     job = loaded(golden(case, home))
     job.trial.environment = job.trial.code = REGISTERED
     body: dict[str, Any] = json.loads(json.dumps(job._to_rest_object().as_dict()))["properties"]

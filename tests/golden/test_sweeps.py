@@ -1,4 +1,4 @@
-"""A search over a job's settings changes nothing of the request of the job itself."""
+"""A search over a job's settings does not change the request of the job itself."""
 
 from __future__ import annotations
 

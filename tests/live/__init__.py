@@ -1,1 +1,1 @@
-"""What only a real account can prove, tried by a person who has one."""
+"""Tests that need a real account, run by a person who has one."""

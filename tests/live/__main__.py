@@ -52,9 +52,7 @@ class NotSeen(Exception):
 
 
 class Account:
-    """cloudtrain as a user has it, in a folder of its own, with the user's credentials and
-    settings.
-    """
+    """cloudtrain as a user has it, in a separate folder, with the user's credentials and settings."""
 
     def __init__(self, provider: str, budget: float, folder: Path) -> None:
         self.provider = provider
@@ -229,7 +227,7 @@ def prove(account: Account) -> list[tuple[str, str, str]]:
 
 
 def main(argv: list[str]) -> int:
-    """0 if all was seen, 1 if not, 2 if nothing was tried."""
+    """Return 0 if all checks passed, 1 if not, 2 if none ran."""
     parser = argparse.ArgumentParser(prog="python -m tests.live", description=__doc__)
     parser.add_argument("provider", choices=["aws", "azure"])
     parser.add_argument(

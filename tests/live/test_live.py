@@ -1,5 +1,5 @@
-"""What is tried in a real account works on the imitated ones, so that it is not broken when
-somebody has an account.
+"""The checks for real accounts work on the imitated ones, so that they are ready for a person with
+an account.
 """
 
 from __future__ import annotations

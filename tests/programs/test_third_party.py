@@ -1,5 +1,5 @@
-"""Programs that are written for other launchers train one model here: on two processes, and on two
-nodes of one each.
+"""Programs written for other launchers train one model here: on two processes, and on two nodes of
+one each.
 
 Their libraries are in an environment of their own: `make programs` makes it and runs this.
 """
@@ -35,7 +35,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its arguments, and what it leaves in its working folder."""
+    """A program, its arguments, and the files that it leaves in its working folder."""
 
     name: str
     args: str = "[]"
@@ -71,7 +71,7 @@ PROGRAMS = [
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[CommandLine]:
-    """The command line, in a job folder of its own, with the environment of these programs."""
+    """Provide the command line, in its own job folder, with the environment of these programs."""
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     line = CommandLine(
         tmp_path / "workspace", env={"CLOUDTRAIN_PYTHON": str(Path(PYTHON).absolute()), **offline}

@@ -41,9 +41,8 @@ def complaints(
     unharmed: Iterable[Call],
 ) -> Iterator[str]:
     """Yield the mistakes of an operation when one of its calls always gets such an answer.
-    `unharmed`: calls whose failure an operation may ignore.
 
-    `unharmed`: calls without which an operation may go on.
+    `unharmed`: calls whose failure an operation may ignore.
     """
     for call, name in calls.items():
         endpoint.reset()

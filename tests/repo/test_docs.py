@@ -80,7 +80,7 @@ ARCHITECTURE = DOCS / "architecture.md"
 
 
 def folders_of(*parents: str) -> set[str]:
-    """The folders right below these, without hidden ones and those that git ignores."""
+    """Return the subfolders, without hidden and git-ignored ones."""
     ignored = [".*/", *(ROOT / ".gitignore").read_text().split()]
     unlisted = {
         f"{parent}{path.name}/"

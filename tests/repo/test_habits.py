@@ -1,6 +1,4 @@
-"""What a contributor runs is one thing: the hooks before a commit, the make targets, and what
-CONTRIBUTING names.
-"""
+"""A contributor's checks agree: the hooks before a commit, the make targets, and CONTRIBUTING."""
 
 from __future__ import annotations
 

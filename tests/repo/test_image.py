@@ -177,8 +177,7 @@ def test_the_engine_is_found_where_the_path_has_no_sbin(tmp_path: Path) -> None:
     for name, text in {"docker": "exit 1", "apt-get": "exit 1", "id": "echo 0"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    # As far as its search for packages, which this machine's own answer: what it looks for is said
-    # in a trace.
+    # Up to its search for packages on this machine: a trace shows the names.
     argv = ["bash", "-x", ".ci/engine", "stop"]
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUDTRAIN_ENGINE_DIR": str(tmp_path / "state")}
     process = subprocess.run(

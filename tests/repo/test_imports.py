@@ -1,6 +1,4 @@
-"""What is loaded when, and what planning must not do: no network, no process but git, no SDK, no
-torch.
-"""
+"""Imports by stage, and limits of planning: no network, no process but git, no SDK, no torch."""
 
 from __future__ import annotations
 

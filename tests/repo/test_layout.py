@@ -1,4 +1,4 @@
-"""What holds for every file: first lines, sizes, names, one home for each shared word."""
+"""Rules for every file: first lines, sizes, names, one home for each shared word."""
 
 from __future__ import annotations
 

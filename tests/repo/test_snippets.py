@@ -1,6 +1,4 @@
-"""What the pages show can be used as it stands: jobs are planned, settings are read, commands are
-parsed.
-"""
+"""Snippets of the pages work: jobs are planned, settings are read, commands are parsed."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ from tests.support.limits import HANG_SECONDS
     "value", [b"\x1f\x8b", bytearray(2), Path("folder")], ids=["bytes", "bytearray", "path"]
 )
 def test_a_parameter_whose_own_id_may_differ_between_workers_is_refused(value: object) -> None:
-    """pytest-xdist then finds in every run that all workers, each with a hash seed of its own,
-    collect the same.
-    """
+    """pytest-xdist checks in every run that all workers, each with its hash seed, collect the same."""
     with pytest.raises(pytest.UsageError, match="write ids for the parameter content"):
         pytest_make_parametrize_id(value, "content")
     pytest_make_parametrize_id("a text", "content")

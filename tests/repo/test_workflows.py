@@ -47,7 +47,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
-    """The steps of its jobs; those of an action; none of a job that another workflow has."""
+    """Return the steps of a workflow's jobs or of an action; empty for a job that calls another
+    workflow.
+    """
     jobs = workflow["jobs"].values() if "jobs" in workflow else [workflow["runs"]]
     return [step for job in jobs for step in job.get("steps", ())]
 
@@ -91,7 +93,7 @@ def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> 
             rights.items()
             <= {"contents": "read", "id-token": "write", "pull-requests": "write"}.items()
         )
-        if "uses" in job:  # what it calls asks for its own, no more than these
+        if "uses" in job:  # the called workflow asks for its rights, a subset of these
             continue
         assert ("id-token" in rights) == ("environment" in job), (
             "who vouches is said by an environment"

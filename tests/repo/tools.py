@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def tool(name: str) -> str:
-    """Where that program is: beside this Python, or on the PATH."""
+    """Return the path of that program: beside this Python, or on the PATH."""
     path = shutil.which(
         name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     )

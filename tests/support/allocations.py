@@ -1,5 +1,5 @@
-"""What torch's CPU allocator handed out and got back while a program ran: the measure of an
-estimate of memory.
+"""Records the memory that torch's CPU allocator handed out and got back while a program ran, to
+check an estimate.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Allocations:
         noted = sorted(_totals(kineto_results.experimental_event_tree()))
         earlier = (
             noted[0][1] - noted[0][2] if noted else 0
-        )  # of what was measured before in this process
+        )  # of earlier measurements in this process
         self.sums = [(at, total - earlier) for at, total, _ in noted]
 
     def peaks(self) -> list[int]:
@@ -81,9 +81,7 @@ def _count_in_all_threads() -> None:
 
 
 def _totals(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
-    """Of all events and those inside of them: when, how much is allocated after it, and by how much
-    that changed.
-    """
+    """Return time, allocated bytes after it and change, for all events and those inside of them."""
     for event in events:
         kind, fields = event.typed
         if kind == _EventType.Allocation:

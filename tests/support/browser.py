@@ -29,7 +29,7 @@ from tests.support.limits import HANG_SECONDS
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
     "--headless",
-    "--no-sandbox",  # it only opens our own files, and as root there is no other way
+    "--no-sandbox",  # it only opens our own files, and root cannot run it otherwise
     "--no-zygote",  # its children stay its own, and are gone when it is
     "--disable-gpu",
     "--no-first-run",
@@ -41,7 +41,7 @@ FLAGS = (
     "--hide-scrollbars",  # which take up width on some machines
     "--disable-dev-shm-usage",
     "--force-color-profile=srgb",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # whatever a page asks for, no machine is asked
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # a page's requests never leave the machine
     "--remote-debugging-pipe",  # it reads from descriptor 3 and writes to 4
 )
 PHONE_WIDTH = 600
@@ -93,7 +93,10 @@ class Browser:
         return page
 
     def call(self, method: str, /, session: str = "", **parameters: Any) -> Any:
-        """What the browser answers. AssertionError with its reason where it refuses; TimeoutError."""
+        """Return the browser's answer.
+
+        Raise AssertionError with its reason for a refusal, or TimeoutError.
+        """
         self._calls += 1
         request = {
             "id": self._calls,
@@ -108,7 +111,7 @@ class Browser:
         return answer["result"]
 
     def read(self) -> Any:
-        """The next message; what happened in a page is told to the page."""
+        """Read the next message; pass events of a page to the page."""
         deadline = time.monotonic() + HANG_SECONDS
         while b"\0" not in self._unread:
             if not select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -139,7 +142,7 @@ class Browser:
 
 
 class Page:
-    """One file in a window of its own."""
+    """One file in its own window."""
 
     def __init__(self, browser: Browser, session: str, file: Path) -> None:
         self._browser = browser
@@ -173,9 +176,7 @@ class Page:
         )
 
     def run(self, expression: str) -> Any:
-        """What an expression of JavaScript is in this page, as JSON; of a promise what it resolves
-        to.
-        """
+        """Return the value of a JavaScript expression in this page, as JSON; wait for a promise."""
         result = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -183,7 +184,7 @@ class Page:
         return result["result"].get("value")
 
     def html(self) -> str:
-        """The document as it is now, after its scripts have run."""
+        """Return the document's current HTML, after its scripts have run."""
         return str(self.run("document.documentElement.outerHTML"))
 
     def screenshot(self, file: Path) -> Path:
@@ -216,12 +217,12 @@ class Page:
 
 
 def _describe(details: Any) -> str:
-    """An error of a script in words."""
+    """Describe an error of a script."""
     return str(details.get("exception", {}).get("description") or details["text"])
 
 
 def chromium() -> str | None:
-    """Return the path of a Chromium: the one that CHROME_BIN names, else one on PATH; or None."""
+    """Return the path of a Chromium: from CHROME_BIN or PATH; or None."""
     named = os.environ.get("CHROME_BIN")
     candidates = (named,) if named else NAMES
     return next(filter(None, map(shutil.which, candidates)), None)
@@ -229,9 +230,7 @@ def chromium() -> str | None:
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A browser until the end of the block. Skips the test, with a sentence, where no Chromium is
-    installed.
-    """
+    """Provide a browser until the end of the block. Skip the test without an installed Chromium."""
     program = chromium()
     if program is None:
         pytest.skip("no Chromium is installed here: apt-get install chromium")

@@ -1,5 +1,5 @@
-"""The real command line in a job folder and a home of its own; each command is a process, forked if
-that is equal.
+"""The real command line in its own job folder and home; each command is a process, forked if that
+is equal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Command = subprocess.Popen[str] | ForkedCommand
 
 @dataclass
 class CommandLine:
-    """One job folder and one home. `run` runs a command to its end; `start` starts one that a test
-    goes on beside.
+    """One job folder and one home.
+
+    `run` runs a command to its end; `start` starts one beside the test.
     """
 
     folder: Path
@@ -62,9 +63,7 @@ class CommandLine:
             path.write_text(text, encoding="utf-8")
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The environment of every command: this home, and none of the variables that the test
-        runner has.
-        """
+        """Return the environment of every command: this home, without the test runner's variables."""
         excluded = (
             "AWS_",
             "CLOUDTRAIN_",
@@ -80,7 +79,7 @@ class CommandLine:
         return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
 
     def start(self, *arguments: str, **env: str) -> Command:
-        """Start a command in a session of its own."""
+        """Start a command in a new session."""
         environment = self.environment(**env)
         server = command_server(*self.modules)
         if server is not None and server.can_start(environment):
@@ -91,7 +90,7 @@ class CommandLine:
         return command
 
     def _start_interpreter(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        """The same, as an interpreter of its own."""
+        """Start the same in a new interpreter."""
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtrain", *arguments],
             cwd=self.folder / "job",
@@ -122,9 +121,7 @@ class CommandLine:
         return json.loads((self.run_folder(run) / name).read_text())
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """The events of a run so far, without one that is being written; each is read from the file
-        once.
-        """
+        """Return the complete events of a run; read each from the file once."""
         events, position = self.events_read.get(run, ([], 0))
         path = self.run_folder(run) / "events.jsonl"
         with path.open("rb") if path.exists() else io.BytesIO() as file:

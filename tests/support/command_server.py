@@ -38,8 +38,9 @@ IMPORTED = (
 
 
 def become_command(request: dict[str, Any], streams: list[int], report: int) -> NoReturn:
-    """Be what `python -m cloudtrain`, or another program, is in a session of its own. Ends the
-    process.
+    """Become `python -m cloudtrain`, or another program, in a new session.
+
+    This ends the process.
     """
     try:
         os.setsid()

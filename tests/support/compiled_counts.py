@@ -52,7 +52,7 @@ class KernelCounter:
         """Forward and backward passes that inductor was given."""
 
     def compile(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        """A function that runs the graph as it is, and counts as its kernels."""
+        """Return a function that runs the graph unchanged, and counts its kernels."""
         inner: Any = self._count
         compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=inner)
         run: Callable[..., Any] = compiled
@@ -79,7 +79,7 @@ class KernelCounter:
 
 
 def kernels_of(scheduler: Any) -> Kernels:
-    """What a graph has become."""
+    """Return the kernels of a graph."""
     counts = []
     for node in scheduler.nodes:
         made = getattr(node, "node", None)
@@ -95,7 +95,7 @@ def kernels_of(scheduler: Any) -> Kernels:
 
 
 def _name(made: Any) -> str:
-    """The operation that inductor calls; `fused` for code of its own."""
+    """Return the operation that inductor calls; `fused` for generated code."""
     kernel = getattr(made, "python_kernel_name", None)
     if not isinstance(made, ir.ExternKernel) or not kernel:
         return "fused"

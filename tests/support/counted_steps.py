@@ -42,8 +42,8 @@ GPT2_FLAGS = (
 
 
 def count_by_hand(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
-    """A step of GPT-2 124M on so many sequences, written by hand; `compiled`: model and loss as one
-    graph.
+    """Count a step of GPT-2 124M on this many sequences, written by hand; `compiled`: model and
+    loss as one graph.
     """
     with _counter(compiled) as counter, fake_tensors():
         model = gpt2.GPT2(layers)
@@ -67,7 +67,7 @@ def count_torchtitan(batch: int, *, compiled: bool = False, layers: int = LAYERS
 
 
 def count_ours(batch: int, *flags: str, compiled: bool = False, layers: int = LAYERS) -> Counts:
-    """The same of the shared trainer, in one process. `flags`: besides those of the task."""
+    """Count the same of the shared trainer, in one process. `flags`: besides those of the task."""
     argv = [
         *GPT2_FLAGS,
         "--batch-size",
@@ -103,14 +103,15 @@ def _counter(compiled: bool) -> Iterator[KernelCounter | None]:
 
 
 def bytes_to_device(task: Task, samples: int) -> int:
-    """What a batch of so many training samples has when it leaves the host."""
+    """Return the size of a batch of this many training samples when it leaves the host."""
     batch = task.train[Draw(0, [index % len(task.train) for index in range(samples)])]
     return sum(tensor.nbytes for tensor in batch)
 
 
 def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
-    """A step of the tiny gpt on one rank of so many, whose messages do nothing. `flags`: the
-    strategy.
+    """Count a step of the tiny gpt on one rank of this many, with empty messages.
+
+    `flags`: the strategy.
     """
     task = tasks.build("gpt", 0)
     with _on_gpus(), _fake_group(ranks, rank), _known_shapes(task.tokens):
@@ -158,7 +159,7 @@ def _train(step: Step, parts: int, batch: int, tokens: int) -> Callable[[], None
 
 @contextmanager
 def _on_gpus() -> Iterator[None]:
-    """The trainer does on CPU tensors what it does on those of a GPU."""
+    """Make the trainer treat CPU tensors like those of a GPU."""
     before = step_module.FUSED_ON
     step_module.FUSED_ON = ("cpu",)
     try:
@@ -169,8 +170,8 @@ def _on_gpus() -> Iterator[None]:
 
 @contextmanager
 def _known_shapes(tokens: int) -> Iterator[None]:
-    """Stages of a pipeline ask their neighbours, which do not exist, for the shapes of what they
-    send: all the same.
+    """Tell stages of a pipeline the shapes that they would ask of their missing neighbours: all are
+    equal.
     """
 
     def receive(stage: Any, source: int) -> Any:
@@ -216,9 +217,7 @@ def _fake_group(size: int, rank: int = 0) -> Iterator[None]:
 
 
 def _record_buckets(wrapped: torch.nn.Module) -> list[int]:
-    """The bytes of each bucket that DDP sends. Its C++ code calls the group itself, where no mode
-    sees it.
-    """
+    """Record the bytes of each bucket that DDP sends. Its C++ code bypasses every mode."""
     sizes: list[int] = []
 
     def send(_: object, bucket: Any) -> torch.futures.Future[Tensor]:

@@ -56,7 +56,7 @@ ATTENTION = "_scaled_dot_product"
 SEVERAL = {
     # flash attention: a sum over rows first, a conversion of the queries' gradient last
     "_scaled_dot_product_flash_attention_for_cpu_backward": 3,
-    # the gradient of the input, and those of the weights
+    # the gradients of the input and of the weights
     "native_layer_norm_backward": 2,
     "rms_norm_backward": 2,
     "convolution_backward": 2,
@@ -104,7 +104,7 @@ LISTS = {
 
 @dataclass
 class Counts:
-    """What was counted."""
+    """The counts of a step."""
 
     launches: int = 0
     other_bytes: int = 0
@@ -121,7 +121,7 @@ class Counts:
     bytes_by_name: Counter[str] = field(default_factory=Counter)
 
     def add_kernel(self, name: str, launches: int, moved: int) -> None:
-        """Add an operation of so many launches, which moves so many bytes."""
+        """Add an operation of this many launches, which moves this many bytes."""
         self.launches += launches
         self.by_name[name] += launches
         self.bytes_by_name[name] += moved
@@ -209,7 +209,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _bytes(value: Tensor) -> int:
-    """Of what a kernel touches: a dimension with stride 0 is one element."""
+    """Return the bytes that a kernel touches: a dimension with stride 0 is one element."""
     sizes = [size for size, stride in zip(value.shape, value.stride(), strict=True) if stride]
     return math.prod(sizes) * value.element_size() if value.numel() else 0
 
@@ -316,7 +316,7 @@ def counting() -> Iterator[Counts]:
 
 @contextmanager
 def counted_as(kernels: Sequence[tuple[str, int, int]]) -> Iterator[None]:
-    """What happens inside counts as these kernels: (name, launches, bytes) of each."""
+    """Count the code inside the block as these kernels: (name, launches, bytes) of each."""
     for mode in _modes:
         mode.is_paused = True
         for kernel in kernels:

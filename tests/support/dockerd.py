@@ -27,7 +27,7 @@ START_SECONDS = 60
 
 
 class Dockerd:
-    """One engine, with folders and a socket of its own, and a network that nobody else sees."""
+    """One engine with separate folders, socket and network."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Dockerd:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         folder = self.folder
-        # Its bridges and its firewall are in a network of its own: on the machine's, it would
+        # Its bridges and its firewall are in a separate network: on the machine's, it would
         # remove `docker0`.
         argv = ["unshare", "--net", "dockerd", "--host", self.host, "--pidfile", f"{folder}/pid"]
         argv += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
@@ -96,7 +96,10 @@ class Dockerd:
 
 @contextmanager
 def own_dockerd(*options: str) -> Iterator[Dockerd]:
-    """An engine with an empty image and a network. Skips where none can be started; leaves nothing."""
+    """Provide an engine with an empty image and a network.
+
+    Skip if it cannot start; remove everything.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can start a Docker engine of its own")
     if shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:

@@ -1,4 +1,4 @@
-"""Events as JSON objects, in which most tests state them."""
+"""Events as JSON objects, the form of most tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain_launcher import events
 
 
 def as_json(event: events.Event | Mapping[str, Any]) -> dict[str, Any]:
-    """An event as it is written to a run's events.jsonl."""
+    """Return an event as the JSON object of a run's events.jsonl."""
     return event.to_json() if isinstance(event, events.Event) else dict(event)
 
 
@@ -22,9 +22,7 @@ def events_of(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def fold_json(run_id: str, documents: Iterable[Any], state: RunState | None = None) -> RunState:
-    """The state that JSON objects add up to when they are read back as events; what is none is
-    passed over.
-    """
+    """Return the state of these JSON objects, read back as events; skip others."""
     parsed = (events.from_json(document) for document in documents)
     return fold(run_id, (event for event in parsed if event is not None), state)
 

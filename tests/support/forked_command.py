@@ -37,9 +37,7 @@ class ForkedCommand:
     """
 
     def __init__(self, report: int, stdout: TextIO, stderr: TextIO) -> None:
-        """`report`: the pipe from which its process id and then its exit code are read, a line
-        each.
-        """
+        """`report`: the pipe with its process id and then its exit code, a line each."""
         self._report = os.fdopen(report, "rb", buffering=0)
         self.stdout = stdout
         self.stderr = stderr
@@ -65,8 +63,8 @@ class ForkedCommand:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """The rest of what it and its children print, when all of them have closed their output and
-        it has ended.
+        """Return the remaining output of it and its children, when all have closed it and it has
+        ended.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._readers:
@@ -129,7 +127,7 @@ class CommandServer:
         atexit.register(self.close)
 
     def can_start(self, env: Mapping[str, str]) -> bool:
-        """Whether a command with these variables is the same, forked or not."""
+        """Return whether a command with these variables behaves the same when forked."""
         return _read_at_start(env) == self._at_start
 
     def start(
@@ -140,8 +138,8 @@ class CommandServer:
         *,
         program: Sequence[str] = (),
     ) -> ForkedCommand:
-        """Start `cloudtrain ARGUMENTS`, or with `warm_jobs` a program, in a session of its own,
-        without any input.
+        """Start `cloudtrain ARGUMENTS`, or with `warm_jobs` a program, in a new session, without
+        input.
 
         A program's errors go where its output goes.
         """
@@ -165,7 +163,7 @@ class CommandServer:
         )
 
     def close(self) -> None:
-        """End the server; commands that still run go on."""
+        """Close the server; running commands continue."""
         self._connection.close()
         self._process.wait()
 
@@ -176,7 +174,7 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def command_server(*modules: str) -> CommandServer | None:
-    """The one server of this process with these modules; None where the system has no way to watch
-    its commands.
+    """Return the one server of this process with these modules; None if the system cannot watch its
+    commands.
     """
     return CommandServer(modules) if hasattr(os, "pidfd_open") else None

@@ -1,5 +1,5 @@
-"""Trials of a sweep that are a function of their values: what a real job would leave is in files,
-and survives a kill.
+"""Trials of a sweep that are a function of their values: files take the place of a real job, and
+survive a kill.
 
 Their clock is the journal's own: which of them reports next depends on what was written down, and
 on nothing else.
@@ -29,7 +29,9 @@ Values = Mapping[str, Scalar]
 
 
 def learning(values: Values, report: int) -> float:
-    """The accuracy after so many reports: the best learning rate is 1e-2; more reports are better."""
+    """Return the accuracy after this many reports: the best learning rate is 1e-2; more reports are
+    better.
+    """
     distance = abs(math.log10(float(values["lr"])) + 2)
     return 1 / (1 + distance) - 0.5 / (1 + report)
 
@@ -65,7 +67,7 @@ class FunctionTrials:
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """The next report, where no other trial's comes before it; with it the end, where it is the
+        """Return the next report if it comes before those of other trials, with the end after the
         last.
         """
         assert self.state is not None
@@ -192,11 +194,11 @@ def ended_sweep(
 
 
 class Killed(BaseException):
-    """A driver that is killed does nothing any more."""
+    """A driver that has been killed."""
 
 
 def raise_killed() -> None:
-    """How a driver is killed without a process of its own."""
+    """Kill the driver without a separate process."""
     raise Killed
 
 

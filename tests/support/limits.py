@@ -1,5 +1,5 @@
-"""How long a test may take: generous by the clock, strict in CPU time, and whoever exceeds it fails
-alone and by name.
+"""Time limits of a test: generous by the clock, strict in CPU time; a test beyond them fails alone
+and by name.
 
 A busy machine makes every test slow, and no test wrong. So the clock only ends what hangs
 (pytest-timeout's signal method: the test fails where it stands, and its worker goes on), while CPU

@@ -1,6 +1,4 @@
-"""What tests see of the machine that they run on: its Docker engine and its browser, by their
-marks.
-"""
+"""The machine's parts that tests use by marks: its Docker engine and its browser."""
 
 from __future__ import annotations
 

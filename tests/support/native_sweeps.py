@@ -111,7 +111,7 @@ def image_program(path: Path, text: str) -> Path:
 
 
 def hold_grid(state: SweepState, folder: SweepFolder, fetched: Path) -> None:
-    """The trials of GRID: flags, numbers and words as a trial of our own gets them."""
+    """Check the trials of GRID: flags, numbers and words as our own trials get them."""
     assert [(trial.state, trial.curve) for trial in state.trials] == [
         ("completed", [0.0, 20.0])
     ] * 2, state.trials

@@ -1,6 +1,4 @@
-"""What is wrong with how a page looks, found in a browser: texts that are pale, cut off, or lie on
-each other.
-"""
+"""Visual mistakes of a page, detected in a browser: texts that are pale, cut off, or overlap."""
 
 from __future__ import annotations
 
@@ -59,9 +57,9 @@ return drawn.flatMap(([one, a, svg], at) => drawn.slice(at + 1).filter(([, b, ot
 
 
 def appearance(page: Page) -> list[str]:
-    """Everything that is wrong with a page as it is shown now, a sentence each; empty: nothing.
+    """Return the visual mistakes of a page, a sentence each.
 
-    What is folded away (`details`) is opened first, and stays open.
+    Open folded parts (`details`) first, and leave them open.
     """
     page.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
     page.settle()
@@ -84,7 +82,7 @@ def _matches(page: Page, check: str) -> list[str]:
 
 
 def looks(browser: Browser, file: Path) -> dict[str, list[str]]:
-    """What is wrong with the page, for each kind of screen on which something is."""
+    """Return the mistakes of the page, for each kind of screen that has some."""
     screens = [(390, True), (1280, False)]
     problems = {
         f"{width} {'dark' if dark else 'light'}": appearance(

@@ -46,7 +46,7 @@ def born(
 
 
 def write_events(folder: RunFolder, *events: Mapping[str, Any]) -> None:
-    """Append events to a run as they are, one line of JSON each, whether or not they are valid."""
+    """Append events to a run unchanged, one line of JSON each, valid or not."""
     with folder.events_file.open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines(strict_json(event) + "\n" for event in events)
 

@@ -1,5 +1,5 @@
-"""Sessions as a terminal shows them: what nodes print at which time, and the text of the screen
-after it.
+"""Sessions as a terminal shows them: the output of nodes over time, and the text of the screen
+afterwards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Screen(io.StringIO):
         return self._terminal
 
     def text(self) -> str:
-        """What stands on the screen: of a line that was drawn over, the last drawing."""
+        """Return the text on the screen: the last drawing of each line."""
         lines = self.getvalue().split("\n")
         return "\n".join(
             re.sub(r"\x1b\[[0-9;]*m", "", line.rpartition("\x1b[K")[2]).rstrip() for line in lines

@@ -1,4 +1,4 @@
-"""The peak of a real training step of the trainer, and what a rehearsal says of it beforehand."""
+"""The peak of a real training step of the trainer, and a rehearsal's estimate of it."""
 
 from __future__ import annotations
 

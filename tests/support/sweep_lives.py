@@ -38,7 +38,7 @@ def definition_of(**changes: Any) -> Definition:
 
 
 class SweepLife:
-    """A sweep, its journal, and a clock that only goes on when something happens."""
+    """A sweep, its journal, and a clock that only advances with events."""
 
     def __init__(self, definition: Definition, seed: int = 0) -> None:
         self.state = SweepState.new(definition)
@@ -54,7 +54,7 @@ class SweepLife:
         self.state.apply(event)
 
     def act(self) -> bool:
-        """Do all that is to be done now; whether the sweep goes on."""
+        """Do everything that is due now; return whether the sweep continues."""
         while (action := next_action(self.state, self.now)) is not None:
             self.actions.append(action)
             if isinstance(action, End):
@@ -84,7 +84,7 @@ class SweepLife:
         self.write(RunEnded(time=self.now, trial=number, run=run, outcome=outcome, usd=usd))  # type: ignore[arg-type]
 
     def run(self, check: Callable[[SweepLife], None] | None = None, most: int = 400) -> SweepState:
-        """Live, until the end or for so many events; `check` looks at it after each."""
+        """Run to the end or for this many events; call `check` after each."""
         while self.act() and len(self.journal) < most:
             if check is not None:
                 check(self)

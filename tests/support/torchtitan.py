@@ -107,7 +107,7 @@ def compiled(model: Llama, backend: Callable[..., Any]) -> Callable[[Tensor, Ten
 
 
 def forward(model: Llama) -> Callable[[Tensor, Tensor], Tensor]:
-    """The same as it is written."""
+    """Return the output of the plain version."""
     return partial(_forward, model, loss)
 
 

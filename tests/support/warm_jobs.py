@@ -206,7 +206,7 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
         for name in [
             name for name in sys.modules if name.partition(".")[0].startswith("cloudtrain")
         ]:
-            del sys.modules[name]  # those of the job are in its own folder
+            del sys.modules[name]  # the job's variables are in its folder
     if program.endswith(AGENT):
         setattr(subprocess, "_fork_exec", _fork_exec)  # noqa: B010  (ranks, and what they start, are new processes)
     try:
@@ -230,9 +230,7 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 def execute(file: str, argv: Sequence[str], env: Mapping[bytes, bytes]) -> NoReturn:
-    """What `os.execvpe` does, without a new interpreter where that would run a program of a local
-    run.
-    """
+    """Do the work of `os.execvpe`, without a new interpreter for a program of a local run."""
     variables = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
     if not _is_of_a_run([file, *argv[1:]], variables):
         _execvpe(file, list(argv), env)
@@ -248,10 +246,8 @@ def execute(file: str, argv: Sequence[str], env: Mapping[bytes, bytes]) -> NoRet
 
 
 def show_in_proc(argv: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Write these over the arguments and variables that /proc shows of this process: there its run
-    is looked for.
-
-    MemoryError where there is no room: a command server is started with some.
+    """Write these over the process's arguments and variables in /proc, where its run is looked up.
+    Raise MemoryError if they do not fit: a command server starts with spare room.
     """
     places = list(map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]))
     texts = (argv, [f"{name}={value}" for name, value in variables.items()])

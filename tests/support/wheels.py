@@ -1,4 +1,4 @@
-"""Wheels made by hand, so that an installer has something to install where no package index is."""
+"""Wheels made by hand, so that an installer works without a package index."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_wheel(
 
 
 def offline(wheels: Path) -> dict[str, str]:
-    """The variables by which pip takes these wheels alone, whatever this machine's own settings
+    """Return the variables by which pip uses only these wheels, whatever this machine's settings
     are.
     """
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.as_uri(), "PIP_CONFIG_FILE": "/dev/null"}

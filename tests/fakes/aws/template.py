@@ -129,7 +129,7 @@ class Resolver:
         return bool(self.value(self.template["Conditions"][condition]))
 
     def resources(self) -> dict[str, dict[str, Any]]:
-        """The resources whose conditions hold, as they stand in the template."""
+        """Return the resources whose conditions are true, as written in the template."""
         every = self.template["Resources"]
         return {
             name: resource
@@ -198,7 +198,7 @@ class Resolver:
 
         return re.sub(r"\$\{([^!}]+)\}", replacement, text).replace(
             "${!", "${"
-        )  # "${!x}" stands for the text "${x}"
+        )  # "${!x}" means the literal text "${x}"
 
 
 def _function(name: str) -> Callable[[Resolver, Any], Any] | None:

@@ -93,7 +93,7 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
 
 
 class _Route(NamedTuple):
-    """What a request must have to be an S3 operation."""
+    """Requirements that make a request an S3 operation."""
 
     operation: str
     method: str

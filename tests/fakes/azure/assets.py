@@ -102,7 +102,7 @@ class Assets:
         return resource
 
     def begin_upload(self, name: str, version: str) -> Resource:
-        """A container of its own for what is going to be a code, and leave to write there."""
+        """Create a container for new code, and give leave to write there."""
         container = self.account.storage.create(f"{name[:40].lower()}-{uuid4().hex[:8]}")
         uri = f"{self._blobs}{container.name}"
         credential = {

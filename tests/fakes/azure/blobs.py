@@ -228,7 +228,7 @@ def _put(call: BlobRequest, content: bytes) -> Response:
 
 
 def _content(call: BlobRequest, operation: str) -> bytes:
-    """What is put: the body itself, or the blocks that it names."""
+    """Return the content of a put: the body itself, or the blocks that it names."""
     if operation == "PutBlob":
         if call.request.headers.get("x-ms-blob-type") != "BlockBlob":
             raise ServiceError(

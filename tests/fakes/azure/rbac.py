@@ -123,5 +123,5 @@ def _matches_any(patterns: Iterable[str], action: str) -> bool:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """An asterisk stands for anything, slashes too; capitals make no difference."""
+    """Compile a pattern: an asterisk matches anything, slashes too; case does not matter."""
     return re.compile(re.escape(pattern).replace(r"\*", ".*"), re.IGNORECASE)

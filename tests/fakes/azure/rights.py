@@ -136,7 +136,9 @@ class Rights:
 
 
 def assignments(scope: str, filter_text: str, access: Access) -> list[dict[str, Any]]:
-    """`assignedTo` finds those of groups and of scopes above too; `principalId eq` would not."""
+    """Return the assignments: `assignedTo` includes groups and scopes above; `principalId eq` would
+    not.
+    """
     who = re.fullmatch(r"assignedTo\('([0-9a-f-]{36})'\)", filter_text)
     if who is None:
         raise ServiceError("UnsupportedQuery", f"The filter '{filter_text}' is not supported.", 400)

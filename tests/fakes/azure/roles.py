@@ -64,8 +64,7 @@ BUILT_IN: Mapping[str, Role] = {
             *(f"{_ML}/featurestores/write", f"{_ML}/featurestores/delete"),
         ),
     ),
-    # the same page, of what it lists those for the five kinds of resources that a workspace is made
-    # of
+    # the same page, of its list only the five kinds of resources that a workspace is made of
     AI_ADMINISTRATOR: Role(
         name="Azure AI Administrator",
         actions=(

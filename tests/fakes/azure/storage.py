@@ -170,7 +170,7 @@ class Container:
         for folder, _, files in os.walk(self.folder):
             for file in files:
                 path = Path(folder, file)
-                if path.is_file() and not path.is_symlink():  # a mounted datastore has no links
+                if path.is_file() and not path.is_symlink():  # mounts have no links
                     yield path.relative_to(self.folder).as_posix()
 
     def _path(self, name: str) -> Path | None:

@@ -14,7 +14,7 @@ SNAPSHOT = "snapshot.pt"
 
 
 class Trainer:
-    """Trains a linear model, and goes on from the snapshot if there is one."""
+    """Trains a linear model, and continues from an existing snapshot."""
 
     def __init__(self, data):
         self.rank = int(os.environ["RANK"])

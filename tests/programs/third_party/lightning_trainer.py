@@ -1,6 +1,4 @@
-"""Lightning's Trainer with its own demo model; what it must be told is how many devices and nodes
-there are.
-"""
+"""Lightning's Trainer with its own demo model; it must know the number of devices and nodes."""
 
 import os
 
