@@ -98,8 +98,14 @@ def total_memory(devices: Sequence[torch.device]) -> int:
     )
 
 
+COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
+"""torch's default backend, which needs a compiler."""
+
+
 def check_compiler(device: torch.device) -> None:
     """Raise `Refused` without a compiler: torch.compile generates C++ for CPUs, C for GPUs."""
+    if COMPILE_BACKEND != "inductor":
+        return
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
     if not any(shutil.which(name) for name in names):
         raise Refused(
@@ -107,16 +113,6 @@ def check_compiler(device: torch.device) -> None:
             ' out, or build the image with one (image.args = ["WITH_COMPILER=1"] in'
             " cloudtrain.toml, for `image: auto`)"
         )
-
-
-COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
-"""torch's default backend, which needs a compiler."""
-
-
-def check_compile(device: torch.device) -> None:
-    """Raise `Refused` if torch.compile cannot work here."""
-    if COMPILE_BACKEND == "inductor":
-        check_compiler(device)
 
 
 def resolve_compile(requested: str, device: torch.device, possible: bool) -> bool:
@@ -128,7 +124,7 @@ def resolve_compile(requested: str, device: torch.device, possible: bool) -> boo
     `yes` cannot work here.
     """
     if requested == "yes":
-        check_compile(device)
+        check_compiler(device)
     if requested != "auto":
         return requested == "yes"
     if not possible or device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
@@ -136,7 +132,7 @@ def resolve_compile(requested: str, device: torch.device, possible: bool) -> boo
     if find_spec("triton") is None:
         return False
     try:
-        check_compile(device)
+        check_compiler(device)
     except Refused:
         return False
     torch._dynamo.config.suppress_errors = True

@@ -139,19 +139,23 @@ def _check_flags(options: Options) -> None:
                 f"{name} is for --strategy {' or '.join(strategies)}, not {options.strategy}: leave"
                 " it out"
             )
+
     piped = options.strategy == "pipeline" or (options.strategy == "hybrid" and options.stages)
     if options.microbatches and not piped:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
+
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
         raise Refused(
             f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp"
             " bf16"
         )
+
     if options.eval_only and (options.profile is not None or not options.resume):
         flag = "--profile" if options.resume else "--no-resume"
         raise Refused(
             f"{flag} is about training, which --eval-only leaves out: leave out one of them"
         )
+
     if options.gradient_sync == "last" and (
         piped or options.strategy not in ("fsdp", "hsdp", "hybrid")
     ):
@@ -159,6 +163,7 @@ def _check_flags(options: Options) -> None:
             "--gradient-sync is for --strategy fsdp, hsdp and hybrid --tensor, not"
             f" {options.strategy}, which sends gradients once per step anyway: leave it out"
         )
+
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.compile == "yes" and not can_compile(options):
@@ -189,6 +194,7 @@ def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_n
             f" alone: use --strategy {better}, or start one process (resources.processes: 1,"
             " --nproc-per-node 1)"
         )
+
     if strategy in ("fsdp", "hsdp") and not supported.fsdp:
         raise Refused(
             f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use"
@@ -201,8 +207,10 @@ def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_n
             "--strategy hybrid combines data parallelism with one other kind: choose it with"
             " --tensor N (ranks per tensor-parallel group) or --stages N (ranks per pipeline)"
         )
+
     if strategy == "tp" or options.tensor:
         _check_tensor(options, supported, options.tensor or ranks, ranks)
+
     if strategy in ("pipeline", "model-parallel") or options.stages:
         alone = strategy == "model-parallel"
         _check_stages(

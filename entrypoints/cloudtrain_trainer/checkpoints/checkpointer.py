@@ -83,44 +83,48 @@ class Checkpointer:
 
     def _save(self) -> None:
         loop = self.loop
-        if self._saved_step != loop.position.step:
-            step = loop.step
-            tensors = sharded.tensors_of(step.model, step.optimizer)
-            # A bad checkpoint must not replace a good one.
-            loop.check_finite(self._trained_tensors(tensors))
-            rank_state: dict[str, Any] = {
-                "generators": state.generator_states(loop.strategy.devices),
-                "buffers": state.buffers(step.model, step.task.statistics(step.model)),
-                "loss": step.loss.state(),
-                "groups": step.group_numbers.changed(),
-            }
-            if isinstance(loop.batches, StreamBatches):
-                rank_state["stream"] = loop.batches.state()
-            # The weights must not depend on the rank that writes them.
-            loop.strategy.sync_buffers(step.model)
-            loop.strategy.average_statistics(step.task.statistics(step.model))
-            shared = {
-                "run": self._identity(),
-                "layout": self._layout(),
-                "settings": self._settings(),
-                "at": list(loop.position),
-                "metrics": dict(loop.metrics),
-                "best": list(self.best),
-                "skipped": step.finite_watch.skipped_steps,
-                "groups": rank_state["groups"],
-                "scaler": step.scaler.state_dict() if step.scaler is not None else None,
-            }
-            steady = {f"model.{name}" for name in self._trained()} | {
-                n for n in tensors if n.startswith("optimizer.")
-            }
-            self.checkpoints.save(
-                loop.position.step, loop.position.epoch, tensors, shared, rank_state, steady
-            )
-            state.restore_buffers(
-                step.model, rank_state["buffers"], step.task.statistics(step.model)
-            )
-            self._saved_step = loop.position.step
-            self._saved_at = time.monotonic()
+        if self._saved_step == loop.position.step:
+            return
+
+        step = loop.step
+        tensors = sharded.tensors_of(step.model, step.optimizer)
+        # A bad checkpoint must not replace a good one.
+        loop.check_finite(self._trained_tensors(tensors))
+
+        rank_state: dict[str, Any] = {
+            "generators": state.generator_states(loop.strategy.devices),
+            "buffers": state.buffers(step.model, step.task.statistics(step.model)),
+            "loss": step.loss.state(),
+            "groups": step.group_numbers.changed(),
+        }
+        if isinstance(loop.batches, StreamBatches):
+            rank_state["stream"] = loop.batches.state()
+        # The weights must not depend on the rank that writes them.
+        loop.strategy.sync_buffers(step.model)
+        loop.strategy.average_statistics(step.task.statistics(step.model))
+
+        shared = {
+            "run": self._identity(),
+            "layout": self._layout(),
+            "settings": self._settings(),
+            "at": list(loop.position),
+            "metrics": dict(loop.metrics),
+            "best": list(self.best),
+            "skipped": step.finite_watch.skipped_steps,
+            "groups": rank_state["groups"],
+            "scaler": step.scaler.state_dict() if step.scaler is not None else None,
+        }
+
+        steady = {f"model.{name}" for name in self._trained()} | {
+            n for n in tensors if n.startswith("optimizer.")
+        }
+
+        self.checkpoints.save(
+            loop.position.step, loop.position.epoch, tensors, shared, rank_state, steady
+        )
+        state.restore_buffers(step.model, rank_state["buffers"], step.task.statistics(step.model))
+        self._saved_step = loop.position.step
+        self._saved_at = time.monotonic()
 
     def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         """Return tensors that training changes. Others, such as masks, may be infinite."""
@@ -184,6 +188,7 @@ class Checkpointer:
         loop.run_discarded_step()
         step.loss.restore((0.0, 0))
         self.checkpoints.load(checkpoint, step.model, step.optimizer)
+
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
         if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[
             0
@@ -193,6 +198,7 @@ class Checkpointer:
                 " earlier checkpoint, or start from scratch: --no-resume here, cloudtrain rerun"
                 " --fresh for a run"
             )
+
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])
         groups = (rank_state or {}).get("groups") or shared.get("groups")
@@ -204,11 +210,13 @@ class Checkpointer:
         loop.metrics = {
             name: math.nan if value is None else value for name, value in shared["metrics"].items()
         }
+
         val_loss, *counts = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *counts)
         self._log_changes(shared.get("settings", {}))
         before = shared.get("layout") or {"strategy": shared["strategy"]}
         layout = self._layout()
+
         if rank_state is None or before != layout:
             loop.seed_this_rank()
             loop.ranks.log(
@@ -243,9 +251,11 @@ class Checkpointer:
             )
             return
         self.best = Best(val_loss, loop.position.step, 0, loop.position.step)
+
         weights = loop.strategy.full_state_dict(loop.step.model)
         if loop.ranks.rank != 0:
             return
+
         if self._best_writer is not None:
             self._best_writer.join()  # it reads the copies to overwrite
         # Weights of a sharded model on GPUs were gathered on the host and stay unchanged.

@@ -108,8 +108,10 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
             {name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:])
         )
         weights = next((name for name in folders if (folder / name).is_dir()), folders[0])
+
         large = sorted(name for name in digests if name.startswith(weights + "/"))
         names = large[ranks.local_rank :: ranks.local_size]
+
         if manifest["spread"] and writers == ranks.size:
             # Each rank verifies its shard, even if it sees others.
             absent = next((name for name in large if not (folder / name).exists()), "")
@@ -120,6 +122,7 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
                 for name in large
                 if name.startswith((f"{weights}/__{ranks.rank}_", f"{weights}/.metadata"))
             ]
+
         names += ["shared.json"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else [])
         elsewhere = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
         for name in names:

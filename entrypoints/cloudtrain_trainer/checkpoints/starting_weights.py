@@ -28,13 +28,6 @@ NAMED = 5
 """Maximum number of names in a message."""
 
 
-def load(model: nn.Module, path: Path, partly: bool) -> str:
-    """Run `check`, then `read`; return the line of `check`."""
-    line = check(model, path, partly)
-    read(model, path)
-    return line
-
-
 def check(model: nn.Module, path: Path, partly: bool) -> str:
     """Compare names and shapes in the files with the model's; return a line for the log.
 
@@ -54,6 +47,7 @@ def check(model: nn.Module, path: Path, partly: bool) -> str:
                 misshapen.append(f"{name} {tuple(shape)}, not {tuple(expected[name].shape)}")
             else:
                 loaded.add(name)
+
     places = {_place(expected[name]) for name in loaded}  # safetensors has tied weights only once
     missing = [
         name
@@ -63,11 +57,13 @@ def check(model: nn.Module, path: Path, partly: bool) -> str:
     missing = [
         name for name in missing if not any(entry.startswith(f"{name} ") for entry in misshapen)
     ]
+
     problems = {
         "have another shape": misshapen,
         "are missing": missing,
         "are not in the model": unknown,
     }
+
     summary = "; ".join(
         f"{len(names)} {problem}: {_some(names)}" for problem, names in problems.items() if names
     )
@@ -82,20 +78,17 @@ def check(model: nn.Module, path: Path, partly: bool) -> str:
     )
 
 
-def read(model: nn.Module, path: Path) -> set[str]:
-    """Copy matching tensors into the model, in place and one at a time; return their names.
+def read(model: nn.Module, path: Path) -> None:
+    """Copy matching tensors into the model, in place and one at a time.
 
     The model may be a stage of the checked model, or have sharded tensors.
     """
     targets = model.state_dict()
-    loaded = set[str]()
     for file in files(path):
         for name, shape, tensor in _read(file):
             name = _without_prefix(name)
             if name in targets and targets[name].shape == shape:
                 copy_part(targets[name], tensor())
-                loaded.add(name)
-    return loaded
 
 
 @torch.no_grad()
@@ -127,6 +120,7 @@ def files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise Refused(f"--weights {path} does not exist (in a job an input is ${{inputs.NAME}})")
+
     for name in INDEXES:
         if (path / name).is_file():
             try:
@@ -144,6 +138,7 @@ def files(path: Path) -> list[Path]:
             if missing:
                 raise Refused(f"--weights {path} lacks {_some(missing)}, which its {name} names")
             return paths
+
     for name in FILES:
         if (path / name).is_file():
             return [path / name]

@@ -97,17 +97,20 @@ class CheckpointStore:
             for partial in folder.glob("step-*.partial") if writes else ():
                 shutil.rmtree(partial, ignore_errors=True)
         ranks.barrier()
+
         disks = self._first_rank_per_disk()
         self.leads_disk = ranks.rank in disks
         self.split_across_disks = len(disks) > 1 and any(
             first % shard_group_size for first in [*disks, ranks.size]
         )
         """True if a complete model is on several disks."""
+
         bounds = [0, ranks.size] if self.split_across_disks else [*disks, ranks.size]
         members = [list(range(a, b)) for a, b in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
         self.first = max(m[0] for m in members if m[0] <= ranks.rank)
         self.writes_weights = ranks.rank - self.first < shard_group_size
         """True if this rank writes its shard; other ranks hold copies of it."""
+
         self._all = ranks.new_gloo_group([list(range(ranks.size))])
         self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
         self._background = Background()
@@ -251,11 +254,13 @@ class CheckpointStore:
                 (weights / NODE_LOCAL).touch()  # each disk has a complete model
         self._wait()
         sharded.write(weights, tensors, self._writers)
+
         mine = f"__{self.ranks.rank - self.first}_*.distcp"
         names = [*weights.glob(mine)] + (
             [weights / ".metadata"] if self.ranks.rank == self.first else []
         )
         written = {f"{weights.name}/{path.name}": digest_of(path) for path in names}
+
         written[f"rank-{self.ranks.rank}.pt"] = write_tensors(
             partial / f"rank-{self.ranks.rank}.pt", rank_state
         )
@@ -264,6 +269,7 @@ class CheckpointStore:
             if self.split_across_disks and self.ranks.rank == 0
             else b""
         )
+
         by_rank = self.ranks.all_gather((written, index), self._all)
         if self.leads_disk:
             if self.split_across_disks and self.ranks.rank != 0:

@@ -87,20 +87,17 @@ class Stream:
 
     def read(self, epoch: int, state: Any = None) -> Iterator[Any]:
         """Return an iterator from the beginning of an epoch, or from a state of it."""
-        self.reset(epoch, state)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+        position = self.start_state if state is None else state
+        if position is not None and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(position)
+
         iterator: Any = iter(self.source)
         if state is not None and not hasattr(self.source, "load_state_dict"):
             iterator.load_state_dict(state)
         samples: Iterator[Any] = iterator
         return samples
-
-    def reset(self, epoch: int, state: Any) -> None:
-        """Reset the iterable, which may remember its position, to the beginning or a state."""
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch)
-        target = self.start_state if state is None else state
-        if target is not None and hasattr(self.source, "load_state_dict"):
-            self.source.load_state_dict(target)
 
     def state(self, iterator: Any) -> Any:
         """Return the position of an iterator; None if neither it nor the iterable has any."""
@@ -155,12 +152,15 @@ class StreamBatches:
         self.pin_memory = pin_memory
         self.sharded = data.can_shard and ranks > 1
         self._part = data.shard(ranks, rank) if self.sharded else data
+
         # Parts differ in size: they are repeated instead.
         self._length = None if data.can_shard else data.length
+
         self._iterator: Iterator[Any] = iter(())
         self._pass = 0
         self._read = 0
         self._resumed: dict[str, Any] | None = None
+
         if workers:
             raise Refused(
                 f"{data.name} is an iterable, which each rank reads itself: leave out --workers"
@@ -180,6 +180,7 @@ class StreamBatches:
                 f"--batch-size {batch_size} is more than the {self._length} training samples: use"
                 " less"
             )
+
         self.samples_per_epoch = (max_steps or 0) * batch_size
         if self._length is not None:
             self.samples_per_epoch = self._length // batch_size * batch_size

@@ -20,12 +20,9 @@ from cloudtrain_trainer.data.streams import Stream, adapt
 from cloudtrain_trainer.factories import Factory, describe, place
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own import losses as own_losses
-from cloudtrain_trainer.own.losses import default_loss
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trees import sample_count, tensors
-
-__all__ = ["DATA_FIELDS", "OwnModel", "complete", "default_loss", "from_options"]
 
 DATA_FIELDS = (
     "loss", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit", "tokens",
@@ -85,7 +82,7 @@ def complete(task: Task, seed: int, name: str) -> Task:
         changes.update(_step_functions(task.step))
     else:
         has_loss = task.loss is not tasks.default_loss
-        changes["loss"] = own_losses.checked(task.loss) if has_loss else default_loss
+        changes["loss"] = own_losses.checked(task.loss) if has_loss else own_losses.default_loss
         if task.call is tasks.call:
             changes["call"] = model.call
         if task.metrics:
@@ -202,6 +199,7 @@ def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
         and all(isinstance(part, Dataset) for part in returned)
     ):
         returned = tuple(returned)  # as random_split returns them
+
     if isinstance(returned, Mapping):
         unknown = [str(key) for key in returned if key not in (*PARTS, "test")]
         if "train" not in returned or unknown:
@@ -210,6 +208,7 @@ def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
                 f"{factory} returned a dict with {keys}: its keys are train, validation and collate"
             )
         return {part: returned[part] for part in PARTS if part in returned}
+
     if isinstance(returned, tuple):
         if any(isinstance(part, Tensor) or type(part).__module__ == "numpy" for part in returned):
             raise Refused(

@@ -132,8 +132,10 @@ def evaluate(
     strategy.sync_buffers(step.model)
     strategy.average_statistics(step.task.statistics(step.model))
     step.wrapped.eval()
+
     loss = LossMean(step.device)
     sums = dict[str, Tensor]()
+
     for chunk in _chunks(_evaluation_batches(step, batch_size, workers), strategy.n_microbatches):
         wait = ranks.all_reduce_max(stop_requested())
         batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
@@ -153,6 +155,7 @@ def evaluate(
                     loss.add(step.task.loss(outputs, targets), count)
         if wait()[0]:
             return None
+
     names = sorted(set().union(*ranks.all_gather(sorted(sums))))
     total, samples, *values = ranks.all_reduce_sum(
         *loss.state(), *(float(sums.get(name, 0.0)) for name in names)

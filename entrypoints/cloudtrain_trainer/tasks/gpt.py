@@ -147,11 +147,13 @@ def build(
     shape = replace(
         shape, context=context or shape.context, tied=shape.tied if tied is None else tied
     )
+
     if data != "text":
         shape = replace(shape, vocabulary=SIZES["gpt2-124m"].vocabulary)
     train, validation = (
         _from_files(shape, seed) if data == "tokens" else _from_text(data, shape, seed)
     )
+
     return Task(
         model=partial(decoder, shape),
         loss=loss,

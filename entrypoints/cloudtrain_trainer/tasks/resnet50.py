@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from cloudtrain_trainer.data.pixels import Normalize
 from cloudtrain_trainer.models.resnet import bottlenecks, resnet, stages
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.tasks import Draw, Task, digits
 
 INPUT = "CLOUDTRAIN_INPUT_IMAGES"
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -171,14 +171,6 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.float(), labels, label_smoothing=LABEL_SMOOTHING)
 
 
-def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the number of correct predictions, shape ().
-
-    `logits`: (batch, classes). `labels`: (batch,).
-    """
-    return (logits.argmax(1) == labels).sum()
-
-
 def build(
     seed: int, size: str = "full", image_size: int | None = None, data: str | None = None
 ) -> Task:
@@ -188,6 +180,7 @@ def build(
     """
     tiny = size == "tiny"
     pixels = image_size or (64 if tiny else 224)
+
     input_folder = os.environ.get(INPUT)
     train: Images | Synthetic
     validation: Images | Synthetic
@@ -207,10 +200,11 @@ def build(
         classes = 10 if tiny else 1000
         train = Synthetic(512 if tiny else 12_800, pixels, classes, seed)
         validation = Synthetic(SYNTHETIC_IMAGES, pixels, classes, seed)
+
     return Task(
         model=partial(resnet, (1, 1, 1, 1) if tiny else (3, 4, 6, 3), 8 if tiny else 64, classes),
         loss=loss,
-        correct=correct,
+        correct=digits.correct,
         train=train,
         validation=validation,
         epochs=90 if isinstance(train, Images) and not tiny else 2,

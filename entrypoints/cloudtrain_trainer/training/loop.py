@@ -59,6 +59,7 @@ class Loop:
         self.ranks = strategy.ranks
         self.device = strategy.ranks.device
         self.trackers = trackers
+
         if task.validation is None and (
             options.patience or options.target_accuracy or options.eval_only
         ):
@@ -68,17 +69,23 @@ class Loop:
                 else "--patience and --target-accuracy need"
             )
             raise Refused(f"{flags} validation data, which this task does not have")
+
         batch_size = options.batch_size or task.batch_size
         self.workers = loader_processes(
             options.workers, task.workers, available_cores(), self.ranks.local_size
         )
+
         self.step = Step(task, strategy, options, batch_size)
         self._make_batches()
+
         self.epochs = options.epochs or task.epochs
         steps = self.epochs * self.batches.samples_per_epoch // batch_size
         self.steps = min(steps, options.max_steps or steps)
         self.seed_this_rank()
-        self.position, self.meter, self.flags = Position(), Meter(), CollectiveFlags(self.ranks)
+
+        self.position = Position()
+        self.meter = Meter()
+        self.flags = CollectiveFlags(self.ranks)
         self.metrics: dict[str, float] = {}
         self.checkpointer = Checkpointer(self, checkpoints)
         self.progress = ProgressReporter(self)
@@ -137,6 +144,7 @@ class Loop:
         batch_size = self.batches.batch_size
         with self.step.clock.during("data"):
             batches = self.batches.load(self.position.epoch, skip=self.position.samples)
+
         while (
             self.position.samples < self.batches.samples_per_epoch
             and self.position.step < self.steps
@@ -147,10 +155,12 @@ class Loop:
                 if self._is_finished():
                     return True
                 self.step.wrapped.train()
+
             wait = self.flags.start(self.position.step, self._local_flags)
             if self.profiler is not None:
                 self.profiler.before_step(self.position.step + 1)
             self.step.train_step(batches, self.position.step, self.steps)
+
             self.ranks.begin_training(self.options.timeout)
             self.position = Position(
                 self.position.step + 1, self.position.epoch, self.position.samples + batch_size
@@ -164,6 +174,7 @@ class Loop:
                 stop, save, report, not_finite, times = (
                     wait() if wait else (False, False, False, False, False)
                 )
+
             if not_finite:
                 self.raise_not_finite()
             if report or self.position.step == self.steps:

@@ -119,9 +119,11 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
             f"an earlier start ran out of memory: micro-batches of {loop.micro_batch} samples per"
             f" rank, {step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
         )
+
     probe = loop.options.probe_memory
     if probe == "no" or loop.options.eval_only or (probe == "auto" and device.type != "cuda"):
         return
+
     if loop.strategy.communicates_in_forward:
         if probe == "yes":
             loop.ranks.log(
@@ -129,12 +131,14 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
                 " step"
             )
         return
+
     refused = []
     trial = _fits(loop)
     while loop.ranks.all_reduce_max(trial is None)()[0]:
         refused.append(loop.micro_batch)
         loop.split_to_fit(loop.micro_batch // 2)
         trial = _fits(loop)
+
     if refused:
         cache.write(loop.micro_batch)
         loop.ranks.log(

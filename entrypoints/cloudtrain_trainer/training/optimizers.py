@@ -125,11 +125,13 @@ def _from_factory(
         "weight_decay": weight_decay,
     }
     optimizer = factory(arguments)
+
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise Refused(
             f"{factory} returned {describe(optimizer)}: return a torch.optim.Optimizer of"
             " `named_parameters`"
         )
+
     trained = {id(parameter) for parameter in parameters.values()}
     if any(
         id(parameter) not in trained
@@ -139,8 +141,10 @@ def _from_factory(
         raise Refused(
             f"{factory} has parameters that are not the model's: take those of `named_parameters`"
         )
+
     if any("lr" not in group for group in optimizer.param_groups):
         raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
+
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise Refused(

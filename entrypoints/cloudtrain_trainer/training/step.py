@@ -44,6 +44,7 @@ class Step:
         self.lr = options.lr or task.lr
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Passes per rank and step. A pipeline makes its own micro-batches."""
+
         self.skips_bad_steps = options.on_nan == "skip"
         self._asynchronous = fused = self.computes_like_gpu()
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
@@ -60,14 +61,18 @@ class Step:
             self._image_format = {"memory_format": torch.channels_last}
             if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
                 model = self.channels_last(model)
+
         possible = rules.can_compile(options) and task.compiles
         self.compiles = hardware.resolve_compile(options.compile, self.device, possible)
         if task.channels_last and self.device.type == "cuda":  # all images have one size
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+
         if options.recompute != "none":
             recompute(strategies.layers_of(model, self), options.recompute)
+
         self.model, self.wrapped = strategy.wrap(model, self)
         del model, self._initial  # in a pipeline only this rank's stage is kept
+
         self._make_optimizer()
         self.clock = step_clock(self)
         """Clock of this rank's phases."""
@@ -136,12 +141,14 @@ class Step:
         self.group_numbers.scale_rates(
             lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
         )
+
         if self.skips_bad_steps or self.scaler is not None:
             bad = self._update_if_finite(step) if self.scaler is None else self._update_scaled(step)
             if self.skips_bad_steps:
                 state.restore_buffers_where(bad, self.model, before, self._statistics())
         else:
             self._update(step)
+
         self.optimizer.zero_grad(set_to_none=True)
         self.clock.end_step()
 
