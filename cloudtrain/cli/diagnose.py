@@ -214,7 +214,7 @@ def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
 
 def _show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Show why trials failed, or the diagnosis of the best trial if none did."""
-    from cloudtrain.cli.sweep_diagnosis import show_failed_trials
+    from cloudtrain.cli.sweep_view import show_failed_trials
 
     if not show_failed_trials(sweep, as_json=as_json):
         _show_run(best_trial(sweep), as_json)

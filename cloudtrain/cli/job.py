@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from cloudtrain.cli.forecast_view import DEFAULT_SECONDS, Seconds, first_steps_of, forecast_lines
+from cloudtrain.cli.check_view import (
+    DEFAULT_SECONDS,
+    Seconds,
+    first_steps_of,
+    forecast_lines,
+    memory_lines,
+)
 from cloudtrain.cli.job_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import (
     data_dir,
@@ -79,7 +85,6 @@ def check_command(
     For a cloud, warnings cover security: network, encryption and identity.
     """
     from cloudtrain.cli import github
-    from cloudtrain.cli.memory_view import memory_lines
     from cloudtrain.cli.plan_view import place
     from cloudtrain.errors import CloudtrainError
     from cloudtrain.submission import jobs as api

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,9 +20,13 @@ from cloudtrain.cli.terminal import (
     one_line,
     write,
     write_json,
+    write_log,
 )
 from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration, format_number
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.logs import LogLine
 
 MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
@@ -47,6 +51,28 @@ def print_output(text: str = "") -> None:
 def print_prose(text: str) -> None:
     """Print sentences and labelled rows on stdout; a terminal breaks long lines at words."""
     write(text, wraps=True)
+
+
+def print_log_line(
+    line: LogLine, *, as_json: bool, names_source: bool, trial: int | None = None
+) -> None:
+    """Print a line.
+
+    `names_source`: with its rank or node in front. `trial`: with the number of the trial too.
+    """
+    if as_json:
+        document = {
+            "time": line.time,
+            "node": line.node,
+            "rank": line.rank,
+            "source": line.source,
+            "kind": line.kind or "output",
+            "text": line.text,
+        }
+        write_json(document if trial is None else {"trial": trial, **document}, indent=None)
+        return
+    source = f"[{line.source or f'node {line.node}'}] " if names_source else ""
+    write_log(source if trial is None else f"[trial {trial}] {source}", line.text)
 
 
 def colour_state(state: str) -> str:

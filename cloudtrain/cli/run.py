@@ -12,7 +12,6 @@ import click
 
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import ProgressDisplay, follow
-from cloudtrain.cli.log_lines import print_log_line
 from cloudtrain.cli.options import (
     best_option,
     data_dir,
@@ -26,6 +25,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import (
     command,
     print_json,
+    print_log_line,
     print_message,
     print_output,
 )

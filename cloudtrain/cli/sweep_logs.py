@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.log_lines import print_log_line
-from cloudtrain.cli.output import command, count, print_message
+from cloudtrain.cli.output import command, count, print_log_line, print_message
 from cloudtrain.errors import UsageError
 from cloudtrain.sweeps.logs import SweepLogs, TrialLine
 

@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.output import colour_state, command, count, print_message, table
+from cloudtrain.cli.output import (
+    colour_state,
+    command,
+    count,
+    print_json,
+    print_message,
+    print_output,
+    table,
+)
 from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
@@ -19,6 +27,7 @@ from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import METHOD_NAMES, Definition
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.extension import Extension
+from cloudtrain.sweeps.failures import FailedTrials, failed_trials
 from cloudtrain.sweeps.planning import SweepPlan
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.sweep import Sweep
@@ -26,6 +35,8 @@ from cloudtrain.units import format_duration, format_number
 
 MAX_LIVE = 12
 """Maximum trials on a live screen: running ones, the best, and the latest."""
+MAX_NUMBERS = 12
+"""Maximum numbers of failed trials of one cause."""
 
 
 def overview(plan: SweepPlan) -> str:
@@ -289,6 +300,41 @@ def batch_size_lines(sweep: Sweep, state: SweepState) -> list[str]:
         *(f"  {name:<8} {one_line(text)}" for name, text in advice),
         f"  train    {command('rerun', sweep.id, '--best')}",
     ]
+
+
+def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
+    """Show why trials failed, and return whether any did.
+
+    Raise StorageError if a run cannot be read.
+    """
+    groups = failed_trials(sweep)
+    if not groups:
+        return False
+    if as_json:
+        print_json({"sweep": sweep.id, "failed": [group.to_json() for group in groups]})
+        return True
+    failed = sum(len(group.trials) for group in groups)
+    all_trials = len(sweep.status().trials)
+    print_output(f"{sweep.id}: {failed} of {count(all_trials, 'trial')} failed")
+    for group in groups:
+        print_output("\n".join(_failed_lines(group)))
+    return True
+
+
+def _failed_lines(group: FailedTrials) -> list[str]:
+    diagnosis = group.diagnosis
+    numbers = ", ".join(map(str, group.trials[:MAX_NUMBERS]))
+    more = ", …" if len(group.trials) > MAX_NUMBERS else ""
+    rows = [("cause", diagnosis.cause), ("trials", f"{numbers}{more}")]
+    rows += [("set apart", text) for text in group.set_apart_by]
+    if diagnosis.evidence:
+        rows.append(("evidence", f"{diagnosis.evidence[0].place}  {diagnosis.evidence[0].text}"))
+    if diagnosis.remedy:
+        rows.append(("remedy", diagnosis.remedy))
+    if group.runs[0]:
+        rows.append(("more", command("diagnose", group.runs[0])))
+    shown = [f"    {name:<11} {indented(one_line(text), 16)}" for name, text in rows]
+    return [f"  {count(len(group.trials), 'trial')}", *shown]
 
 
 def sweep_as_json(state: SweepState) -> dict[str, Any]:

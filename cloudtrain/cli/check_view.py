@@ -1,4 +1,4 @@
-"""The output of `cloudtrain check --forecast`."""
+"""The output of `cloudtrain check --forecast` and `--memory`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.submission.first_steps import FirstSteps, RequiredSpeedup
     from cloudtrain.submission.jobs import Job
+    from cloudtrain.submission.memory import MemoryReport
 
 DEFAULT_SECONDS = 30
 MAX_SECONDS = 3600
+UNPROVEN = "CUDA, NCCL and libraries by their documentation, not measured on this GPU"
 
 
 class Seconds(click.ParamType[int]):
@@ -100,3 +102,40 @@ def _speedup_lines(speedup: RequiredSpeedup) -> list[str]:
         times = f"{fast.likely:.2g} times as fast as here ({fast.low:.2g} to {fast.high:.2g})"
         lines.append(f"  {allowed}: enough if the job is {times}")
     return lines
+
+
+def memory_lines(report: MemoryReport) -> list[str]:
+    """Return the need with its interval, the comparison with the machine, and remedies."""
+    from cloudtrain.submission.memory import gib
+
+    if report.reason:
+        return [f"memory: no estimate: {report.reason}"]
+    of = "GPU" if report.gpu else "process"
+    lines = [
+        f"memory per {of}: about {gib(report.expected)} ({gib(report.low)} to"
+        f" {gib(report.high)}){_against(report)}"
+    ]
+    parts = ", ".join(
+        f"{name} {size / 2**20:,.0f} MiB" for name, size in (report.parts or {}).items()
+    )
+    remainder = f"; the rest: {UNPROVEN}" if report.gpu else "; the rest: the process with torch"
+    lines.append(f"  tensors: {parts}{remainder}")
+    if report.remedies:
+        lines.append("  what fits:")
+        lines += [f"    {remedy}" for remedy in report.remedies]
+    elif report.verdict not in ("fits", ""):
+        lines.append("  no sure remedy: smaller micro-batches, recomputing and sharding were tried")
+    return lines
+
+
+def _against(report: MemoryReport) -> str:
+    from cloudtrain.submission.memory import gib
+
+    if not report.verdict:
+        return "; how much the machine has is not known here"
+    has = f" of {gib(report.memory)}{f' ({report.gpu})' if report.gpu else ''}"
+    if report.verdict == "fits":
+        return f"{has}: fits, at least {gib(report.memory - report.high)} are free"
+    if report.verdict == "may not fit":
+        return f"{has}: may not fit, by up to {gib(report.high - report.memory)}"
+    return f"{has}: does not fit, by about {gib(report.expected - report.memory)}"
