@@ -65,11 +65,12 @@ def explain_choice(
     price = market.price_of(types[0])
     if shown is None or price is None:
         return MachineChoice(reason=reason)
-    offers = (
-        _cheaper(need, shown, price.usd * CHEAPER, candidate)
-        for candidate in (market, *other_markets)
-    )
-    return MachineChoice(reason=reason, cheaper=tuple(each for each in offers if each))
+    offers = []
+    for candidate in (market, *other_markets):
+        offer = _cheaper(need, shown, price.usd * CHEAPER, candidate)
+        if offer:
+            offers.append(offer)
+    return MachineChoice(reason=reason, cheaper=tuple(offers))
 
 
 def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:

@@ -14,9 +14,9 @@ def select_instances(
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
     """Return the instance types of a job, the GPUs per node, and mistakes in the spec.
 
-    `named` types are used as they are, by default with all their GPUs. Otherwise each GPU model
-    gives the cheapest type with exactly `gpus` of it. Models that the provider lacks are skipped,
-    unless none is left. Without a model: the cheapest of all. Without GPUs: `default`.
+    `named` types are used unchanged, by default with all their GPUs. Otherwise each GPU model
+    gives the cheapest type with exactly `gpus` of it. Models that the provider lacks are skipped if
+    another one is left. Without a model: the cheapest type. Without GPUs: `default`.
     """
     if named:
         gpu_count, problems = (gpus, []) if gpus is not None else _all_gpus(provider, named)
@@ -83,9 +83,8 @@ def local_disks(instance_type: str) -> bool | None:
 
 def find_instance(provider: str, instance_type: str) -> Instance | None:
     """Return the row of an instance type, or None."""
-    return _rows_by_name(provider).get(
-        instance_type.lower()
-    )  # Azure ignores case, and AWS has no capitals
+    # Azure ignores case, and types of AWS are in lower case.
+    return _rows_by_name(provider).get(instance_type.lower())
 
 
 def architecture_of(provider: str, types: Sequence[str]) -> str:

@@ -71,11 +71,9 @@ class CostEstimate:
     def worst_usd(self) -> float | None:
         """Maximum machine cost in US dollars, without data transfer; None if unknown."""
         per_hour = self.usd_per_hour
-        return (
-            None
-            if per_hour is None
-            else per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
-        )
+        if per_hour is None:
+            return None
+        return per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
 
     @property
     def kept_usd(self) -> float | None:

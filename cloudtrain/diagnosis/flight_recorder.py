@@ -1,6 +1,6 @@
 """Search for the rank that is missing in a collective, by torch's flight-recorder dumps.
 
- A rank is missing if other members of its process group have entered more collectives. A rank that
+A rank is missing if other members of its process group have entered more collectives. A rank that
 waits in another group for a missing rank is a victim, not the cause. Messages between two ranks do
 not count: their ranks count them differently. Source of the format:
 torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.

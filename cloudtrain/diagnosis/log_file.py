@@ -1,6 +1,6 @@
 """Reader of a log file or a pipe: gzip or plain, UTF-8 or UTF-16, lines or JSON of log services.
 
- A log may be hostile: huge, one endless line, compressed to a thousandth. Its use of memory is
+A log may be hostile: huge, one endless line, compressed to a thousandth. Its use of memory is
 bounded.
 """
 

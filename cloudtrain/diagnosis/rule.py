@@ -11,7 +11,7 @@ from typing import Literal
 Restart = Literal["retry", "never", "after a change"]
 """Advice about a restart.
 
- `retry`: the same job may succeed; `never`: the work is done, or another job is needed; `after a
+`retry`: the same job may succeed; `never`: the work is done, or another job is needed; `after a
 change`: the same job would fail again.
 """
 
@@ -84,7 +84,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def needed_literals(pattern: str) -> tuple[str, ...]:
     """Return literals, at least one of which is part of every match; empty if unknown.
 
-     They are the longest plain text of each alternative, outside of groups. A pattern with the flag
+    They are the longest plain text of each alternative, outside of groups. A pattern with the flag
     (?i) has no literals.
     """
     if re.search(r"\(\?[a-zA-Z-]*i[a-zA-Z-]*[:)]", pattern):

@@ -20,7 +20,7 @@ from cloudtrain_launcher.events import Cause, Ended
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     """Return why a run failed. Raise StorageError if its events or logs cannot be read.
 
-     The launcher's first error wins over the log, unless it is a consequence or an end without a
+    The launcher's first error wins over the log, unless it is a consequence or an end without a
     message: a killed process, an exit code.
     """
     cause = state.error

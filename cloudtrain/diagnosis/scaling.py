@@ -136,7 +136,7 @@ class ScalingCurve:
     def resampled(self) -> list[dict[int, float]]:
         """Throughputs of imagined repetitions of the measurements.
 
-         Runs of a job differ more than windows of one run. After several turns, draw by the pooled
+        Runs of a job differ more than windows of one run. After several turns, draw by the pooled
         standard deviation of their logarithms from Student's t distribution; after one, draw its
         windows with replacement, without knowledge about other runs.
         """

@@ -89,7 +89,7 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
 def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:
     """Return the share of the time, 0 to 1, of each cause.
 
-     Causes: input, straggler, other-work, communication, too-small, saving, evaluation.
+    Causes: input, straggler, other-work, communication, too-small, saving, evaluation.
     `straggler`: rank that all others wait for.
     """
     wall = median(sums.wall for sums in ranks.values())

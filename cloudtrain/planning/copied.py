@@ -22,8 +22,8 @@ def copied_patterns(text: str) -> list[Pattern] | None:
     try:
         return [
             pattern_of(source)
-            for instruction, rest in _instructions(text)
-            for source in _named(instruction, rest)
+            for instruction, arguments in _instructions(text)
+            for source in _named(instruction, arguments)
         ]
     except (Unclear, re.error):
         return None
@@ -37,25 +37,25 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
         raise Unclear
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in re.sub(r"\\[ \t]*\n", " ", lines).splitlines():
-        instruction, _, rest = line.strip().partition(" ")
-        yield instruction.upper(), rest.strip()
+        instruction, _, arguments = line.strip().partition(" ")
+        yield instruction.upper(), arguments.strip()
 
 
-def _named(instruction: str, rest: str) -> Iterator[str]:
-    if instruction == "FROM" and "onbuild" in rest.lower():  # such a base copies what it likes
+def _named(instruction: str, arguments: str) -> Iterator[str]:
+    if instruction == "FROM" and "onbuild" in arguments.lower():  # such a base may copy any file
         raise Unclear
     if instruction == "RUN":
-        yield from _mounted(rest)
+        yield from _mounted(arguments)
     if instruction not in ("COPY", "ADD"):
         return
     flags = ""
-    while found := _FLAGS.match(rest):
-        flags = flags + found[0]
-        rest = rest[found.end() :]
+    while match := _FLAGS.match(arguments):
+        flags += match[0]
+        arguments = arguments[match.end() :]
     if "--from=" in flags:  # another stage, or another image
         return
     try:
-        words = json.loads(rest) if rest.startswith("[") else rest.split()
+        words = json.loads(arguments) if arguments.startswith("[") else arguments.split()
     except ValueError:
         raise Unclear from None
     for source in words[:-1]:
@@ -63,9 +63,9 @@ def _named(instruction: str, rest: str) -> Iterator[str]:
             yield _certain(source)
 
 
-def _mounted(rest: str) -> Iterator[str]:
+def _mounted(arguments: str) -> Iterator[str]:
     """Yield the folders that a RUN mounts: `--mount=type=bind,source=…`, and `bind` is the default."""
-    for flag in re.findall(r"--mount=(\S+)", rest):
+    for flag in re.findall(r"--mount=(\S+)", arguments):
         options = dict(part.partition("=")[::2] for part in flag.split(","))
         if options.get("type", "bind") == "bind" and "from" not in options:
             yield _certain(options.get("source") or options.get("src") or "")

@@ -81,9 +81,8 @@ def has_exceptions(rules: Sequence[Rule]) -> bool:
 
 def _pieces(pattern: str) -> list[str]:
     """Translate a pattern of Go's `filepath.Match`, and `**` for any number of folders."""
-    if re.fullmatch(
-        r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern
-    ):  # docker looks at the end of the path alone
+    # Docker compares such a pattern with the end of the path alone.
+    if re.fullmatch(r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern):
         return [ANY, *map(re.escape, pattern[2:])]
     out: list[str] = []
     at = 0

@@ -43,7 +43,7 @@ class SourceSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRules:
-    """Rules by which a trial of a sweep ends itself at a rung."""
+    """Rules that end a trial of a sweep at a rung."""
 
     trial: int
     """Number of the trial."""
@@ -51,10 +51,10 @@ class TrialRules:
     goal: str
     """minimize or maximize."""
     rungs: tuple[int, ...]
-    """Reports, from 1, at which trials are compared, including past ones."""
+    """Reports after which trials are compared, from 1, including past ones."""
     eta: int
     until: int | None = None
-    """Report at which it ends to wait for promotion; None: it ends only if it falls behind."""
+    """Report that pauses it for promotion; None: it ends only if it falls behind."""
     reports: int = 0
     """Number of reports of earlier runs."""
     position: float | None = None

@@ -73,8 +73,10 @@ def from_json(document: Mapping[str, Any]) -> Recipe:
 
 def our_recipe(kind: str, args: Sequence[str] = (), platform: str = "") -> Recipe:
     """Return the recipe of our image, for GPUs (`cuda`) or for CPUs (`cpu`)."""
-    own = (f"TORCH={kind}", *((f"BASE_IMAGE={_CPU_BASE}",) if kind == "cpu" else ()))
-    return recipe_of(bundled("docker") / "Dockerfile", (*own, *args), platform, kind)
+    our_args = [f"TORCH={kind}"]
+    if kind == "cpu":
+        our_args.append(f"BASE_IMAGE={_CPU_BASE}")
+    return recipe_of(bundled("docker") / "Dockerfile", (*our_args, *args), platform, kind)
 
 
 def recipe_of(
@@ -88,8 +90,8 @@ def recipe_of(
 
     Raise SourceError if its folder is unreadable, or larger than `limit` bytes.
     """
-    given = dict(arg.partition("=")[::2] for arg in args)
-    digest = sha256(repr((dockerfile.name, sorted(given.items()), platform)).encode())
+    args_by_name = dict(arg.partition("=")[::2] for arg in args)
+    digest = sha256(repr((dockerfile.name, sorted(args_by_name.items()), platform)).encode())
     size = 0
     if kind:
         digest.update(payload_archive())
@@ -149,7 +151,7 @@ def _rules(dockerfile: Path) -> list[Rule]:
 
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
     """Return the Dockerfile, and the files, links and folders that the build may copy."""
-    found = {dockerfile: dockerfile.stat()}
+    info_by_path = {dockerfile: dockerfile.stat()}
     named = copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
     top = dockerfile.parent
     searches_all = has_exceptions(rules)
@@ -164,22 +166,20 @@ def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result
         ]
         for name in names:
             path = Path(folder) / name
+            below = (inside / name).as_posix()
             info = path.lstat()
-            wanted = (
-                stat.S_ISREG(info.st_mode)
-                or stat.S_ISLNK(info.st_mode)
-                or stat.S_ISDIR(info.st_mode)
-            )
-            wanted = wanted and (named is None or matches_any((inside / name).as_posix(), named))
-            if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
-                found[path] = info
-                # A file that is brought back takes the folders above it along.
-                found |= {
-                    each: each.lstat()
-                    for each in path.parents
-                    if top in each.parents and each not in found
-                }
-    return found
+            if stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
+                continue
+            if named is not None and not matches_any(below, named):
+                continue
+            if path == dockerfile or is_ignored(below, rules):
+                continue
+            info_by_path[path] = info
+            # A file that an exception brings back needs the folders above it.
+            for parent in path.parents:
+                if top in parent.parents and parent not in info_by_path:
+                    info_by_path[parent] = parent.lstat()
+    return info_by_path
 
 
 def _mode(info: os.stat_result) -> int:

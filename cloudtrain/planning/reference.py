@@ -50,9 +50,9 @@ class ResolvedImage:
 def parse_address(text: str) -> Address:
     """Split an address. The part before the first slash is a registry if it looks like a host."""
     name, _, digest = text.partition("@")
-    head, slash, rest = name.partition("/")
+    head, slash, remainder = name.partition("/")
     is_host = bool(slash) and ("." in head or ":" in head or head == "localhost")
-    registry, path = (head, rest) if is_host else (DOCKER_HUB, name)
+    registry, path = (head, remainder) if is_host else (DOCKER_HUB, name)
     path, _, tag = path.partition(":")
     if registry == DOCKER_HUB and "/" not in path:
         path = f"library/{path}"
@@ -60,7 +60,7 @@ def parse_address(text: str) -> Address:
 
 
 def without_tag(text: str) -> str:
-    """`registry:5000/team/train` of `registry:5000/team/train:1@sha256:…`."""
+    """Return an address without tag and digest: `registry:5000/team/train`."""
     name = text.partition("@")[0]
     folder, slash, last = name.rpartition("/")
     return folder + slash + last.partition(":")[0]

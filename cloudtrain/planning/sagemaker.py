@@ -35,7 +35,7 @@ class Channel:
     name: str
     uri: str
     mode: str
-    """File: copied before the start. FastFile: read-only, streamed as it is read."""
+    """File: copied before the start. FastFile: read-only, streamed on access."""
 
     @property
     def folder(self) -> str:

@@ -48,7 +48,7 @@ class ImageSelection(NamedTuple):
 
     @property
     def is_build(self) -> bool:
-        """Whether the selection is a Dockerfile, not an address."""
+        """True if the selection is a Dockerfile, not an address."""
         return self.path[-1] == "build"
 
 

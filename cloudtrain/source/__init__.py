@@ -1,3 +1,1 @@
-"""The source of a job: which files are sent, the digest that names them, the .tar.gz that holds
-them.
-"""
+"""Source of a job: the files that are sent, their digest, and their archive."""

@@ -60,9 +60,9 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
 def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> None:
     archive = _Gzip(stream)
     step = max(1, tree.files_count // 100)
-    for done, entry in enumerate(tree.files):
-        if progress is not None and done % step == 0:
-            progress(done, tree.files_count)
+    for count, entry in enumerate(tree.files):
+        if progress is not None and count % step == 0:
+            progress(count, tree.files_count)
         archive.write(_header(entry))
         if entry.link is None:
             _copy(tree, entry, archive)

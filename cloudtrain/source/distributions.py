@@ -1,8 +1,6 @@
-"""Which distributions of the package index bring a module, where their names differ; and what is
-brought along.
+"""Distributions of the package index that contain a module, and their usual dependencies.
 
-By name only: no network is asked, so that a warning made from it can be wrong, and is never more
-than a warning.
+They are known by name only, without the network: use them for warnings, not for errors.
 """
 
 from __future__ import annotations
@@ -55,9 +53,7 @@ _BRINGS: dict[str, str] = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""Module -> the distributions that bring it, the usual one first. Any other is brought by that of
-its own name.
-"""
+"""Distributions that contain a module, the usual one first, if the names differ."""
 
 _ALONG: dict[str, str] = {
     "accelerate": "huggingface-hub numpy packaging psutil pyyaml safetensors",
@@ -93,22 +89,24 @@ _ALONG: dict[str, str] = {
     "trl": "accelerate datasets transformers numpy",
     "wandb": "click gitpython protobuf psutil pydantic pyyaml requests sentry-sdk",
 }
-"""Distribution -> what it requires itself, of what programs also import directly."""
+"""Dependencies of a distribution that programs also import directly."""
 
 
 def brought_along(names: Collection[str]) -> set[str]:
-    """The distributions with all that they bring along, by normalised names."""
-    found: set[str] = set()
+    """Return the distributions with their dependencies, by normalised names."""
+    distributions: set[str] = set()
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in distributions:
+            distributions.add(name)
             waiting += _ALONG.get(name, "").split()
-    return found
+    return distributions
 
 
 def distributions_of(module: str) -> list[str]:
-    """The distributions that bring a module, by normalised names, the usual one first."""
-    known = _BRINGS.get(module)
-    return known.split() if known else [re.sub(r"[-_.]+", "-", module).lower()]
+    """Return the distributions with a module, by normalised names, the usual one first."""
+    distributions = _BRINGS.get(module)
+    if distributions:
+        return distributions.split()
+    return [re.sub(r"[-_.]+", "-", module).lower()]

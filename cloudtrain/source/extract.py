@@ -24,7 +24,7 @@ _BLOCK = 1 << 20
 
 MAX_RATIO = 100
 FREE_BYTES = 10 * 10**9
-"""Maximum size of an extracted archive, as a multiple of its own size and in bytes: the larger one."""
+"""Maximum extracted size in bytes, or MAX_RATIO times the archive, if that is larger."""
 
 MAX_HEADER_BYTES = 1 << 16
 """Maximum size of an extended header, which is read into memory as a whole."""
@@ -75,12 +75,12 @@ class Header(tarfile.TarInfo):
 
 
 def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name: str) -> bool:
-    """Extract into a new folder what can be kept; returns whether there was anything. `note` gets
-    what was left out.
+    """Extract an archive into a new folder. Return True if it has any entry.
 
-    `roots`: the absolute names that the folder had in the job; `name`: what to call the archive.
-    StorageError if it is damaged, names a path outside, or would become far more than its size; the
-    folder may then hold a part of it. OSError if the disk refuses.
+    `note` gets entries that are left out. `roots`: absolute names of the folder in the job.
+    `name`: name of the archive in messages. Raise StorageError if the archive is damaged, names a
+    path outside, or would become far larger than itself; the folder may then hold a part of it.
+    Raise OSError if the disk refuses.
     """
     limit = _Limit(archive.stat().st_size, shutil.disk_usage(folder.parent).free)
     try:
@@ -91,18 +91,17 @@ def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name:
             results = Results(folder, roots, note)
             reached = -1
             for member in tar:
-                if (
-                    member.size < 0 or tar.offset <= reached
-                ):  # an extended header may say so, and loop forever
+                # An extended header may claim this, and cause an endless loop.
+                if member.size < 0 or tar.offset <= reached:
                     raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
                 reached = tar.offset
                 limit.take(member.size + ENTRY_BYTES)
                 _keep(stream, member, results)
                 if stream.tell() > tar.offset:
-                    raise tarfile.ReadError(f"{member.name} goes on past its end")
+                    raise tarfile.ReadError(f"{member.name} continues past its end")
             # The checksum is at the very end, after what tar reads.
-            while rest := stream.read(_BLOCK):
-                limit.take(len(rest))
+            while block := stream.read(_BLOCK):
+                limit.take(len(block))
     except DAMAGED as error:
         raise StorageError(
             f"{name}: the archive is damaged or hostile: {error}",

@@ -1,9 +1,9 @@
-"""Questions to git: the files of a folder, its commit, and whether tracked files differ from it.
+"""Questions to git: files of a folder, its commit, and changes since then.
 
-A few short processes and none outside a repository: git is the only program that planning starts. A
-repository is not trusted, so nothing that its own configuration names is executed: no filter, hook,
-file system monitor or transport. If git does not answer (it is not installed, the repository is
-damaged or belongs to another user, an answer takes too long), the answer is unknown, not an error.
+Git is the only program that planning starts: a few short processes, none outside a repository. A
+repository is not trusted: its own filters, hooks, file system monitors and transports are never
+executed. If git does not answer (not installed, damaged repository, another owner, timeout), the
+answer is unknown, not an error.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import subprocess
 
 TIMEOUT = 10.0
-"""Seconds for one answer of git: a network file system may be slow, and a plan must not hang on it.
-"""
+"""Seconds for one answer of git: a plan must not hang on a slow network file system."""
 
 MAX_OUTPUT_BYTES = 1 << 28
 """Maximum size of an answer: the paths of some millions of files."""
@@ -31,7 +30,7 @@ _STATUS = (
     *(*_NOTHING_STARTS, "status", "--porcelain=v2", "--branch"),
     *("--untracked-files=no", "--no-ahead-behind", "--no-renames", "--ignore-submodules=dirty"),
 )
-"""A submodule counts by the commit that is checked out in it: nothing runs inside of it."""
+"""A submodule counts by its checked-out commit: git runs no command inside of it."""
 _FILTERS = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", r"^filter\.")
 _USERS = ("system", "global", "command")
 """Scopes of configuration that a repository cannot write to."""
@@ -44,14 +43,12 @@ _CHANGED = re.compile(rb"^[^#]", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """The checkout around a folder."""
+    """Checkout around a folder."""
 
     commit: str = ""
-    """Empty outside git, before the first commit, and where git does not answer."""
+    """Commit; empty outside git, before the first commit, and if git does not answer."""
     dirty: bool | None = None
-    """Whether any tracked file of the repository differs from the commit; None outside git or if it
-    is not known.
-    """
+    """True if a tracked file of the repository differs from the commit; None if unknown."""
 
 
 def repository_top(folder: Path) -> Path | None:
@@ -83,7 +80,7 @@ def git_files(folder: Path) -> list[str] | None:
 
 
 def git_state(folder: Path) -> GitState:
-    """Return the commit around a folder, and whether the repository's tracked files differ from it."""
+    """Return the commit around a folder, and if tracked files of the repository differ."""
     top = repository_top(folder)
     if top is None:
         return GitState()
@@ -110,10 +107,10 @@ def _is_ignored(folder: Path) -> bool:
 
 
 def _own_filters(top: Path) -> set[str]:
-    """Names of the filters that the repository itself configures; ValueError if one cannot be named
-    on a command line.
+    """Return the names of filters that the repository configures.
 
-    Filters of the user's own configuration, as git-lfs installs them, run as in any `git status`.
+    Filters of the user's configuration, such as git-lfs, run as in any `git status`. Raise
+    ValueError if a name does not fit on a command line.
     """
     words = _git(top, *_FILTERS, may_fail=True).decode(errors="replace").split("\0")
     keys = [key for scope, key in zip(words[::2], words[1::2], strict=False) if scope not in _USERS]
@@ -124,9 +121,9 @@ def _own_filters(top: Path) -> set[str]:
 
 
 def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False) -> bytes:
-    """Return what git prints. Raise SubprocessError if it fails, or its answer is late or too long.
+    """Return the output of git. Raise SubprocessError if it fails, is late or too long.
 
-    `may_fail`: an empty answer is no failure. `strict`: a warning is a failure.
+    `may_fail`: an empty answer is not a failure. `strict`: a warning is a failure.
     """
     import subprocess
     from threading import Timer
@@ -164,9 +161,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The user's own, without what a git hook sets for another repository; git writes and fetches
-    nothing.
-    """
+    """Return the user's environment without settings of git hooks, for reading only."""
     environment = {
         k: v
         for k, v in os.environ.items()

@@ -1,7 +1,7 @@
-"""Hashes of files, and a cache of those of unchanged files between scans.
+"""Hashes of files, with a cache of unchanged files between scans.
 
-One cache file per folder. It is only a shortcut: if it is missing, damaged or unwritable, files are
-read again.
+One cache file per folder. It is only a shortcut: if it is missing, damaged or unwritable, files
+are read again.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def read_content(
     link.
     """
     digest = hashlib.sha256()
-    left = size
+    remaining = size
     fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
     try:
         # Read one byte more than expected, to notice a file that has grown.
-        while left >= 0 and (block := os.read(fd, min(left + 1, _BLOCK))):
-            left -= len(block)
+        while remaining >= 0 and (block := os.read(fd, min(remaining + 1, _BLOCK))):
+            remaining -= len(block)
             digest.update(block)
             if sink is not None:
                 sink(block)
     finally:
         os.close(fd)
-    return None if left else digest.hexdigest()
+    return None if remaining else digest.hexdigest()
 
 
 def stamp(info: os.stat_result) -> str:
@@ -73,17 +73,15 @@ class HashCache:
             if content.get("head") == _head(root):
                 self._known = content["files"]
 
-    def get(self, path: str, now: str) -> str | None:
-        """Return the sha256 of the file at `path` if its stamp is still `now`."""
+    def get(self, path: str, file_stamp: str) -> str | None:
+        """Return the sha256 of the file at `path` if its stamp is the same."""
         before, _, digest = self._known.get(path, "").rpartition(" ")
-        return digest if before == now else None
+        return digest if before == file_stamp else None
 
-    def put(self, path: str, now: str, info: os.stat_result, digest: str) -> None:
-        """Remember a file for the next scan, unless it is so new that a later change could go
-        unnoticed.
-        """
+    def put(self, path: str, file_stamp: str, info: os.stat_result, digest: str) -> None:
+        """Remember a file for the next scan, unless it is too new to notice a later change."""
         if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self._started:
-            self._fresh[path] = f"{now} {digest}"
+            self._fresh[path] = f"{file_stamp} {digest}"
 
     def save(self) -> None:
         """Write the hashes of this scan if they are new. An unwritable folder is not an error."""
@@ -127,5 +125,5 @@ def _checksum_line(body: bytes) -> bytes:
 
 
 def _head(root: str) -> list[object]:
-    """Return what a cache must have been written for."""
+    """Return the identity of a cache."""
     return [_VERSION, os.fsencode(root).hex()]

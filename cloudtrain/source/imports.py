@@ -1,7 +1,7 @@
-"""Which modules a program imports at its start, by its syntax tree: nothing is executed.
+"""Imports of a program at its start, by its syntax tree, without executing it.
 
-Followed are the modules of the source folder that it imports. Left out is what it may do without:
-imports inside of functions, under `try` and for type checkers alone.
+Includes imports by modules of the source folder. Leaves out optional ones: inside functions, under
+`try`, and for type checkers alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from cloudtrain.source.programs import NotAProgram, code_cells, parse_program
 from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
 
 MAX_FILES = 300
-"""Of the source folder that are read; a larger program is looked at in part."""
+"""Maximum files of the source folder to read; the rest of a larger program is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One import statement of a module that is neither the source's own nor Python's."""
+    """Import statement of a module that is neither the source's own nor Python's."""
 
     module: str
-    """Its first part: `sklearn` of `sklearn.datasets`."""
+    """First part of its name: `sklearn` of `sklearn.datasets`."""
     file: str
-    """Below the source folder."""
+    """Path below the source folder."""
     line: int
 
 
@@ -40,38 +40,31 @@ class InstallLine:
 
 
 def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
-    """The first import of each module that the source folder must be brought, in the order of the
-    program.
-    """
-    found: dict[str, Import] = {}
+    """Return the first import of each foreign module, in the order of the program."""
+    imports: dict[str, Import] = {}
     waiting = [*entrypoints]
-    seen = {*entrypoints}
-    while waiting and len(seen) <= MAX_FILES:
+    files = {*entrypoints}
+    while waiting and len(files) <= MAX_FILES:
         file = waiting.pop(0)
         for names, level, line in _imports(_tree(file)):
-            own = [path for name in names for path in _own_files(name, level, file, root)]
-            waiting += [path for path in own if path not in seen]
-            seen.update(own)
+            own_files = [path for name in names for path in _own_files(name, level, file, root)]
+            waiting += [path for path in own_files if path not in files]
+            files.update(own_files)
+            if own_files or level:
+                continue
             first = names[0].partition(".")[0]
-            if (
-                not own
-                and not level
-                and first not in sys.stdlib_module_names
-                and not _is_folder(first, file, root)
-            ):
-                found.setdefault(first, Import(first, str(file.relative_to(root)), line))
-    return list(found.values())
+            if first not in sys.stdlib_module_names and not _is_folder(first, file, root):
+                imports.setdefault(first, Import(first, str(file.relative_to(root)), line))
+    return list(imports.values())
 
 
 def module_files(name: str, root: Path) -> list[Path]:
-    """The source's files that importing a module executes, its packages' before its own; none for a
-    foreign module.
-    """
+    """Return the source's files that importing a module executes, packages first."""
     return _own_files(name, 0, root / "train.py", root)
 
 
 def top_modules(root: Path) -> list[str]:
-    """The names of the modules and packages that lie in the source folder itself."""
+    """Return the names of modules and packages at the top of the source folder."""
     return sorted(
         path.stem
         for pattern in ("*.py", "*/__init__.py")
@@ -84,42 +77,40 @@ def _package(file: Path) -> Path:
 
 
 def names_in(file: Path) -> frozenset[str] | None:
-    """Every name that a module can have, by its syntax tree; None where that cannot be told.
+    """Return every name that a module can have, by its syntax tree; None if unknown.
 
-    That is where it imports a star, has a `__getattr__`, makes names by their text, or cannot be
-    parsed.
+    Unknown are the names of a module that imports a star, has a `__getattr__`, makes names by
+    their text, or cannot be parsed.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     tree = _tree(file)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name.partition(".")[0])
+            names.add(node.asname or node.name.partition(".")[0])
     unclear = {"*", "__getattr__", "globals", "setattr", "exec", "eval", "vars"}
-    return frozenset(found) if found and unclear.isdisjoint(found) else None
+    return frozenset(names) if names and unclear.isdisjoint(names) else None
 
 
 def install_lines(notebook: Path) -> list[InstallLine]:
-    """Return the `pip install` lines of a notebook, with `!`, `%` or without: a job leaves them
-    out.
-    """
+    """Return the `pip install` lines of a notebook, which a job leaves out."""
     try:
         cells = code_cells(notebook)
     except NotAProgram:
         return []
-    found = []
+    lines = []
     for number, source in enumerate(cells, 1):
         for line in plain_code(source)[1]:
             if INSTALLS.match(line):
-                found.append(InstallLine(line, f"{notebook.name}, cell {number}"))
-    return found
+                lines.append(InstallLine(line, f"{notebook.name}, cell {number}"))
+    return lines
 
 
 def _tree(file: Path) -> ast.AST:
-    """Return its syntax tree; an empty one for a file without one, which `program_fault` reports."""
+    """Return the syntax tree of a file; an empty one for an invalid file."""
     try:
         return parse_program(file)
     except NotAProgram:
@@ -127,8 +118,9 @@ def _tree(file: Path) -> ast.AST:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[list[str], int, int]]:
-    """Names that a statement may import as modules, its level (dots), its line. The first name is
-    the module's own.
+    """Yield the names that a statement may import as modules, its level (dots) and its line.
+
+    The first name is the module itself.
     """
     for node in _executed(ast.iter_child_nodes(tree)):
         if isinstance(node, ast.Import):
@@ -163,24 +155,18 @@ def _is_for_type_checkers(test: ast.expr) -> bool:
 
 
 def _own_files(name: str, level: int, file: Path, root: Path) -> list[Path]:
-    """The source's files that importing a module executes: its packages' and its own."""
+    """Return the source's files that importing a module executes, packages first."""
     folder = file.parents[level - 1] if 0 < level <= len(file.parents) else None
     bases = [folder] if folder else list(dict.fromkeys((file.parent, root)))
     for base in bases:
         parts = [part for part in name.split(".") if part]
-        steps = (
-            [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
-            if parts
-            else [base]
-        )
-        found = [
-            path
-            for step in steps
-            for path in (step / "__init__.py", step.with_suffix(".py"))
-            if path.is_file()
-        ]
-        if found:
-            return found
+        steps = [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)] or [base]
+        candidates = []
+        for step in steps:
+            candidates += [step / "__init__.py", step.with_suffix(".py")]
+        files = [path for path in candidates if path.is_file()]
+        if files:
+            return files
     return []
 
 

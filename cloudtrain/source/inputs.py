@@ -1,6 +1,4 @@
-"""A local folder or file that is an input: every file of it, whatever ignore files say, and what
-makes it unusable.
-"""
+"""Local folder or file as an input: every file, regardless of ignore files, and its problems."""
 
 from __future__ import annotations
 
@@ -17,34 +15,34 @@ from cloudtrain.errors import SourceError
 from cloudtrain.source.hashes import HashCache, read_content, stamp
 
 MAX_NAMED = 3
-"""Of the problems of one input, in a message."""
+"""Maximum problems of an input in a message."""
 
 
 class InputFile(NamedTuple):
-    """One file of an input."""
+    """File of an input."""
 
     path: str
-    """Below the input, `/` between its parts."""
+    """Path below the input, with slashes."""
     place: str
-    """Where it is on this machine; a link is followed."""
-    about: os.stat_result
+    """Place on this machine; links are followed."""
+    info: os.stat_result
 
 
 class InputListing(NamedTuple):
-    """What an input holds, and what of it cannot be brought along."""
+    """Files of an input, and problems with others."""
 
     files: list[InputFile]
     problems: list[str]
 
 
 def list_input(place: str) -> InputListing:
-    """All files of an input, links followed: a program that reads it here follows them, too."""
-    found = InputListing([], [])
+    """Return all files of an input. Links are followed, as by programs that run here."""
+    input_listing = InputListing([], [])
     with suppress(OSError):  # the walk below reports it
-        about = os.stat(place)  # noqa: PTH116
-        if stat.S_ISREG(about.st_mode):
-            found.files.append(InputFile(Path(place).name, place, about))
-            return found
+        info = os.stat(place)  # noqa: PTH116
+        if stat.S_ISREG(info.st_mode):
+            input_listing.files.append(InputFile(Path(place).name, place, info))
+            return input_listing
     todo = [("", place, frozenset({os.path.realpath(place)}))]
     while todo:
         prefix, folder, above = todo.pop()
@@ -52,37 +50,32 @@ def list_input(place: str) -> InputListing:
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
-            found.problems.append(f"{prefix or folder} cannot be read ({error.strerror})")
+            input_listing.problems.append(f"{prefix or folder} cannot be read ({error.strerror})")
             continue
         for entry in entries:
             if _is_folder(entry):
                 real = os.path.realpath(entry.path)
                 if real in above:
-                    found.problems.append(f"{prefix}{entry.name} is a link to a folder around it")
+                    problem = f"{prefix}{entry.name} is a link to a folder around it"
+                    input_listing.problems.append(problem)
                 else:
                     todo.append((f"{prefix}{entry.name}/", entry.path, above | {real}))
             else:
-                _take(entry, prefix + entry.name, found)
-    return found
+                _take(entry, prefix + entry.name, input_listing)
+    return input_listing
 
 
 def input_problem(place: str) -> str | None:
-    """Why an input cannot be brought along, or would bring nothing; None when all is well."""
-    found = list_input(place)
-    if found.problems:
-        more = (
-            f", and {len(found.problems) - MAX_NAMED} more"
-            if len(found.problems) > MAX_NAMED
-            else ""
-        )
-        return f"{place}: {', '.join(found.problems[:MAX_NAMED])}{more}"
-    return None if found.files else f"{place} is empty: the job would run on nothing"
+    """Return why an input cannot be brought along, or is empty; None if it is fine."""
+    files, problems = list_input(place)
+    if problems:
+        more = f", and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+        return f"{place}: {', '.join(problems[:MAX_NAMED])}{more}"
+    return None if files else f"{place} is empty: the job would run on nothing"
 
 
 def is_empty(place: str) -> bool:
-    """Whether a folder holds no file at all; ends with the first one, or the first link to another
-    folder.
-    """
+    """Return True if a folder holds neither a file nor a link to another folder."""
     if not os.path.isdir(place):  # noqa: PTH112
         return False
     for top, folders, names in os.walk(place):
@@ -94,19 +87,19 @@ def is_empty(place: str) -> bool:
 def digest_input(
     files: Sequence[InputFile], place: str, cache_dir: Path
 ) -> tuple[str, dict[str, str]]:
-    """A name for the content of an input, and sha256 of each file by path; unchanged files are not
-    read again.
+    """Return a digest of an input, and the sha256 of each file by path.
 
-    SourceError if a file cannot be read or changes meanwhile.
+    Unchanged files are not read again. Raise SourceError if a file cannot be read or changes
+    meanwhile.
     """
     cache = HashCache(cache_dir, f"{place}/.", time.time_ns())
     digests = {}
     for file in files:
-        now = stamp(file.about)
-        digest = cache.get(file.path, now)
+        file_stamp = stamp(file.info)
+        digest = cache.get(file.path, file_stamp)
         if digest is None:
             try:
-                digest = read_content(file.place, file.about.st_size, follow=True)
+                digest = read_content(file.place, file.info.st_size, follow=True)
             except OSError as error:
                 raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
         if digest is None:
@@ -114,7 +107,7 @@ def digest_input(
                 f"{file.place} changed while it was read",
                 hint="wait until it is written, then run again",
             )
-        cache.put(file.path, now, file.about, digest)
+        cache.put(file.path, file_stamp, file.info, digest)
         digests[file.path] = digest
     cache.save()
     lines = [f"{digests[path]} {path}\n" for path in sorted(digests)]
@@ -128,19 +121,19 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _take(entry: os.DirEntry[str], path: str, found: InputListing) -> None:
+def _take(entry: os.DirEntry[str], path: str, listing: InputListing) -> None:
     try:
         path.encode()
-        about = entry.stat()
+        info = entry.stat()
     except UnicodeEncodeError:
-        found.problems.append(f"{path!a} has a name that is not valid UTF-8")
+        listing.problems.append(f"{path!a} has a name that is not valid UTF-8")
     except OSError as error:
-        found.problems.append(f"{path} {_why_unreadable(entry, error)}")
+        listing.problems.append(f"{path} {_why_unreadable(entry, error)}")
     else:
-        if stat.S_ISREG(about.st_mode):
-            found.files.append(InputFile(path, entry.path, about))
+        if stat.S_ISREG(info.st_mode):
+            listing.files.append(InputFile(path, entry.path, info))
         else:
-            found.problems.append(f"{path} is neither a file nor a folder")
+            listing.problems.append(f"{path} is neither a file nor a folder")
 
 
 def _why_unreadable(entry: os.DirEntry[str], error: OSError) -> str:

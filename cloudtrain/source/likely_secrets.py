@@ -1,8 +1,7 @@
-"""Names under which secrets are usually kept: such files stay out of a job's source, unless
-.cloudtrainignore asks.
+"""Usual names of files with secrets, which stay out of a job's source by default.
 
-By name and place alone, so that a scan reads nothing for it. A job's secrets belong to `secrets:`
-in its spec.
+`.cloudtrainignore` can include them. Only the name and the place count, so that a scan reads no
+file for this. Secrets of a job belong to `secrets:` in its spec.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _ENDINGS = (
     "-credentials.json",
 )
 _EXAMPLES = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
-"""Of a `.env`: how it is to be filled in, which is made to be read."""
+"""Endings of examples of a `.env` without secrets."""
 
 _FOLDERS = frozenset({".aws", ".azure", ".ssh", ".gnupg", ".kube", ".gcloud", ".terraform.d"})
 _PLACES = (
@@ -66,7 +65,7 @@ _PLACES = (
 
 
 def is_likely_secret(path: str, name: str, is_folder: bool) -> bool:
-    """Whether a file or folder of that name usually holds secrets. `path`: relative, with slashes."""
+    """Return True if such a file or folder usually holds secrets. `path`: with slashes."""
     if is_folder:
         return name in _FOLDERS or path.endswith(_PLACES)
     if name in _NAMES or name.endswith(_ENDINGS):

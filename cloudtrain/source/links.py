@@ -40,26 +40,26 @@ def link_problem(
 
     `top`: name of the tree in messages.
     """
-    here = path.split("/")[:-1]
+    folder = path.split("/")[:-1]
     todo = _parts(links[path])
     hops = 0
     while todo:
         part = todo.pop()
         if part in (".", ""):
             continue
-        if part == "/" or (part == ".." and not here):
+        if part == "/" or (part == ".." and not folder):
             return f"a link that leads out of {top} ({links[path]})"
         if part == "..":
-            here.pop()
+            folder.pop()
             continue
-        name = "/".join((*here, part))
+        name = "/".join((*folder, part))
         if name in links:
             hops += 1
             if hops > _MAX_HOPS:
                 return f"a link that leads in a circle ({links[path]})"
             todo += _parts(links[name])
         elif name in folders or (name in files and not todo):
-            here.append(part)
+            folder.append(part)
         else:
             return f"a broken link: {name} does not exist or is not in the archive"
     return None

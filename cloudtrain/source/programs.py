@@ -23,15 +23,13 @@ class ProgramFault:
     message: str
     """For example `is not a notebook: ...`, to follow the name of the file."""
     line: int = 0
-    """The line from 1; 0 if unknown."""
+    """Line from 1; 0 if unknown."""
     depends_on_version: bool = False
-    """Whether another version of Python may accept it."""
+    """True if another version of Python may accept it."""
 
 
 class NotAProgram(ValueError):
-    """A file cannot be parsed; `fault` is None if it is only too large or too complex to be
-    examined.
-    """
+    """Error of a file that cannot be parsed; `fault` is None if it is only too large."""
 
     def __init__(self, fault: ProgramFault | None) -> None:
         super().__init__(fault.message if fault else "is too large or too complex to be examined")
@@ -39,8 +37,7 @@ class NotAProgram(ValueError):
 
 
 def program_fault(file: Path) -> ProgramFault | None:
-    """Return why a script or notebook is not a program; None if it is one, or is too complex to
-    tell.
+    """Return why a script or notebook is not a program; None if it is one, or unknown.
 
     The code in a notebook's cells is not examined, as it may hold IPython's own syntax.
     """
@@ -66,9 +63,7 @@ def parse_program(file: Path) -> ast.Module:
 
 
 def code_cells(notebook: Path) -> list[str]:
-    """Return the sources of a notebook's code cells. Raise NotAProgram if the file is not a
-    notebook.
-    """
+    """Return the sources of a notebook's code cells. Raise NotAProgram for other files."""
     try:
         document = json.loads(_read(notebook, MAX_NOTEBOOK_BYTES))
     except json.JSONDecodeError as error:
@@ -78,7 +73,7 @@ def code_cells(notebook: Path) -> list[str]:
         raise NotAProgram(ProgramFault("is not a notebook: it is not UTF-8 text")) from None
     except RecursionError:
         raise NotAProgram(ProgramFault("is not a notebook: it is nested too deeply")) from None
-    except ValueError:  # a number of more digits than Python reads
+    except ValueError:  # a number with too many digits for Python
         raise NotAProgram(
             ProgramFault("is not a notebook: it holds a number that is too long")
         ) from None
@@ -107,7 +102,7 @@ def _parse(source: bytes) -> ast.Module:
         raise NotAProgram(None)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in the user's texts
+            warnings.simplefilter("ignore")  # invalid escapes in the user's texts
             return ast.parse(source)
     except SyntaxError as error:
         is_text = b"\0" not in source and not error.msg.startswith(

@@ -1,6 +1,4 @@
-"""What the source folder asks to be installed, read as the launcher reads it on the nodes. Reads
-only the disk.
-"""
+"""Requirements of the source folder, read as the launcher reads them on the nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from cloudtrain_launcher.packages.requirement_files import Requested as Requeste
 from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
 
 CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
-"""Files of the source folder that ask for packages in a way that is not followed here."""
+"""Files of the source folder with packages for conda, which are not installed."""
 
 
 def requested_by(root: Path, file: str) -> Requested:
-    """What one file asks for. SourceError when it cannot be read."""
+    """Return the requirements of a file. Raise SourceError if it cannot be read."""
     try:
         return source_files.read_requested(root, file)
     except requirement_files.InvalidRequirements as error:
@@ -31,20 +29,21 @@ def requested_by(root: Path, file: str) -> Requested:
 
 
 def requested_list(packages: Collection[str]) -> Requested:
-    """What a list in job.yaml asks for."""
+    """Return the requirements of a list in job.yaml."""
     return requirement_files.requested_list(packages)
 
 
 def automatic_file(root: Path) -> str:
-    """The file of a folder that asks for packages without being named; empty for none."""
+    """Return the requirements file of a folder that applies by default; empty for none."""
     return find_requirements(
         root, [name for name in requirement_files.AUTOMATIC if (root / name).is_file()]
     )
 
 
 def find_requirements(root: Path, paths: Collection[str]) -> str:
-    """The file that asks for packages without being named; empty for none. `paths`: what is in the
-    archive.
+    """Return the requirements file that applies by default; empty for none.
+
+    `paths`: content of the archive.
     """
     for name in requirement_files.AUTOMATIC:
         if name in paths and requested_by(root, name).to_install:
@@ -53,17 +52,15 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
 
 
 def satisfies(version: str, requirement: Requirement) -> bool:
-    """Whether a version is what a requirement asks for."""
+    """Return True if a version satisfies a requirement."""
     return image.satisfies(version, requirement)
 
 
 def index_settings(environ: Mapping[str, str], root: Path) -> list[str]:
-    """Settings of this machine that say where packages come from, for a digest; they may hold
-    passwords.
-    """
+    """Return settings of package indexes for a digest; they may hold passwords."""
     return list(index.index_settings(environ, root))
 
 
 def hide_passwords(text: str) -> str:
-    """A requirement with user names and passwords in its addresses replaced by `***`."""
+    """Return a requirement with `***` instead of user names and passwords."""
     return str(requirement_files.hide_passwords(text))

@@ -1,7 +1,7 @@
-"""Folders that are filled with a job's results: files, folders, and links that stay inside.
+"""Folder of a job's results: files, folders, and links that stay inside.
 
-Results are not trusted, and one odd entry does not spoil the others: it is named and left out.
-No entry is written outside the folder, and no file keeps special permissions.
+Results are not trusted. An odd entry is named and left out. Files never leave the folder, and
+never keep special permissions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ Note = Callable[[str], None]
 
 LINK = ".cloudtrain-link"
 LONGEST_TARGET = 4096
-"""How a file ends that holds the target of a link, which a datastore has not; the launcher writes
-it. Bytes.
-"""
+"""Maximum length of a link's target; LINK ends files that stand for links."""
 
 _BLOCK = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,16 +33,16 @@ _KINDS = {
 
 
 class Results:
-    """One folder that is being filled. Links come last, so that no file is written through one.
+    """Folder that is being filled. Links come last, so that no file is written through one.
 
     Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as in
     tar.
     """
 
     def __init__(self, folder: Path, roots: Sequence[str], note: Note) -> None:
-        """`roots`: absolute names of this folder in the job; `note` gets the names of left out entries.
+        """Count existing entries of the folder as added.
 
-        Existing entries of the folder count as added.
+        `roots`: absolute names of this folder in the job. `note` gets names of left out entries.
         """
         self._folder = folder
         self._roots = roots
@@ -219,30 +217,29 @@ def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
 
 
 def _copy_file(results: Results, path: str, source: str) -> None:
-    # It may turn into a FIFO or a link between being listed and being opened: neither block nor
-    # follow.
+    # The entry may have become a FIFO or a link since the listing: neither block nor follow.
     fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
             results.leave_out(path, "not a file any more")
             return
-        if path.endswith(LINK) and about.st_size <= LONGEST_TARGET:  # of a rehearsal as Azure ML
+        if path.endswith(LINK) and info.st_size <= LONGEST_TARGET:  # of a rehearsal as Azure ML
             results.add_link(path.removesuffix(LINK), os.fsdecode(os.read(fd, LONGEST_TARGET)))
             return
-        executable = about.st_mode & stat.S_IXUSR != 0
+        executable = info.st_mode & stat.S_IXUSR != 0
         results.add_file(
-            path, _blocks(fd, about.st_size), executable=executable, modified_ns=about.st_mtime_ns
+            path, _blocks(fd, info.st_size), executable=executable, modified_ns=info.st_mtime_ns
         )
     finally:
         os.close(fd)
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes | int]:
-    """Yield a file's content and the lengths of its holes: a sparse file may be larger than the disk."""
+    """Yield a file's content and the lengths of its holes, which may exceed the disk."""
     at = 0
     while at < size:
-        with suppress(OSError):  # a disk that knows of no holes, or nothing but a hole from here on
+        with suppress(OSError):  # a disk without holes, or a hole up to the end
             hole = _next_data(fd, at, size) - at
             if hole > 0:
                 yield hole

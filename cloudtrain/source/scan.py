@@ -1,4 +1,4 @@
-"""Scans the source folder: walk, hash (or remember), refuse what cannot be archived, all at once."""
+"""Scan of the source folder: walk it, hash its files, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cloudtrain.source.tree import (
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 
 MAX_SHOWN = 20
-"""Of the paths that cannot be archived, in the message."""
+"""Maximum paths in a message about entries that cannot be archived."""
 
 _Listed = list[tuple[str, os.stat_result]]
 
@@ -37,12 +37,11 @@ def scan(
     progress: Progress | None = None,
     limit_bytes: int | None = None,
 ) -> SourceTree:
-    """The tree that would be archived; starts no process, needs no network.
+    """Return the tree to archive, without a process or the network.
 
-    `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are
-    remembered.
-    `limit_bytes`: larger sources are refused before any file is read. SourceError lists what below
-    `root` cannot be archived: the first of it, and how much more there is.
+    `payload`: files to add, by name below `.cloudtrain/`. `cache_dir`: folder of remembered
+    hashes. `limit_bytes`: maximum size, checked before reading any file. Raise SourceError with the
+    first entries that cannot be archived.
     """
     if not root.is_dir():
         raise SourceError(
@@ -56,20 +55,25 @@ def scan(
             "the source folder cannot be the whole file system", hint="name the folder of your code"
         )
     cache = HashCache(cache_dir, top, started)
-    found = walk(top)
-    if outputs := _own_outputs():
-        found.files = [
-            (path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs
+    content = walk(top)
+    outputs = _own_outputs()
+    if outputs:
+        content.files = [
+            (path, info)
+            for path, info in content.files
+            if (info.st_dev, info.st_ino) not in outputs
         ]
     if limit_bytes is not None:
-        refuse_large(Path(top), {path: info.st_size for path, info in found.files}, limit_bytes)
+        refuse_large(Path(top), {path: info.st_size for path, info in content.files}, limit_bytes)
+
     added = _payload_paths(payload or {})
-    listed = found.files + _payload_files(added, found)
-    entries = _hash(top, added, listed, cache, found, progress)
-    entries += _links(top, found)
+    listed = content.files + _payload_files(added, content)
+    entries = _hash(top, added, listed, cache, content, progress)
+    entries += _links(top, content)
     cache.save()
-    if found.problems:
-        raise SourceError(_refusal(root, found.problems), hint="correct these and run again")
+    if content.problems:
+        raise SourceError(_refusal(root, content.problems), hint="correct these and run again")
+
     entries.sort(key=lambda entry: entry.path)
     return SourceTree(
         root=Path(top),
@@ -77,23 +81,22 @@ def scan(
         payload=added,
         digest=digest_entries(entries),
         total_bytes=sum(entry.size for entry in entries),
-        secrets=tuple(sorted(found.secrets)),
+        secrets=tuple(sorted(content.secrets)),
     )
 
 
 def _own_outputs() -> frozenset[tuple[int, int]]:
-    """`submit > log.txt` in the job's folder is no part of the source.
+    """Return device and inode of standard output and standard error if they are files.
 
-    Device and inode of the regular files that standard output and standard error lead to; usually
-    none.
+    `submit > log.txt` in the job's folder does not belong to the source.
     """
-    found = set()
+    outputs = set()
     for fd in (1, 2):
         with suppress(OSError):  # closed
-            about = os.fstat(fd)
-            if stat.S_ISREG(about.st_mode):
-                found.add((about.st_dev, about.st_ino))
-    return frozenset(found)
+            info = os.fstat(fd)
+            if stat.S_ISREG(info.st_mode):
+                outputs.add((info.st_dev, info.st_ino))
+    return frozenset(outputs)
 
 
 def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
@@ -107,21 +110,21 @@ def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
     return {f"{PAYLOAD_FOLDER}/{name}": file.absolute() for name, file in payload.items()}
 
 
-def _payload_files(added: Mapping[str, Path], found: WalkResult) -> _Listed:
+def _payload_files(added: Mapping[str, Path], content: WalkResult) -> _Listed:
     files = []
     for path, file in added.items():
         try:
             info = file.stat()
         except OSError as error:
             why = f"cannot be read ({error.strerror or error})"
-            found.problems.append(
+            content.problems.append(
                 Issue((), why, "name a readable file as the payload", origin=str(file))
             )
             continue
         if stat.S_ISREG(info.st_mode):
             files.append((path, info))
         else:
-            found.problems.append(
+            content.problems.append(
                 Issue((), "not a file", "name a file as the payload", origin=str(file))
             )
     return files
@@ -132,16 +135,16 @@ def _hash(
     added: Mapping[str, Path],
     listed: _Listed,
     cache: HashCache,
-    found: WalkResult,
+    content: WalkResult,
     progress: Progress | None,
 ) -> list[SourceEntry]:
     entries = []
     step = max(1, len(listed) // 100)
-    for done, (path, info) in enumerate(listed):
-        if progress is not None and done % step == 0:
-            progress(done, len(listed))
-        now = stamp(info)
-        digest = cache.get(path, now)
+    for count, (path, info) in enumerate(listed):
+        if progress is not None and count % step == 0:
+            progress(count, len(listed))
+        file_stamp = stamp(info)
+        digest = cache.get(path, file_stamp)
         if digest is None:
             file = added.get(path)
             try:
@@ -149,12 +152,13 @@ def _hash(
                     str(file or f"{top}/{path}"), info.st_size, follow=file is not None
                 )
             except OSError as error:
-                found.problems.append(unreadable(path, error))
+                content.problems.append(unreadable(path, error))
                 continue
         if digest is None:
-            found.problems.append(Issue((), "changed while it was read", "run again", origin=path))
+            issue = Issue((), "changed while it was read", "run again", origin=path)
+            content.problems.append(issue)
             continue
-        cache.put(path, now, info, digest)
+        cache.put(path, file_stamp, info, digest)
         executable = info.st_mode & stat.S_IXUSR != 0
         entries.append(
             SourceEntry(path=path, size=info.st_size, executable=executable, sha256=digest)
@@ -164,27 +168,27 @@ def _hash(
     return entries
 
 
-def _links(top: str, found: WalkResult) -> list[SourceEntry]:
+def _links(top: str, content: WalkResult) -> list[SourceEntry]:
     targets = {}
-    for path in found.links:
+    for path in content.links:
         try:
             targets[path] = read_link(top, path)
             targets[path].encode()
         except OSError as error:
-            found.problems.append(unreadable(path, error))
+            content.problems.append(unreadable(path, error))
         except UnicodeEncodeError:
             del targets[path]
             why = "a link to a name that is not valid UTF-8"
-            found.problems.append(Issue((), why, "rename the target", origin=path))
+            content.problems.append(Issue((), why, "rename the target", origin=path))
     if not targets:
         return []
-    files = {path: None for path, _ in found.files}
+    files = {path: None for path, _ in content.files}
     folders = folders_of(files | dict.fromkeys(targets))
     entries = []
     for path, target in targets.items():
-        if trouble := link_problem(path, targets, files, folders):
+        if problem := link_problem(path, targets, files, folders):
             remedy = "replace it by what it points to, or add it to .cloudtrainignore"
-            found.problems.append(Issue((), trouble, remedy, origin=path))
+            content.problems.append(Issue((), problem, remedy, origin=path))
         else:
             digest = hashlib.sha256(target.encode()).hexdigest()
             entries.append(
@@ -204,6 +208,6 @@ def _refusal(root: Path, problems: list[Issue]) -> str:
 
 
 def _in_one_line(issue: Issue) -> str:
-    """One line, whatever characters the path holds."""
+    """Return the issue as one line, for any characters of its path."""
     path = issue.origin
     return f"{issue.at(path if path.isprintable() else ascii(path)).line()}; {issue.hint}"

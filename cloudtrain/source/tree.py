@@ -87,9 +87,7 @@ def check_size(
 
 
 def refuse_large(root: Path, sizes: Mapping[str, int], limit_bytes: int) -> None:
-    """Raise SourceError if the files are too large together. `sizes`: in bytes, by path below
-    `root`.
-    """
+    """Raise SourceError if the files are too large together. `sizes`: in bytes, by path."""
     if sum(sizes.values()) > limit_bytes:
         message = _sizes_in_words(
             root, sizes, f", more than the limit of {format_size(limit_bytes)}"

@@ -242,7 +242,7 @@ def _has_usable_name(path: str, name: str, result: WalkResult) -> bool:
 
 
 def _read_rules(file: str, base: str) -> Chain:
-    """Read an ignore file; an unreadable one has no rules.
+    """Read an ignore file. An unreadable one has no effect.
 
     As a file of the archive it is refused later.
     """

@@ -1,4 +1,4 @@
-"""Reader of `dependencies`: packages for the job besides those of its image."""
+"""Reader of `dependencies`: packages for the job in addition to its image."""
 
 from __future__ import annotations
 

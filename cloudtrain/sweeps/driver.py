@@ -53,7 +53,7 @@ START_RETRY_SECONDS = 30.0
 class DriverClock:
     """Clock of a driver, which never goes back.
 
-     It starts at the latest time of the journal or the system, whichever is later, and ignores
+    It starts at the latest time of the journal or the system, whichever is later, and ignores
     changes of the system time. The time that a machine sleeps counts.
     """
 
@@ -149,7 +149,7 @@ class Driver:
     def advance(self) -> bool:
         """Run one round: act on the state, then observe every trial.
 
-         Return True at the end of the sweep. Each event is acted on before the next trial is
+        Return True at the end of the sweep. Each event is acted on before the next trial is
         observed: the order is the same after a kill.
         """
         self.journal.read()

@@ -34,7 +34,7 @@ class SweepFolder:
     def create(data_dir: Path, definition: Definition, documents: Mapping[str, str]) -> SweepFolder:
         """Create the folder of a sweep, complete or not at all.
 
-         `documents`: `spec.yaml` and `plan.json` of the job without values of a trial, by name.
+        `documents`: `spec.yaml` and `plan.json` of the job without values of a trial, by name.
         Raise RunExists if the id is taken, StorageError if writing fails.
         """
         folder = SweepFolder(data_dir / SWEEPS / definition.sweep_id)

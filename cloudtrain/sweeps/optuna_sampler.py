@@ -66,7 +66,7 @@ class OptunaSampler:
     def _is_right(self, trials: Sequence[StudyTrial]) -> bool:
         """Return True if the study still matches the trials.
 
-         Trials that ran when they were added may have changed. Optuna cannot change an ended trial:
+        Trials that ran when they were added may have changed. Optuna cannot change an ended trial:
         after its next rung such a trial needs a new study.
         """
         if len(self._study_trials) > len(trials):
@@ -126,7 +126,7 @@ class OptunaSampler:
     def _outcome(self, trial: Trial) -> dict[str, Any]:
         """Return the state and value of a trial for Optuna's study.
 
-         With early stopping the value at the last rung counts, also while the trial runs or waits
+        With early stopping the value at the last rung counts, also while the trial runs or waits
         for its promotion: as a pruned trial it would rank behind all longer trials, good or bad.
         Running trials without a value keep the next suggestion at a distance. A failed trial, or
         one without a finite result, is pruned without a value: TPE ranks it last. Optuna ignores

@@ -64,7 +64,7 @@ def plan_sweep(
 ) -> SweepPlan:
     """Plan a sweep without starting anything.
 
-     Share a budget in money equally among the trials if the job limits neither cost nor time. Raise
+    Share a budget in money equally among the trials if the job limits neither cost nor time. Raise
     UsageError for a job without `sweep`, SpecError as for any plan.
     """
     sweep = job.spec.sweep

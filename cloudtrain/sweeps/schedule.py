@@ -68,7 +68,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
 def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
     """Return the caps of the next run, and the reason if it cannot be started.
 
-     The cost of all runs and the caps of active ones never exceed the budget. A clock that is set
+    The cost of all runs and the caps of active ones never exceed the budget. A clock that is set
     back does not extend the time.
     """
     now = max(now, state.latest)

@@ -22,7 +22,7 @@ MOST_SAMPLES = 65536
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Split overrides into the `space` of a sweep and ordinary overrides.
 
-     `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. Text in quotes is
+    `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. Text in quotes is
     one value, and so is a list in brackets. Overrides of the section, such as `sweep.space.lr=…`,
     are ordinary ones.
     """

@@ -62,7 +62,7 @@ def _uploaded(
     folder = f"{PREFIX}/inputs/{digest}"
     complete_mark = f"{folder}.complete"
     if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
-        total = sum(file.about.st_size for file in files)
+        total = sum(file.info.st_size for file in files)
         sent_bytes = 0
         for size in _upload(container, folder, files):
             sent_bytes += size
@@ -79,7 +79,7 @@ def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> It
     def upload_one(file: InputFile) -> int:
         try:
             container.upload(f"{folder}/{file.path}", Path(file.place))
-            unchanged = stamp(os.stat(file.place)) == stamp(file.about)  # noqa: PTH116
+            unchanged = stamp(os.stat(file.place)) == stamp(file.info)  # noqa: PTH116
         except FileNotFoundError:
             unchanged = False
         if not unchanged:
@@ -87,7 +87,7 @@ def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> It
                 f"{file.place} changed while it was uploaded",
                 hint="wait until it is written, then run again",
             )
-        return file.about.st_size
+        return file.info.st_size
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
         try:
