@@ -61,15 +61,15 @@ def doctor_command(
     the fix. Checks only read: they start, change and cost nothing. Checks that you lack permission
     for are skipped. Without a job.yaml the smallest job is assumed.
     """
-    from cloudtrain.submission import checkup_targets as api
+    from cloudtrain.submission import checkup
 
     all_checks: list[Check] = []
     shown: list[dict[str, Any]] = []
-    for section in api.doctor(provider, job, overrides, data_dir=folder):
+    for section in checkup.doctor(provider, job, overrides, data_dir=folder):
         checks = list(section.checks) if as_json else list(_printed(section))
         all_checks += checks
         shown += [{"where": section.title, **check.to_json()} for check in checks]
-    code = api.exit_code(all_checks)
+    code = checkup.exit_code(all_checks)
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:

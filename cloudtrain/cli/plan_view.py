@@ -23,9 +23,9 @@ from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.inputs import Input
 from cloudtrain.spec.plain_secrets import hide_secrets
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.comparable import without_varying
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
+from cloudtrain.submission.rehearsals import without_varying
 from cloudtrain.units import format_duration, format_size
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.cli.terminal import bar, one_line
 from cloudtrain.runs.forecast import seconds_left
-from cloudtrain.runs.metric_lines import position_parts
+from cloudtrain.runs.logs import position_parts
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
 

@@ -38,8 +38,8 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import seconds_left
 from cloudtrain.runs.forecast_words import limit_warning, shown
+from cloudtrain.runs.ids import sweep_ids, sweep_of_run
 from cloudtrain.runs.state import ENDED, STATES, RunState
-from cloudtrain.runs.sweep_ids import sweep_ids, sweep_of_run
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.submission.run import Run

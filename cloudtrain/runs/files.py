@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from cloudtrain.errors import CloudtrainError, StorageError
+from cloudtrain.errors import CloudtrainError, RunExists, StorageError
 from cloudtrain_launcher.file_locks import locked
 
 FOLDER_MODE = 0o700
@@ -169,3 +169,30 @@ def append_lines(path: Path, lines: str, *, durable: bool) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if durable:
             os.fsync(file)
+
+
+@contextmanager
+def new_folder(path: Path, documents: Mapping[str, str], kind: str) -> Iterator[Path]:
+    """Yield a draft folder with these documents, renamed to `path` at the end of the block.
+
+    `kind` is "run" or "sweep", for messages. Raise RunExists if the path is taken, StorageError if
+    the disk refuses.
+    """
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    with storing(path):
+        make_private_folder(draft)
+        try:
+            for name, text in documents.items():
+                with open(draft / name, "wb", opener=private_opener) as file:
+                    file.write(encode_json(text))
+            yield draft
+            draft.rename(path)
+        except OSError as error:
+            import shutil
+
+            shutil.rmtree(draft, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise RunExists(
+                    f"{kind} {path.name} exists already", hint=f"cloudtrain status {path.name}"
+                ) from None
+            raise

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
-from cloudtrain.runs.files import DATA_DIR_HINT, make_private_folder, restrict_permissions
+from cloudtrain.runs.files import (
+    DATA_DIR_HINT,
+    make_private_folder,
+    new_folder,
+    restrict_permissions,
+)
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
-from cloudtrain.runs.new_folder import new_folder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.file_locks import FileLock, acquire
 from cloudtrain_launcher.packages.bounded_files import read_regular_file

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.ids import SWEEPS, sweep_ids, sweep_of_run
 from cloudtrain.runs.record import PLAN, RunRecord
 from cloudtrain.runs.store import RunStore
-from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids, sweep_of_run
 
 
 @dataclass(frozen=True, slots=True)

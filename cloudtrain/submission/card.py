@@ -12,7 +12,7 @@ from typing import Any
 
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import seconds_left
-from cloudtrain.runs.metric_lines import position_parts
+from cloudtrain.runs.logs import position_parts
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
 

@@ -13,6 +13,8 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers import Provider, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
+from cloudtrain.spec.sources import FILE
+from cloudtrain.submission import jobs
 from cloudtrain.submission.images import is_named
 from cloudtrain.submission.registry import inspect_image
 
@@ -37,6 +39,36 @@ class Section:
     """Checks, each run when it is read. Iterate once."""
     tip: str = ""
     """Next command if the account is not set up."""
+
+
+def doctor(
+    provider: str | None = None,
+    job: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    data_dir: str | None = None,
+) -> Iterator[Section]:
+    """Return the sections of checks for a job; each check runs when it is read.
+
+    `provider`: None for this machine only. `job`: the job whose machines are checked; None: the
+    job.yaml of this folder, or else the smallest job. Only reading calls are made. Raise SpecError
+    for mistakes in the job.
+    """
+    source: str | Path | dict[str, str]
+    if job is not None:
+        source = job
+    elif Path(FILE).is_file():
+        source = FILE
+    else:
+        source = {"name": "doctor"}
+    loaded = jobs.load(source, overrides)
+    settings = load_settings(loaded.folder, {"data_dir": data_dir})
+    return sections(provider or MACHINE, settings, loaded.spec)
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """Return 0 if all is well, 2 for something to fix, 4 for clouds that do not answer."""
+    return min((check.exit_code for check in checks if check.is_wrong), default=0)
 
 
 def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Section]:

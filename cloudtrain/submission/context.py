@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +17,16 @@ from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress, get_provider
 from cloudtrain.runs.files import storing
-from cloudtrain.runs.run_ids import new_run_id
+from cloudtrain.runs.ids import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.git import git_state
 from cloudtrain.source.requirements import find_requirements, requested_by, requested_list
 from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.submission.kept_files import kept_of_source
 from cloudtrain.submission.rehearsals import with_rehearsal
 from cloudtrain.submission.wheels import WheelSet, download, wheel_set
+from cloudtrain_launcher.keep_patterns import KeepPattern
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""
@@ -82,6 +83,22 @@ def read_context(
         owner=submitter(),
         strict=settings["policy"] == STRICT,
     )
+
+
+def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the patterns that match files of the source, each with its first match.
+
+    `paths`: relative to the source.
+    """
+    if not patterns:
+        return ()
+    names = sorted(paths)
+    matches = []
+    for text in patterns:
+        pattern = KeepPattern(text)
+        if first := next((name for name in names if pattern.covers(name)), None):
+            matches.append((text, first))
+    return tuple(matches)
 
 
 def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:

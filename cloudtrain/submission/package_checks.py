@@ -31,7 +31,7 @@ from cloudtrain.source.requirements import (
     satisfies,
 )
 from cloudtrain.spec.dependencies import CONDA_WAY
-from cloudtrain.submission.factory_checks import Factory, factories_of
+from cloudtrain.submission.trainer_arguments import Factory, factories_of
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""

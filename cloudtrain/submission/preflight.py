@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Literal
 
 from cloudtrain.errors import RefusedError, SpecError
-from cloudtrain.issues import Issue
+from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.plain_secrets import is_secret_variable, secret_arguments
-from cloudtrain.submission.factory_checks import factory_issues
-from cloudtrain.submission.kept_files import keep_issues
 from cloudtrain.submission.package_checks import package_issues
-from cloudtrain.submission.trainer_arguments import trainer_issues
+from cloudtrain.submission.trainer_arguments import factory_issues, trainer_issues
 
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
 
@@ -50,6 +48,26 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         issues += get_provider(provider).checks(plan, starting=starting)
     return sorted(issues, key=_errors_first)
+
+
+def keep_issues(plan: Plan) -> list[Issue]:
+    """Return warnings about `keep` patterns that match files of the source."""
+    return [
+        plan.located(
+            warning(
+                f"{pattern!r} matches {path} of the source, which every run would keep again with"
+                " its output",
+                f"a pattern that means new files only, or {path} in .cloudtrainignore if the job"
+                " does not need it",
+                path=(
+                    ("keep", plan.spec.keep.index(pattern))
+                    if pattern in plan.spec.keep
+                    else ("keep",)
+                ),
+            )
+        )
+        for pattern, path in plan.context.source.kept
+    ]
 
 
 def plain_secret_issues(plan: Plan) -> list[Issue]:

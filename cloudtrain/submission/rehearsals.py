@@ -7,8 +7,9 @@ and the tags that identify jobs.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import JOB, REQUEST
-from cloudtrain.submission.comparable import without_tags, without_varying
 from cloudtrain_launcher.events import Ended
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
@@ -156,3 +156,35 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
+
+
+_PLANNED = f"{TAG_PREFIX}planned"
+
+
+def without_varying(document: Any, run_id: str) -> Any:
+    """Return plain JSON without run id, digest of the job document and time of planning.
+
+    `run_id`: empty if unknown.
+    """
+    text = json.dumps(document)
+    text = text.replace(run_id, "{run}") if run_id else text
+    return without_tags(
+        json.loads(re.sub(r"/job/[0-9a-f]{16}/", "/job/…/", text)), lambda name: name == _PLANNED
+    )
+
+
+def without_tags(value: Any, is_left_out: Callable[[str], bool]) -> Any:
+    """Return plain JSON without these tags, in mappings and in AWS lists of Key and Value."""
+    if isinstance(value, dict):
+        return {
+            key: without_tags(item, is_left_out)
+            for key, item in value.items()
+            if not is_left_out(key)
+        }
+    if isinstance(value, list):
+        return [without_tags(item, is_left_out) for item in value if not is_left_out(_key_of(item))]
+    return value
+
+
+def _key_of(item: Any) -> str:
+    return str(item.get("Key", "")) if isinstance(item, dict) else ""

@@ -18,7 +18,7 @@ from cloudtrain.diagnosis.scaling import Measurement
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.run_ids import new_run_id
+from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.run import Run

@@ -9,9 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.runs.files import append_lines, as_text, read_lines, storing, strict_json
-from cloudtrain.runs.new_folder import new_folder
-from cloudtrain.runs.sweep_ids import SWEEPS
+from cloudtrain.runs.files import (
+    append_lines,
+    as_text,
+    new_folder,
+    read_lines,
+    storing,
+    strict_json,
+)
+from cloudtrain.runs.ids import SWEEPS
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
 from cloudtrain_launcher.file_locks import acquire, is_locked

@@ -11,8 +11,7 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Progress
-from cloudtrain.runs.run_ids import new_run_id
-from cloudtrain.runs.sweep_ids import SWEEPS
+from cloudtrain.runs.ids import SWEEPS, new_run_id
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sweep import EarlyStopping, Sweep, default_rungs

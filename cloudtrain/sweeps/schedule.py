@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cloudtrain.runs.sweep_ids import trial_run_id
+from cloudtrain.runs.ids import trial_run_id
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.giving_up import why_to_give_up

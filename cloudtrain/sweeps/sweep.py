@@ -16,8 +16,8 @@ from cloudtrain.issues import did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.ids import SWEEPS, sweep_ids
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.sweep_ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps, Definition

@@ -20,7 +20,7 @@ from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checkup, machine
 from cloudtrain.providers.local.known_trouble import found_incompatibilities
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
-from cloudtrain.submission.checkup_targets import exit_code
+from cloudtrain.submission.checkup import exit_code
 
 GOOD = PythonFacts(
     path="/usr/bin/python3", version="3.11.7", torch="2.13.0+cu130", cuda="13.0", torch_gpus=8

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.cli import main
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.run_ids import new_run_id
+from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.compare import compare

@@ -11,8 +11,8 @@ import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.store import RunStore
 from tests.support.events import as_json, event, events_of
 from tests.support.samples import BORN, born

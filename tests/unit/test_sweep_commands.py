@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.sweep_view import extension_lines
+from cloudtrain.runs.ids import sweep_named, sweep_of_run
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
-from cloudtrain.runs.sweep_ids import sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice, read_dimension
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested

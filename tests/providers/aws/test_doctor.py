@@ -17,8 +17,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.account_checks import identity
 from cloudtrain.providers.aws.permissions import DOCTOR, SUBMITTER
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.checkup import platform_checks
-from cloudtrain.submission.checkup_targets import exit_code
+from cloudtrain.submission.checkup import exit_code, platform_checks
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.permissions import needed
 from tests.fakes.messages import Call

@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.account_checks import workspace
 from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
-from cloudtrain.submission.checkup_targets import exit_code
+from cloudtrain.submission.checkup import exit_code
 from tests.fakes.azure.account import (
     CLUSTER_IDENTITY,
     DEDICATED,

@@ -1,4 +1,4 @@
-"""Ids of sweeps and their trials, by name only: listing runs reads no sweep."""
+"""Ids of runs, sweeps and trials: by name only, so that listing runs reads no sweep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cloudtrain.errors import StorageError
+
+_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
+"""Letters and digits that are not confused when read aloud or copied by hand."""
+
+
+def new_run_id(data_dir: Path, name: str) -> str:
+    """Return an unused run id: the job's name and four random characters, `digits-k2x9`."""
+    while True:
+        run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
+        if not (data_dir / "runs" / run_id).exists():
+            return run_id
+
 
 SWEEPS = "sweeps"
 """Folder of all sweeps in a data folder."""
