@@ -71,7 +71,7 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
 
 
 def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> None:
-    """32 samples on 3 ranks x 3 accumulation steps of 3 or 4 samples: the gradient is that of the
+    """Compare gradients: 32 samples on 3 ranks x 3 accumulation steps of 3 or 4 samples equal the
     whole batch.
     """
     one = loop(

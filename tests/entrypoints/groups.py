@@ -31,11 +31,11 @@ TRAINER = (
     "torch._dynamo",
     *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),
 )
-"""What every rank of the trainer would import."""
+"""Imports of every rank of the trainer."""
 HANGING = -99
 """Stands for the exit code of a rank that had not ended at the deadline."""
 SURVIVOR_SECONDS = 60
-"""How long a rank may go on after another one has failed."""
+"""Time limit of a rank after another one has failed."""
 OUTER = ("CLOUDTRAIN_", "PET_", "TORCHELASTIC_")
 """Variables of a job around the tests, which ranks must not see."""
 

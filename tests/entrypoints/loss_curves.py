@@ -36,16 +36,16 @@ NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
 
 TASK_OPTIONS = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny", "data": "synthetic"}}
-"""Options with which tasks are small and download nothing."""
+"""Options with which tasks are small and download no data."""
 
 
 class Curve(NamedTuple):
     """The numbers of a training."""
 
     losses: list[float]
-    """Of each step over the global batch; then val_loss and val_accuracy."""
+    """Loss of each step over the global batch; then val_loss and val_accuracy."""
     norms: list[float]
-    """Of all gradients before clipping, for each step."""
+    """Norm of all gradients before clipping, for each step."""
 
 
 class FirstSamples:

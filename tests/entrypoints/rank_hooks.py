@@ -57,7 +57,7 @@ def before_step(number: int, act: Callable[[], None]) -> None:
 
 
 def return_freed_memory() -> None:
-    """Make the allocator take memory as tensors need it, and no more.
+    """Make the allocator take only the memory that tensors need.
 
     Else glibc reserves 64 MB of address space for each new thread (M_ARENA_MAX), and keeps the
     memory of large tensors (M_MMAP_THRESHOLD): how much is left within a limit would depend on

@@ -77,9 +77,7 @@ from torch.distributed.run import main
 
 main(["inner.py"])
 """
-"""In the process of the rank, which has imported torch: the variables are all that torchrun goes
-by.
-"""
+"""In the process of the rank, which has imported torch: torchrun reads only the variables."""
 INNER = """
 import torch
 import torch.distributed as dist

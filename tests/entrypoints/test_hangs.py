@@ -112,11 +112,9 @@ lock = threading.Lock()
 lock.acquire(); lock.acquire()
 """
 ENDING_WELL = [*list(HANGS)[:2], "silence"]
-"""What a job does in each of its attempts: it hangs twice, and then computes for longer than the
-limit.
-"""
+"""A job that hangs in its first two attempts, and then computes for longer than the limit."""
 FAILING = list(HANGS)[2:]
-"""The same of a job that has no restart left at its second hang."""
+"""The same for a job without a remaining restart at its second hang."""
 
 
 def start_job(folder: Path, attempts: list[str]) -> Launcher:

@@ -149,7 +149,7 @@ def become_agent(command: Sequence[str], env: Mapping[str, str], output: int) ->
         sys.path[:2] = [
             str(Path(agent).parent),
             *paths,
-        ]  # the launcher's variables: its folder, and that of the job
+        ]  # the launcher's variables: its folder, and the job's
         sys.argv = list(command[2:])
         sys.orig_argv = list(command)
         runpy.run_path(agent, run_name="__main__")

@@ -27,14 +27,14 @@ cores.
 """
 
 ReadOutput = Callable[[IO[bytes]], None]
-"""Reads all output of a container; called in a thread of its own."""
+"""Reads all output of a container; called in a separate thread."""
 
 
 class Container:
     """A container that runs as a process of this machine. OSError when there is no such program."""
 
     forked: ClassVar[bool] = False
-    """Whether launchers are forks of a process that has imported torch
+    """True if launchers are forks of a process that has imported torch
     (tests/support/warm_jobs.py).
     """
 

@@ -74,7 +74,7 @@ class Fault:
     service: str | None = None
     operation: str | None = None
     nth: int = 1
-    """With which of the calls that fit it begins, counted from when it was asked for."""
+    """Number of the first matching call that it affects, counted from its injection."""
     times: int = 1
     seconds: float = SLOW_SECONDS
     """For `slow`: until the call is answered."""

@@ -14,7 +14,7 @@ class Request(NamedTuple):
 
     method: str
     target: str
-    """Path and query, as they were sent."""
+    """Path and query, unchanged."""
     headers: Mapping[str, str]
     body: bytes
 

@@ -104,14 +104,14 @@ class PriceLists:
 
     def __init__(self) -> None:
         self.offers: dict[str, Any] = {}
-        """AWS's offer file by region, or what stands in its place."""
+        """AWS's offer file by region, or a replacement."""
         self.meters: list[dict[str, Any]] = []
         self.faults: list[tuple[int, dict[str, str]] | str | None] = []
         self.asked: list[str] = []
         """Paths in order, without their queries."""
         self.filters: list[str] = []
         self.next_page = ""
-        """What stands for the address of the next page; empty for the true one."""
+        """Replaces the address of the next page; empty for the true one."""
         handler = type("Handler", (_Handler,), {"lists": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"

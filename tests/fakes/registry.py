@@ -53,7 +53,7 @@ class Registry(Server):
         self.token_field = "token"
         self.sends_digest = True
         self.redirect_to: Registry | None = None
-        """Where it sends those who want a manifest."""
+        """The host to which it redirects requests for a manifest."""
         self.host = f"127.0.0.1:{self.port}"
         self.blobs = BlobStore(self.unexpected_errors)
         self.images = ImageStore(self.blobs)

@@ -33,7 +33,7 @@ class Server(ABC):
         self.sent: list[tuple[Call, dict[str, Any]]] = []
         """The bodies of the JSON calls among them."""
         self.struck: list[tuple[FaultKind, Call]] = []
-        """The faults that have been injected so far, and into which call each."""
+        """The injected faults, with the affected calls."""
         self.altered: list[Call] = []
         """The calls that got an answer that is not the service's."""
         self.gate = HeldRequests()

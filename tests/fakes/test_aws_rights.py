@@ -28,8 +28,8 @@ SAVING = {"s3:PutObject", "s3:DeleteObject"}
 LOGS = {right.action for right in JOB if right.action.startswith("logs:")}
 SECRETS = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
 UNSEEN = {"cloudwatch:PutMetricData", "s3:AbortMultipartUpload", *CHANNELS}
-"""What SageMaker does beside a job: without it no graphs, no shell, and parts of an upload that a
-rule of the bucket deletes.
+"""SageMaker's further actions for a job: without them graphs, shell, and parts of an upload that a
+rule of the bucket deletes are missing.
 """
 
 

@@ -28,7 +28,7 @@ class Words:
     max_days: int
     input: str
     checkpoints: str
-    """What a checkpoint URI must be."""
+    """Form of a checkpoint URI."""
 
 
 WORDS: Mapping[str, Words] = {

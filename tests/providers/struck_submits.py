@@ -32,7 +32,7 @@ class Tally:
     doubled: dict[str, str] = field(default_factory=dict)
     """Jobs that a rerun has started once more."""
     denied: dict[str, str] = field(default_factory=dict)
-    """Jobs that exist, and of which an error or a state said that nothing was started."""
+    """Existing jobs for which an error or a state claimed that the start failed."""
     crashed: dict[str, str] = field(default_factory=dict)
     """Errors that are not the client's own."""
 
@@ -81,7 +81,8 @@ def random_strikes(chance: random.Random) -> list[Strike]:
 
 
 class Campaign:
-    """Random submits to one cloud, each with a data folder of its own.
+    """Random submits to one cloud, each with a separate data folder. The seed decides everything
+    but the timing.
 
     The seed decides everything but the timing.
     """

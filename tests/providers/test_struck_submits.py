@@ -80,7 +80,7 @@ EXECUTED = {
         Strike("look", "empty", 1, ALWAYS),
     ],
 }
-"""Sequences in which the request was executed, whatever the client was told."""
+"""Sequences in which the request was executed, whatever answer the client got."""
 
 
 @pytest.mark.parametrize("case", EXECUTED)

@@ -16,7 +16,9 @@ class Row:
     env: Mapping[str, str] = field(default_factory=dict)
     run_id: str = ""
     is_limit: bool = False
-    """Of the service model alone: an older model must not refuse what a newer service takes."""
+    """Rows of the service model alone: an older model must not refuse a request that a newer
+    service accepts.
+    """
 
 
 def row(id: str, at: str, *messages: str, job: str, run_id: str = "", **env: str) -> Row:

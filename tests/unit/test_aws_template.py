@@ -26,7 +26,7 @@ ENDPOINTS = {"EndpointSecurityGroup", "SecretsEndpoint", "ParametersEndpoint"}
 HOLD_DATA = {"Bucket", "BucketPolicy", "Repository", "Key", "LogGroup"}
 """Resources that hold data, or are needed to read or protect it."""
 RIGHTS = {"ExecutionRole", "SubmitterPolicy", "GitHubRole"}
-"""What tests/unit/test_aws_rights.py is about."""
+"""Subject of tests/unit/test_aws_rights.py."""
 KEY = "arn:aws:kms:us-east-1:123456789012:key/made-key"
 MADE = "arn:aws:s3:::made-bucket"
 

@@ -22,7 +22,7 @@ MAIN, VARIABLES, OUTPUTS = (
     (MODULE / f"{name}.tf").read_text() for name in ("main", "variables", "outputs")
 )
 PLUGINS = Path("/opt/tf-plugins")
-"""Where machines without a network keep Terraform's providers."""
+"""The folder of Terraform's providers on machines without a network."""
 
 
 def variable_of() -> dict[str, str]:

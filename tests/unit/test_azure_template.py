@@ -227,8 +227,8 @@ def test_azure_ml_public_access() -> None:
 
 
 def test_azure_ml_user_managed_identity() -> None:
-    """Azure.ML.UserManagedIdentity: the workspace acts as our identity, to which we assign the
-    roles.
+    """Azure.ML.UserManagedIdentity: the workspace acts as our identity, and we assign the roles to
+    it.
     """
     for case in CASES:
         [workspace] = of_kind(case, "Microsoft.MachineLearningServices/workspaces")

@@ -28,7 +28,7 @@ from tests.support.function_trials import FunctionTrials
 
 
 def tried(least: int, most: int, largest: int) -> tuple[list[int], list[int]]:
-    """Return the sizes that fit and those that do not, in order, for this capacity in samples."""
+    """Return the sizes that fit and the other ones, in order, for this capacity in samples."""
     fitting: list[int] = []
     too_large: list[int] = []
     while (size := next_size(least, most, fitting, too_large)) is not None:

@@ -30,7 +30,7 @@ NOT_SERVED = {
 }
 """Families of machines that SageMaker trains on and that are left out of the table on purpose."""
 GPU_NAMES = {"RTX PRO Server 6000": "RTX PRO 6000"}
-"""Where EC2 calls a GPU otherwise than everybody else."""
+"""GPUs that EC2 names differently."""
 CPU_FAMILIES = ("m5", "c5", "m6i", "c6i", "m7i", "c7i", "r5")
 
 

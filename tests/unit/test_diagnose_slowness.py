@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 def slow_run(
     store: RunStore, *, intervals: int = 20, data: float = 6.0, run_delay: float = 0.0, **spec: Any
 ) -> RunFolder:
-    """Write a run of two ranks that wait for data and for cores so many seconds in every ten."""
+    """Write a run of two ranks that wait for data and for cores these seconds in every ten."""
     plan = {"provider": "local", "spec": {"name": "digits", **spec}}
     folder = store.create("a-1", {"plan.json": json.dumps(plan)})
     write_events(

@@ -27,7 +27,7 @@ REWRITE = os.environ.get(
 )  # read at import: the tests' own home has no such variable
 TABLES = Path(images.__file__).parent
 KEPT = 8
-"""So many of the newest versions are in the table."""
+"""Number of the newest versions in the table."""
 URI = re.compile(
     r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.([a-z0-9.-]+)/pytorch-training:([\d.]+)-(gpu|cpu)-(py\d+)"
 )

@@ -112,8 +112,8 @@ SWITCHES = (
     ),
     "AZUREML_ARTIFACTS_DEFAULT_TIMEOUT",
 )
-"""What azureml-examples and others set, `cli/jobs/deepspeed/deepspeed-training/job.yml` the first
-three.
+"""Variables of azureml-examples and others, `cli/jobs/deepspeed/deepspeed-training/job.yml` the
+first three.
 """
 
 

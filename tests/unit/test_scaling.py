@@ -14,7 +14,7 @@ from cloudtrain.diagnosis.slowness_words import Setup
 
 GPUS = Setup(ranks=4, has_gpus=True)
 WINDOWS = (0.98, 0.99, 1.0, 1.0, 1.0, 1.01, 1.02)
-"""What windows differ by on a quiet machine."""
+"""Difference between windows on a quiet machine."""
 
 
 def measured(

@@ -28,13 +28,13 @@ class Made:
     slower: dict[tuple[int, str], float] = field(default_factory=dict)
     """Further seconds of a rank in a phase."""
     held_up: tuple[float, ...] = ()
-    """By rank: further seconds of a step in which it has no core; every second interval those of
-    the other end.
+    """By rank: further seconds of a step without a core; every second interval those of the other
+    end.
     """
     saving: tuple[int, float] = (0, 0.0)
-    """Every so many intervals, so many seconds."""
+    """Number of intervals between saves, and seconds of each."""
     apart: int = 0
-    """So many steps later than the rank before it each rank reports."""
+    """Number of steps by which each rank reports later than the rank before it."""
     noise: float = 0.15
     intervals: int = 20
     steps: int = 20

@@ -40,7 +40,7 @@ parent = os.getppid()
 while os.getppid() == parent:
     time.sleep(0.02)
 """
-"""Goes on until it is killed or orphaned: SIGTERM ends it, as it has no handler."""
+"""Runs until it is killed or orphaned: SIGTERM ends it, as it has no handler."""
 
 NO_LOCKS = (
     "import errno, fcntl\ndef no(*_): raise OSError(errno.ENOLCK, 'No locks"

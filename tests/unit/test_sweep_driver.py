@@ -194,7 +194,7 @@ def test_a_job_that_only_fails_is_given_up(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
     end = drive(folder, FunctionTrials(folder, fails=lambda _: True), pause=lambda: None)
     assert [trial.state for trial in end.trials] == ["failed"] * len(end.trials)
-    assert len(end.trials) <= 10  # eight that failed, and those that ran beside them
+    assert len(end.trials) <= 10  # eight failures, and the trials that ran beside them
     assert end.state == "failed"
     assert end.reason.startswith("given up: ")
     assert end.reason.endswith("none has reported accuracy; the last one: it was told to")

@@ -53,7 +53,7 @@ def test_a_definition_keeps_what_is_known_before() -> None:
 
 
 def reach(goal: str, value: float) -> SweepLife:
-    """Return a sweep with two running trials, of which the second reports a value."""
+    """Return a sweep with two running trials; the second reports a value."""
     life = SweepLife(definition_of(parallel=2, goal=goal, target=0.5))
     life.act()
     life.report(life.state.trials[1], value)

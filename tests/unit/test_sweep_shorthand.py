@@ -38,7 +38,7 @@ def test_an_override_of_several_values_is_a_setting_of_the_space(override: str, 
         "args.map={a: 1, b: 2}",
         "args.lr=1e-4,",
         "args.lr=uniform(1e-4, 1",
-        "tags.team=a,b",  # not a section whose settings a trial may have of its own
+        "tags.team=a,b",  # not a section whose settings a trial may change
         "name=a,b",
         "sweep.space.lr=choice(1, 2)",
         "args.lr",

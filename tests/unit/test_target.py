@@ -45,7 +45,7 @@ OLD_AWS: Mapping[str, Any] = {
     "poll": 10.0,
     "unpaid": [],
 }
-"""`target.facts` of a plan.json as it was written before these were types."""
+"""`target.facts` of an early plan.json, before these were types."""
 
 OLD_ADOPTED = {
     "region": "eu-west-1",

@@ -21,42 +21,41 @@ class Account:
     storage: Storage
     logs: LogGroup
     folder: Path
-    """Where containers have their trees."""
+    """The folder of the containers' trees."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """What the platform adds to every container's environment: credentials, and where AWS is."""
+    """Variables that the platform adds to every container: credentials, and the address of AWS."""
     grace_seconds: float | None = None
     """From SIGTERM to SIGKILL; None: as long as the contract says."""
     phase_seconds: float = 0.02
-    """How long a job stays in each of the phases in which nothing is to be done."""
+    """Length of each idle phase of a job."""
     capacity: set[str] = field(default_factory=set)
-    """Instance types of which there are none just now."""
+    """Instance types that are sold out."""
     quotas: dict[str, int] = field(default_factory=dict)
-    """Instance type -> how many may be used at once; types that are not named have no limit."""
+    """Instance type -> number that may be used at once; other types are unlimited."""
     missing_images: set[str] = field(default_factory=set)
     """Images that cannot be pulled, although their address looks right."""
     denied_actions: set[str] = field(default_factory=set)
-    """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as
-    `logs:*`.
-    """
+    """IAM actions that are denied, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
     caller_policy: Sequence[Statement] | None = None
-    """What who calls may do; None: everything."""
+    """Rights of the caller; None: everything."""
     tags: Callable[[str], Mapping[str, str]] = lambda arn: {}  # noqa: ARG005
     """The tags of a job, by its ARN, as policies see them."""
     tag_delay_seconds: float = 0
-    """Age of a job from which on policies see its tags."""
+    """Age of a job after which policies see its tags."""
     attempted: set[str] = field(default_factory=set)
     """The actions that were held against it."""
     job_policy: Sequence[Statement] | None = None
-    """What the role of jobs may do; None: everything."""
+    """Rights of the role of jobs; None: everything."""
     tuning_parallel: int = 10
     """How many training jobs a tuning job may have at once: the quota of a new account."""
     has_warm_pools: bool = False
-    """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is
-    said.
+    """Whether the account has a quota of warm pools.
+
+    A new account's is 0: AWS silently keeps no machine.
     """
     requires_objects: bool = False
-    """Whether a channel without objects is refused at once; otherwise the job fails when it
-    downloads.
+    """Whether the account refuses a channel without objects at once; otherwise the job fails when
+    it downloads.
     """
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""

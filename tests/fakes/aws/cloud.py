@@ -49,8 +49,8 @@ class Cloud:
         settings = {**settings, "env": {**env, **settings.get("env", {})}}
         self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
         self.account = self.service.account
-        """What tests may change while it runs: quotas, capacity, missing images, grace period,
-        phase duration.
+        """Settings that tests may change while it runs: quotas, capacity, missing images, grace
+        period, phase duration.
         """
         self.registry = Ecr(self.account)
         self.registry.images.put("train", "1", "amd64")  # IMAGE
@@ -77,7 +77,7 @@ class Cloud:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that a client needs; `clean` also removes those of other accounts."""
+        """Return the variables that a client needs; `clean` also removes other accounts' variables."""
         nowhere = str(self.account.folder / "no-config")
         return {
             **KEYS,

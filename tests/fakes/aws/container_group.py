@@ -96,17 +96,17 @@ class ContainerGroup:
             self.nodes.append(Node(container.host, root, argv, environment, self._write_line))
 
     def poll(self) -> bool:
-        """Whether all are over."""
+        """Return whether all containers have ended."""
         finished = [node.poll() for node in self.nodes]
         return all(finished)
 
     def terminate(self) -> None:
-        """SIGTERM to all that still run."""
+        """Send SIGTERM to all running containers."""
         for node in self.nodes:
             node.terminate()
 
     def end(self) -> None:
-        """SIGKILL to all that still run."""
+        """Send SIGKILL to all running containers."""
         for node in self.nodes:
             if node.code is None:
                 node.end()

@@ -16,7 +16,7 @@ from tests.fakes.aws.machines import instance_choices
 
 ENDED = ("Completed", "Failed", "Stopped")
 SPOT_SHARE_PERCENT = 40
-"""What spot machines are billed at."""
+"""Share of the price that spot machines cost."""
 
 MESSAGES = {
     "Starting": "Launching requested ML instances",
@@ -44,7 +44,7 @@ class Job:
         self.name = str(body["TrainingJobName"])
         self.tags = {tag["Key"]: tag["Value"] for tag in body.get("Tags", ())}
         self.machines = instance_choices(body["ResourceConfig"])[0]
-        """Type and count of what it runs on, or else of what it would like best."""
+        """Type and count of its machines, or else of its first choice."""
         self.stop_asked = threading.Event()
         self.woken = threading.Event()
         """There is a reason not to wait any longer."""

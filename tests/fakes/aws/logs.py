@@ -15,7 +15,7 @@ GROUP = "/aws/sagemaker/TrainingJobs"
 BATCH_SECONDS = 0.05
 MAX_EVENTS = 1000
 MAX_CHARACTERS = 200_000
-"""Of one batch, and of one event: well below CloudWatch's own limits in bytes."""
+"""Limits of one batch, and of one event: well below CloudWatch's limits in bytes."""
 
 
 class Line(NamedTuple):

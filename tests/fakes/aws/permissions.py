@@ -32,7 +32,7 @@ _DENIALS = {
 of IAM's).
 """
 _FREE = (("sts", "GetCallerIdentity"),)
-"""What everybody may ask, whatever a policy denies (API reference of STS, GetCallerIdentity)."""
+"""Actions open to everybody, whatever a policy denies (API reference of STS, GetCallerIdentity)."""
 
 
 def needed(call: Call) -> str:

@@ -142,7 +142,7 @@ def _matches(job: Job, wish: Mapping[str, str]) -> bool:
 def _page(
     jobs: Sequence[Job], body: Body, key: str, order: str
 ) -> tuple[list[Job], dict[str, str]]:
-    """This page's jobs, and the token of the next one: the name of the last job that was told."""
+    """Return this page's jobs, and the token of the next page: the name of its last job."""
     ordered = sorted(jobs, key=lambda job: (job[key], job.name), reverse=order == "Descending")
     start = 0
     if "NextToken" in body:

@@ -21,9 +21,7 @@ from tests.fakes.messages import ServiceError
 TARGET = "ServiceQuotasV20190624."
 DEFAULT = 0
 USUAL = 20
-"""Of a type that a test does not name: what AWS gives everybody, and what this account has been
-given.
-"""
+"""Quotas of other types: AWS's default, and this account's value."""
 PAGE = 100
 """MaxResults is 1 to 100 (API reference)."""
 NEVER_RAISED = "ml.m5."

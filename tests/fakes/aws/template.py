@@ -16,7 +16,7 @@ import yaml
 from tests.fakes.messages import ServiceError
 
 MAX_BYTES = 51_200
-"""Of a template in a request (user guide, "Understand CloudFormation quotas")."""
+"""Limit of a template in a request (user guide, "Understand CloudFormation quotas")."""
 NO_VALUE = object()
 
 
@@ -123,7 +123,7 @@ class Resolver:
         }
 
     def is_true(self, condition: str) -> bool:
-        """Whether a condition of the template holds."""
+        """Return whether a condition of the template is true."""
         if condition not in self.template.get("Conditions", {}):
             raise invalid(f"Template format error: Unresolved condition dependency {condition}")
         return bool(self.value(self.template["Conditions"][condition]))

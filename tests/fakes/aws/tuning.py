@@ -53,7 +53,7 @@ class TuningJob:
         self.created = time.time()
         self.ended = 0.0
         self.values: dict[str, list[float]] = {}
-        """Training job -> all that it has told of the objective."""
+        """Training job -> all its values of the objective."""
         self._account = account
         self._launch = launch
         self._lock = threading.RLock()

@@ -120,7 +120,7 @@ class Account:
     """Tests set some of it while jobs run; it is read each time it matters."""
 
     folder: Path
-    """Where containers of blobs and nodes of jobs have their files."""
+    """The folder of blob containers and of nodes."""
     storage: Storage
     tokens: Tokens
     subscription: str = "11111111-2222-3333-4444-555555555555"
@@ -137,26 +137,26 @@ class Account:
     url: str = ""
     """The one address of everything."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """What the platform adds to the environment of every process of a job."""
+    """Variables that the platform adds to every process of a job."""
     grace_seconds: float | None = None
-    """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, as Azure ML
-    promises no more.
+    """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, all that Azure ML
+    promises.
     """
     phase_seconds: float = 0.02
-    """How long a job stays in each of the phases in which nothing is to be done."""
+    """Length of each idle phase of a job."""
     tells_parameters: bool = True
-    """Whether the trials of a sweep job have their values among their `parameters`, before they log
+    """Whether the trials of a sweep job list their values among their `parameters`, before they log
     any themselves.
     """
     computes: dict[str, Cluster] = field(default_factory=_computes)
     vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
     quotas: dict[str, int] = field(default_factory=dict)
-    """VM family, `DEDICATED` or `LOW_PRIORITY` -> how many vCPUs may be used at once.
+    """VM family, `DEDICATED` or `LOW_PRIORITY` -> number of vCPUs that may be used at once.
 
     `Account.limit_of` has a limit for those that are not named.
     """
     capacity: set[str] = field(default_factory=set)
-    """VM sizes of which there are none just now."""
+    """VM sizes that are sold out."""
     missing_images: set[str] = field(default_factory=set)
     """Images that cannot be pulled."""
     curated: dict[str, dict[str, str]] = field(
@@ -169,25 +169,25 @@ class Account:
     )
     """The environments that every workspace has: name -> version -> image, the newest last."""
     secrets: dict[str, str] = field(default_factory=dict)
-    """What the Key Vault holds."""
+    """Contents of the Key Vault."""
     access: Access = field(default_factory=lambda: Access(roles=dict(BUILT_IN)))
-    """Roles and who has them: enforced after `tests.support.azure_template.deploy`, and where a test
-    says so.
+    """Roles and their assignments: enforced after `tests.support.azure_template.deploy`, or if a
+    test sets it.
     """
     rights: Rights = field(default_factory=lambda: Rights(vaults={VAULT}))
-    """What Resource Manager tells of other resources."""
+    """Other resources that Resource Manager lists."""
     parts: dict[str, str] = field(default_factory=dict)
-    """Ids of what a deployed workspace is made of: storageAccount, keyVault, containerRegistry; its
-    `identity`, and `jobsVault`, the vault of which this imitation answers for secrets.
+    """Ids of a deployed workspace's parts: storageAccount, keyVault, containerRegistry; its
+    `identity`, and `jobsVault`, the vault whose secrets this imitation serves.
     """
     takes_keys: bool = True
-    """Whether storage may be opened by the account's key, and by signatures made with it."""
+    """Whether the account's key, and signatures made with it, open the storage."""
     secret_seconds: float = 3600
     """How long the secret of a datastore opens it."""
     machine_secrets: dict[str, str] = field(default_factory=dict)
-    """What a job's machine shows to get a token -> the object id of its identity."""
+    """Secret with which a job's machine gets a token -> the object id of its identity."""
     datastore_credentials: str = "AccountKey"
-    """What the workspace opens its datastores with; `None`: the identity of whoever asks."""
+    """Credential with which the workspace opens its datastores; `None`: the caller's identity."""
     workspace_state: str = "Succeeded"
     """Its provisioning state."""
     job_page = 10

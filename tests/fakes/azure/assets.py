@@ -21,8 +21,8 @@ _CURATED = (
     r"azureml://registries/azureml/environments/(?P<name>[^/]+)/(?:versions/(?P<version>[^/]+)|labels/(?P<label>[^/]+))",
     r"azureml:(?P<name>AzureML-[^:@]+)(?::(?P<version>[^:@]+)|@(?P<label>[^:@]+))",
 )
-"""How a curated environment is asked for: in the public registry, or by the short form that the
-service expands.
+"""Address of a curated environment: in the public registry, or in the short form that the service
+expands.
 """
 
 

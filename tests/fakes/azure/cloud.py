@@ -25,7 +25,7 @@ from tests.fakes.azure.wire import METADATA, MSI
 from tests.fakes.azure.workspace import Workspace
 
 IMAGE = "127.0.0.1:1/loopback/train:1"
-"""In a registry that cannot be asked from here, which is no reason not to submit."""
+"""In a registry that is out of reach here, which must not prevent a submit."""
 
 
 class AzureCloud:
@@ -38,8 +38,8 @@ class AzureCloud:
         self.account = Account(
             folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings
         )
-        """What tests may change while it runs: computes, quotas, capacity, images, secrets, phase
-        duration.
+        """Settings that tests may change while it runs: computes, quotas, capacity, images,
+        secrets, phase duration.
         """
         for name in DATASTORES.values():
             self.account.storage.create(name)
@@ -78,7 +78,7 @@ class AzureCloud:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that a client needs; `clean` also removes those of other accounts."""
+        """Return the variables that a client needs; `clean` also removes other accounts' variables."""
         return {
             "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
             "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
@@ -100,7 +100,7 @@ class AzureCloud:
         } | self.environment()
 
     def log_out(self, *, and_in: bool = False) -> None:
-        """Make `az` report that nobody has logged in; or that somebody has again."""
+        """Make `az` report that it is logged out; or logged in again."""
         mark = self._bin / "logged-out"
         mark.unlink(missing_ok=True)
         if not and_in:

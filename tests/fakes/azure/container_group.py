@@ -79,7 +79,7 @@ class ContainerGroup:
                 # A machine has one address, however many nodes share it, unless they get separate
                 # ones.
                 "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],
-                # This machine has no metadata service, or one that does not belong to us.
+                # This machine lacks a metadata service, or has a foreign one.
                 "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
             }
             name = f"{self.job.name}-{index}"

@@ -20,7 +20,7 @@ from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 
 _OPEN = ("GetDiscovery", "GetToken")
-"""What needs no token: the one is public, the other hands them out."""
+"""Requests without a token: one is public, the other issues tokens."""
 
 
 class Endpoint(Server):

@@ -17,7 +17,7 @@ from tests.fakes.azure.wire import iso_date
 ENDED = ("Completed", "Failed", "Canceled")
 LOG_CONTAINER = "azureml"
 _LOOSE = ("tags", "displayName", "description", "isArchived")
-"""What of a job may be changed while it lives."""
+"""Fields of a job that may be changed while it lives."""
 
 
 class Job:
@@ -43,9 +43,7 @@ class Job:
         self.parent = ""
         self.parameters = dict[str, str]()
         self.added = dict[str, str]()
-        """Of a trial: its sweep job and its values. What the service has added to the job's
-        properties.
-        """
+        """A trial's sweep job and values, as the service adds them to the job's properties."""
         self.metrics: dict[str, list[float]] = {}
         """All that it has logged to MLflow, by name."""
         self.started = self._ended = 0.0
@@ -80,7 +78,7 @@ class Job:
         return f"ExperimentRun/dcid.{self.name}/"
 
     def enter(self, status: str) -> None:
-        """Enter another phase. A job that has been asked to cancel can only enter the end."""
+        """Enter another phase. After a request to cancel, it can only enter the end."""
         with self._lock:
             if self.status == "CancelRequested" and status not in ENDED:
                 return

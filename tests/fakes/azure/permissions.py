@@ -34,18 +34,18 @@ _WORKSPACE = {
         ("GetRunDetails", "GetRun", "GetRunData", "ListChildren"), "experiments/runs/read"
     ),
 }
-"""Of a workspace."""
+"""Actions on a workspace."""
 _WITH_A_JOB = (
     *("environments/build/action", "environments/readSecrets/action", "environments/write"),
     "metadata/artifacts/write",
 )
-"""What who submits needs besides."""
+"""Further actions of the submitter."""
 _REGION = {
     "GetOperation": "locations/mfeOperationResults/read",
     "ListUsages": "locations/usages/read",
     "ListVmSizes": "locations/vmsizes/read",
 }
-"""Of a subscription: no role on a workspace has them."""
+"""Actions on a subscription: roles on a workspace do not include them."""
 _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _BLOB = {
     **dict.fromkeys(("GetBlob", "HeadBlob", "ListBlobs"), "read"),

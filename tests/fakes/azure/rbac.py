@@ -78,8 +78,7 @@ class Access:
     """By the last part of their ids: built-in ones and those of this subscription."""
     assignments: list[Assignment] = field(default_factory=list)
     is_enforced: bool = False
-    """Whether calls and jobs are refused what nobody has granted; else everybody may do everything.
-    """
+    """Whether calls and jobs need granted rights; else everybody may do everything."""
     attempted: set[str] = field(default_factory=set)
     """The actions that were decided about."""
 

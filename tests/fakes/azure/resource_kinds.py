@@ -21,13 +21,13 @@ class Kind:
     version: str
     """The version of its API that we use."""
     name: str = r"[\w.()-]{1,80}"
-    """What the last part of its name must look like, after "Naming rules and restrictions for Azure
+    """Pattern of the last part of its name, after "Naming rules and restrictions for Azure
     resources".
     """
     properties: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     is_located: bool = False
-    """Whether it needs a location."""
+    """True if it needs a location."""
 
 
 def _words(text: str) -> frozenset[str]:

@@ -48,8 +48,9 @@ RIGHTS = {
     "GetVault": "Microsoft.KeyVault/vaults/read",
     "GetDeployment": "Microsoft.Resources/deployments/read",
 }
-"""The action that each needs. Who lists the resources of a subscription gets those on which he has
-any role.
+"""The action of each call.
+
+Listing the resources of a subscription returns those on which the caller has any role.
 """
 
 
@@ -58,7 +59,7 @@ class RightsCall(NamedTuple):
 
     operation: str
     scope: str
-    """What it is about."""
+    """The subject of the call."""
     path: str
     query: Mapping[str, str]
     caller: str
@@ -72,7 +73,7 @@ class Rights:
     resources: list[str] = field(default_factory=list)
     """Ids of resources beside those of the workspace."""
     uses_roles: bool = True
-    """Whether the vault goes by roles; else by access policies, of which it has none."""
+    """True if the vault uses roles; else it uses access policies, and has none."""
     vaults: set[str] = field(default_factory=set)
     deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of a deployment -> its properties."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONGEST_NAME_BYTES = 255
-"""Of one part of a path, on most file systems."""
+"""Maximum length of one part of a path, on most file systems."""
 
 
 class Blob(NamedTuple):
@@ -170,7 +170,7 @@ class Container:
         for folder, _, files in os.walk(self.folder):
             for file in files:
                 path = Path(folder, file)
-                if path.is_file() and not path.is_symlink():  # mounts have no links
+                if path.is_file() and not path.is_symlink():  # mounts lack links
                     yield path.relative_to(self.folder).as_posix()
 
     def _path(self, name: str) -> Path | None:

@@ -31,7 +31,7 @@ ELEMENTS = {
     ),
     *("kind", "sku", "identity", "properties"),
 }
-"""What this imitation knows of a resource in a template."""
+"""Facts about a resource in a template."""
 TYPES: Mapping[str, type | tuple[type, ...]] = {
     "string": str,
     "int": int,
@@ -51,7 +51,7 @@ class Planned:
     body: dict[str, Any]
     """Not evaluated yet: properties may refer to other resources."""
     depends_on: frozenset[str]
-    """Ids in lower case, of what is deployed before it."""
+    """Ids in lower case, of the resources that are deployed before it."""
     copy_index: int
 
 

@@ -33,7 +33,7 @@ class Place(NamedTuple):
     """Without escapes."""
     query: Mapping[str, str]
     names: Mapping[str, str]
-    """What the address names: subscription, group, workspace, name, version, container, blob …"""
+    """Names in the address: subscription, group, workspace, name, version, container, blob …"""
 
 
 class _Route(NamedTuple):

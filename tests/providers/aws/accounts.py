@@ -41,11 +41,11 @@ class HealthyAccount:
     name: str = field(default_factory=lambda: f"t{uuid4().hex[:8]}")
     trust: list[dict[str, Any]] = field(default_factory=lambda: [TRUST])
     user: list[dict[str, Any]] = field(default_factory=list)
-    """Statements of the submitting user's policy; empty: those that are right."""
+    """Statements of the submitting user's policy; empty: the right ones."""
     job: list[dict[str, Any]] = field(default_factory=list)
     """The same of the role."""
     values: dict[str, Any] = field(default_factory=dict)
-    """What a test changes in the job."""
+    """Changes of a test to the job."""
 
     @property
     def role(self) -> str:

@@ -27,7 +27,7 @@ from tests.support.native_sweeps import begin
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 LARGE_BYTES = 1_200_000
-"""Of a source that is sent in parts where tests have lowered the thresholds."""
+"""Upload of a source in parts, where tests have lowered the thresholds."""
 TAGGED = {"iam:PassRole", "sagemaker:AddTags", "sagemaker:CreateTrainingJob", "s3:PutObject"}
 
 
@@ -37,7 +37,7 @@ class Operation(NamedTuple):
     needs: set[str]
     do: Callable[[Cloud, Run], object]
     silent: frozenset[str] = frozenset()
-    """What of it is tried, and passed over where it is denied."""
+    """Optional actions, skipped if they are denied."""
 
 
 def submit(cloud: Cloud, run: Run, **more: Any) -> Run:

@@ -28,7 +28,7 @@ UNHARMED = {
     Call("s3", "AbortMultipartUpload"),
     Call("ecr", "GetDownloadUrlForLayer"),
 }
-"""Calls without whose answers an operation may go on."""
+"""Calls whose answers are optional for an operation."""
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def failure(cloud: Cloud, run: Run, name: str) -> str:
 def test_with_the_whole_policy_an_operation_passes_and_needs_exactly_its_actions(
     cloud: Cloud, run: Run, policy: list[Statement], name: str
 ) -> None:
-    """Unneeded actions are not missed either: the decision depends on nothing else."""
+    """Unneeded actions are not missed either: the decision ignores everything else."""
     cloud.account.caller_policy = policy
     cloud.account.attempted.clear()
     cloud.endpoint.reset()

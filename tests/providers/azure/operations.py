@@ -33,7 +33,7 @@ class Operation(NamedTuple):
     needs: set[str]
     do: Callable[[AzureCloud, Run], object]
     silent: frozenset[str] = frozenset()
-    """What of it is tried, and passed over where it is denied."""
+    """Optional actions, skipped if they are denied."""
 
 
 def submit(cloud: AzureCloud, run: Run, **more: Any) -> Run:

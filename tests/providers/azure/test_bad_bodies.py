@@ -19,7 +19,7 @@ UNHARMED = {
     # The source is stored, and found at the next attempt.
     Call("arm", "PutCode"),
 }
-"""Calls without whose answers an operation may go on."""
+"""Calls whose answers are optional for an operation."""
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def failure(cloud: AzureCloud, run: Run, name: str) -> str:
 def test_with_the_whole_of_the_roles_an_operation_passes_and_needs_exactly_its_actions(
     cloud: AzureCloud, run: Run, name: str
 ) -> None:
-    """Unneeded actions are not missed either: the decision depends on nothing else."""
+    """Unneeded actions are not missed either: the decision ignores everything else."""
     cloud.account.access.attempted.clear()
     assert failure(cloud, run, name) == ""
     assert cloud.account.access.attempted == OPERATIONS[name].needs

@@ -43,7 +43,7 @@ def dockerd(request: pytest.FixtureRequest) -> Iterator[Dockerd]:
 
 
 def counting(tmp_path: Path) -> ContainerSpec:
-    """Build a minimal image of a shell that counts until it is told to leave."""
+    """Build a minimal image of a shell that counts until a file ends it."""
     (tmp_path / "out").mkdir(exist_ok=True)
     return ContainerSpec(
         node=0, image=IMAGE, name="cloudtrain-test-counting", host="node-00", network=NETWORK,
