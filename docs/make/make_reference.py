@@ -37,9 +37,9 @@ JOB_VARIABLES = {
     "CLOUDTRAIN_INPUT_TRAIN": (
         "folder or file of the input `train`; one variable for each input, its name in capitals"
     ),
-    "CLOUDTRAIN_OUTPUT_DIR": "what is written here is kept; `fetch` brings it",
+    "CLOUDTRAIN_OUTPUT_DIR": "folder for results; `fetch` downloads it",
     "CLOUDTRAIN_MODEL_DIR": "the same, for the trained model",
-    "CLOUDTRAIN_CHECKPOINT_DIR": "the same, for checkpoints; they are back after a restart",
+    "CLOUDTRAIN_CHECKPOINT_DIR": "the same, for checkpoints; they return after a restart",
     "CLOUDTRAIN_TENSORBOARD_DIR": "where to write TensorBoard's files, in the output folder",
     "CLOUDTRAIN_CHECKPOINT_EVERY": "seconds between two checkpoints, as the job asks",
     "CLOUDTRAIN_CHECKPOINT_KEEP": "how many checkpoints to keep, as the job asks",
@@ -49,10 +49,9 @@ JOB_VARIABLES = {
     ),
     "CLOUDTRAIN_MEASURE_REPORTS": "how often to report it: once in a search for a batch size",
     "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
-    "CLOUDTRAIN_JOB_FILE": "the job document: what the launcher was told, as JSON",
+    "CLOUDTRAIN_JOB_FILE": "the job document of the launcher, as JSON",
     "PET_NNODES": (
-        "the number of nodes; these five make a `torchrun train.py` typed by hand join the right"
-        " group"
+        "the number of nodes; with these five, `torchrun train.py` by hand joins the right group"
     ),
     "PET_NODE_RANK": "this node's rank",
     "PET_NPROC_PER_NODE": "processes per node",
@@ -63,36 +62,36 @@ JOB_VARIABLES = {
     ),
     "NCCL_SOCKET_IFNAME": "the same for NCCL",
     "OMP_NUM_THREADS": (
-        "the node's cores shared among its processes, unless the job's `env` says a number"
+        "the node's cores divided by its processes, unless the job's `env` sets it"
     ),
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
         "1: after a restart, ranks never read the addresses of dead ones"
     ),
     "PYTHONPATH": "has the folder of `cloudtrain_job` at its end",
 }
-"""What a process of a job finds, beside what its platform and torchrun set."""
+"""Variables of a job's process, beside those set by its platform and torchrun."""
 
 GPU_VARIABLES = {
     "CLOUDTRAIN_RANK_CPUS": (
-        "the CPUs of each rank, those beside its GPU, where GPUs are at several NUMA nodes; the "
-        "job's `env` says `NUMA_BINDING: no` against it"
+        "the CPUs of each rank, near its GPU, if GPUs belong to several NUMA nodes; "
+        "`NUMA_BINDING: no` in the job's `env` disables it"
     ),
     "TORCH_NCCL_DUMP_ON_TIMEOUT": (
-        "1, on GPUs: when a collective of NCCL times out, the last ones of each rank are "
-        "written down, unless the job's `env` says 0"
+        "1, on GPUs: when an NCCL collective times out, the last collectives of each rank are "
+        "saved, unless the job's `env` sets 0"
     ),
     "TORCH_FR_DUMP_TEMP_FILE": (
-        "where: `flight-recorder/rank_` in the output, unless the job's `env` says so; before "
+        "where: `flight-recorder/rank_` in the output, unless the job's `env` sets it; before "
         "torch 2.13 `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`"
     ),
     "TORCH_FR_BUFFER_SIZE": (
         "how many of them, 2000; before torch 2.13 `TORCH_NCCL_TRACE_BUFFER_SIZE`"
     ),
     "TORCH_NCCL_HIGH_PRIORITY": (
-        "1, in the trainer: messages go before computation, unless the job's `env` says 0"
+        "1, in the trainer: messages precede computation, unless the job's `env` sets 0"
     ),
 }
-"""What is set for jobs on GPUs besides, by `flight_recorder`, `numa` and the trainer's `nccl`."""
+"""More variables of GPU jobs, set by `flight_recorder`, `numa` and the trainer's `nccl`."""
 
 INTERNAL = {
     "CLOUDTRAIN_RESULT_FILE",
@@ -100,7 +99,7 @@ INTERNAL = {
     "CLOUDTRAIN_LAUNCHER_PID",
     "CLOUDTRAIN_STREAM_KEY",
 }
-"""Set in a job too, and nobody else's concern."""
+"""Variables for the launcher itself, left out of the reference."""
 
 CLIENT_VARIABLES = {
     "NO_COLOR": "no colours",
@@ -120,13 +119,13 @@ CLIENT_VARIABLES = {
 }
 
 EXIT_CODES = {
-    0: "it worked; of a command that waits for a job: the job succeeded",
+    0: "success; for a command that waits for a job: the job succeeded",
     1: "the job failed",
-    2: "bad usage or bad spec: nothing was started",
-    3: "refused by a check, before anything was started or spent",
+    2: "bad usage or bad spec, before a start",
+    3: "refused by a check, before a start or a cost",
     4: "trouble with a cloud, the network or the disk",
-    5: "the job was stopped or ran out of time; of `stop` itself, which did what was asked, 0",
-    130: "interrupted with Ctrl-C; a job that was being followed goes on",
+    5: "the job was stopped or ran out of time; `stop` itself exits with 0",
+    130: "interrupted with Ctrl-C; a followed job continues",
 }
 JOB_CODES = {
     12: "the trainer: out of memory; the next start uses micro-batches of half the size",
@@ -136,7 +135,7 @@ JOB_CODES = {
 
 
 def settings_page() -> str:
-    """Every setting: its key, its variable, what it means."""
+    """Return the page of settings, with key, variable and meaning."""
     rows = [
         (f"`{key}`", f"`{settings.variable_of(key)}`", setting.meaning, _shown(key, setting))
         for key, setting in settings.known_settings(third_parties=False).items()
@@ -154,7 +153,7 @@ def _shown(key: str, setting: Setting) -> str:
     if value is None:
         return {
             "data_dir": "`~/.local/share/cloudtrain`",
-            "python": "the one that runs cloudtrain",
+            "python": "the Python of cloudtrain",
         }.get(key, "")
     if setting.kind == "size":
         return format_size(value)
@@ -162,9 +161,7 @@ def _shown(key: str, setting: Setting) -> str:
 
 
 def environment() -> str:
-    """The variables that a job finds, that the launcher really sets; and those that the client
-    reads.
-    """
+    """Return the page of variables: of a job, as the launcher sets them, and of the client."""
     unknown = _job_variables() ^ set(JOB_VARIABLES)
     if unknown:
         raise LookupError(
@@ -178,7 +175,7 @@ def environment() -> str:
     parts = [
         "## In a job\n",
         (
-            "On every platform a process finds these, beside the platform's own, the job's `env`"
+            "Every process has these variables, beside the platform's own, the job's `env`"
             " and its secrets.\n"
         ),
         _variables(JOB_VARIABLES),
@@ -187,7 +184,7 @@ def environment() -> str:
         "From `torchrun`, which starts the process:\n",
         _variables(torchrun),
         "## On your machine\n",
-        "Every [setting](settings.md) has a variable. Besides, cloudtrain minds:\n",
+        "Every [setting](settings.md) has a variable. cloudtrain also reads:\n",
         _variables(CLIENT_VARIABLES),
     ]
     return page("Environment variables", "\n".join(parts))
@@ -202,7 +199,7 @@ def _variables(meanings: Mapping[str, str]) -> str:
 
 
 def _job_variables() -> set[str]:
-    """What the launcher sets for the processes of a job, its own concerns left out."""
+    """Return the variables that the launcher sets for processes of a job."""
     import tempfile
 
     from cloudtrain_launcher.contract import Job, NodeContext
@@ -266,22 +263,23 @@ def errors_page() -> str:
 
 
 def _errors() -> list[type[errors.CloudtrainError]]:
-    found = dict.fromkeys(kind for kind in vars(errors).values() if isinstance(kind, type))
-    return [kind for kind in found if issubclass(kind, errors.CloudtrainError)]
+    kinds = dict.fromkeys(kind for kind in vars(errors).values() if isinstance(kind, type))
+    return [kind for kind in kinds if issubclass(kind, errors.CloudtrainError)]
 
 
 def trainer_options() -> str:
-    """What `train.py --help` prints, but for its summary, which other versions of Python wrap
-    differently.
+    """Return the page of `train.py --help`, without its summary.
+
+    Versions of Python wrap the summary differently.
     """
     argv = [sys.executable, str(ROOT / "entrypoints" / "train.py"), "--help"]
     env = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    completed = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     text = (
         "In `job.yaml`, `args: {epochs: 3}` is `--epochs 3`. See [the"
         " trainer](../guides/trainer.md).\n\n"
     )
-    options = done.stdout.partition("\n\n")[2].rstrip()
+    options = completed.stdout.partition("\n\n")[2].rstrip()
     return page("The trainer's options", f"{text}```text\n{options}\n```\n")
 
 

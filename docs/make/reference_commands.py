@@ -64,15 +64,14 @@ def _options(command: click.Command) -> list[str]:
 
 
 def job_yaml() -> str:
-    """Every field of job.yaml, from its JSON Schema."""
+    """Return the page of every field of job.yaml, from its JSON Schema."""
     schema = json_schema()
     parts = [
         (
-            "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which"
-            " editors complete the file; `cloudtrain init` writes a commented starter, and the"
-            " schema with the line by which editors find it. Durations, sizes and money are written"
-            " as people write them: `90 s`, `6 h`, `200 GiB`, `50 USD`. A field that a provider has"
-            " no use for is named in its plan.\n"
+            "Every field is optional. `cloudtrain schema` prints the JSON Schema for"
+            " editors; `cloudtrain init` writes a commented starter with the schema. Write"
+            " durations, sizes and money with units: `90 s`, `6 h`, `200 GiB`, `50 USD`. A plan"
+            " names the fields that its provider ignores.\n"
         ),
         *_sections("", schema, schema),
     ]

@@ -14,28 +14,28 @@ from reference_page import page, table
 
 WRITERS = {
     events.CLIENT: (
-        "Of the client",
+        "Events of the client",
         (
             "Written by cloudtrain on the machine that submitted the run, and by the supervisor of"
             " a run on that machine. The same line printed by a job is text."
         ),
     ),
     events.LAUNCHER: (
-        "Of a node's launcher",
+        "Events of a node's launcher",
         "Written by the launcher alone. The same line printed by a program of the job is text.",
     ),
     events.RANK: (
-        "Of a rank",
+        "Events of a rank",
         (
-            "Written by the process that the launcher has started for a rank, which signs them, and"
-            " by the launcher. The same line printed by a program is text."
+            "Written and signed by the process that the launcher started for a rank, and by the"
+            " launcher. The same line printed by a program is text."
         ),
     ),
     events.PROGRAM: (
-        "Of programs",
+        "Events of programs",
         (
             "Any program of the job may write these, with `cloudtrain_job`; most come from the"
-            ' shared trainer. A program may also write events of its own types, `emit("my_type",'
+            ' shared trainer. A program may also write events of other types, `emit("my_type",'
             " any=1)`: they are kept with the run."
         ),
     ),
@@ -43,19 +43,19 @@ WRITERS = {
 
 
 def events_page() -> str:
-    """Every event, by who may write it."""
+    """Return the page of events, grouped by their writer."""
     parts = [
         (
             "A run is a list of events, in `events.jsonl` in its folder: one JSON object a line,"
             " only ever appended. A job writes an event as a line of its output, `::cloudtrain::"
-            ' {"type": …}`. An event whose required fields are not all there and valid is text; any'
-            " other invalid field is left out. Types and fields that are not listed here are kept"
-            " as they are.\n"
+            ' {"type": …}`. An event with a missing or invalid required field is text; any'
+            " other invalid field is left out. Unknown types and fields are kept."
+            "\n"
         ),
         "## Every event\n",
         "The `type`, and:\n",
         _fields(Event, Event),
-        "Where an event names a cause or a cost, these are its fields:\n",
+        "A cause and a cost have these fields:\n",
     ]
     for record in (events.Cause, events.Billing):
         parts += [

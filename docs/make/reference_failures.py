@@ -1,4 +1,4 @@
-"""The page of the rules by which failures are diagnosed."""
+"""The page of the rules that diagnose failures."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import FIELDS, RULES
 from reference_page import literal, page, table
 
-_DEPENDS = "depends on what was said: "
+_DEPENDS = "depends on the message: "
 
 
 def failures() -> str:
-    """Every rule, by its field: how it is called, what it means, what to do, what a restart does."""
+    """Return the page of rules by field, with cause, remedy and effect of a restart."""
     text = (
-        f"The {len(RULES)} rules by which `cloudtrain diagnose` and the hint of a failure report"
-        " name a root cause. Where several match, one that says what happened counts before a"
-        " general one, that before a consequence, and the earlier line before the later one. A"
-        " *general* rule says little by itself, one of a *kind* less; a *consequence* is never the"
-        " cause while another rule matches. How it is used is in [Why did it"
-        " fail?](../guides/diagnose.md)\n"
+        f"`cloudtrain diagnose` and the hint of a failure report use these {len(RULES)} rules. If"
+        " several match, a specific rule precedes a *general* one, then one of a *kind*, then a"
+        " *consequence*, and an earlier line a later one. A consequence is never the cause if"
+        " another rule matches. See [Why did it fail?](../guides/diagnose.md)\n"
     )
     for field, rules in FIELDS.items():
         rows = (_row(rule) for rule in rules)

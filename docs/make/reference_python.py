@@ -12,8 +12,8 @@ from reference_page import literal, page
 
 
 def python() -> str:
-    """The names of `cloudtrain`, and the methods of a run."""
-    parts = ["What `import cloudtrain` offers; [errors](errors.md) have a page of their own.\n"]
+    """Return the page of the names of `cloudtrain` and their methods."""
+    parts = ["Names of `import cloudtrain`; see also [errors](errors.md).\n"]
     for name in cloudtrain.__all__:
         value = getattr(cloudtrain, name)
         if isinstance(value, type) and issubclass(value, Exception):
