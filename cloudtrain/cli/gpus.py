@@ -118,12 +118,13 @@ def _none_passed(settings: Settings, filters: Filters) -> str:
         "no --max-price": replace(filters, max_usd_per_hour=None),
         "no --provider": replace(filters, provider=""),
     }
-    lines = [
-        f"  with {change}: {count(len(offers), 'machine')}, first {_name_and_price(offers[0])}"
-        for change, without in fewer.items()
-        if without != filters and (offers := machine_offers(settings, without))
-    ]
-    return "\n".join(["no machine passes all of these filters", *lines])
+    lines = ["no machine passes all of these filters"]
+    for change, without in fewer.items():
+        offers = machine_offers(settings, without) if without != filters else []
+        if offers:
+            first = _name_and_price(offers[0])
+            lines.append(f"  with {change}: {count(len(offers), 'machine')}, first {first}")
+    return "\n".join(lines)
 
 
 def _name_and_price(offer: MachineOffer) -> str:

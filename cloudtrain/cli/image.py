@@ -202,7 +202,8 @@ def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
     option that would make another image.
     """
     if source.startswith("-"):
-        source, options = "cuda", (source, *options)
+        options = (source, *options)
+        source = "cuda"
     wrong = [
         word
         for word in options

@@ -94,6 +94,7 @@ def show_scaling(
     make, base, earlier, archive = _job(request)
     check_reports(base, earlier)
     plans = scaled_plans(make, base, request.sizes, weak=request.weak)
+
     notes = _announce(base, plans, request)
     if not yes:
         _confirm(plans)
@@ -104,6 +105,7 @@ def show_scaling(
         measured, is_interrupted = _measure(plans, archive)
     if not any(measurement.turns for measurement in measured.values()):
         _nothing_measured(measured, is_interrupted)
+
     curve = ScalingCurve(list(measured.values()))
     setup = setup_of_job(
         spec_values(base.spec),
@@ -117,6 +119,7 @@ def show_scaling(
         rows.append(("try", change))
     rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
     rows += [("note", note) for note in notes]
+
     if as_json:
         words = {
             "verdict": rows[0][1],
@@ -178,7 +181,9 @@ def _is_file(path: Path) -> bool:
 
 def _kind(request: ScalingRequest, base: Plan) -> str:
     """Return `strong ` or `weak `; empty for your own program, which chooses its data."""
-    return "" if base.spec.entrypoint is not None else "weak " if request.weak else "strong "
+    if base.spec.entrypoint is not None:
+        return ""
+    return "weak " if request.weak else "strong "
 
 
 def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> list[str]:
@@ -198,12 +203,14 @@ def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> li
         if _turns(plans) == 1
         else f"one after the other, {_turns(plans)} times"
     )
+
     print_message(f"measures {base.spec.name} with {', '.join(map(str, plans))} ranks, {runs}")
     print_message(f"  {_kind(request, base)}scaling: {held}")
     if (threads := threads_each(base, max(plans))) is not None:
         print_message(
             f"  each rank computes with {count(threads, 'thread')}, however many ranks there are"
         )
+
     for ranks, plan in plans.items():
         estimate = plan.target.cost_estimate
         per_hour = estimate.usd_per_hour if estimate and not plan.is_rehearsal else None
@@ -217,6 +224,7 @@ def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> li
             else f"at most {worst:.2f} USD together, by their limits"
         )
         print_message(f"  cost        {most}")
+
     cores = cores_shared(base)
     crowded = [str(ranks) for ranks in plans if cores is not None and ranks > cores]
     notes = (
@@ -234,6 +242,7 @@ def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> li
             f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which"
             " ranks share"
         )
+
     largest = plans[max(plans)]
     for note in (*start_notes(largest, offline_issues(largest)), *notes):
         print_message(f"  note: {indented(note, 8)}")

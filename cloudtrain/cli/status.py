@@ -114,7 +114,11 @@ def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[
     """Replace the trials of each sweep by one line."""
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     sweeps = sweep_ids(folder)
-    trials = {run["run"]: sweep for run in runs if (sweep := sweep_of_run(run["run"], sweeps))}
+    trials = {}
+    for run in runs:
+        sweep = sweep_of_run(run["run"], sweeps)
+        if sweep:
+            trials[run["run"]] = sweep
     if not trials:
         return runs
     from cloudtrain.cli.sweep_view import as_listed
@@ -122,7 +126,9 @@ def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[
 
     shown = {*trials.values()}
     lines = [
-        as_listed(sweep.status()) for sweep in list_sweeps(data_dir=data_dir) if sweep.id in shown
+        as_listed(listed.status())
+        for listed in list_sweeps(data_dir=data_dir)
+        if listed.id in shown
     ]
     rows = [run for run in runs if run["run"] not in trials] + lines
     return sorted(rows, key=lambda run: -run["created"])
@@ -269,13 +275,11 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
 
 
 def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
+    verb = "runs" if state.started else "waits"
     rows = [
         *([("owner", state.owner)] if state.owner else []),
         ("submitted", format_age(state.created, time.time())),
-        (
-            "took" if state.ended else "runs" if state.started else "waits",
-            format_duration(state.seconds(time.time())),
-        ),
+        ("took" if state.ended else verb, format_duration(state.seconds(time.time()))),
     ]
     if state.instance:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))
@@ -293,6 +297,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
                 f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}",
             )
         )
+
     why = explain(state)
     if why:
         rows.append(("because", why))
@@ -305,6 +310,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows += [("warning", warning) for warning in state.lasting_warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
+
     at = state.position
     now = time.time()
     if state.activity and not state.has_ended:
@@ -326,6 +332,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         ("", line)
         for line in learning_curves({name: curve.values for name, curve in state.curves.items()})
     ]
+
     if state.restarts:
         rows.append(("restarts", str(state.restarts)))
     if state.checkpoint:
@@ -335,6 +342,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows += [(name, format_artifact(place)) for name, place in run.artifacts().items()]
     if state.ref and state.ref.get("url"):
         rows.append(("console", state.ref["url"]))
+
     rows.append(("logs", command("logs", run.id)))
     if state.state in ("failed", "stopped"):
         rows.append(("next", rerun_command(run, state)))

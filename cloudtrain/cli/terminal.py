@@ -250,13 +250,11 @@ def coloured(stream: Any) -> bool:
 
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 def _escaped_in_json(match: re.Match[str]) -> str:

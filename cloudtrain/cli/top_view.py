@@ -183,7 +183,9 @@ def _ranks(state: RunState) -> list[str]:
         )
         for name in names
     ]
-    columns = 1 if len(rows) <= 4 else 2 if len(rows) <= 16 else 4
+    columns = 4
+    if len(rows) <= 16:
+        columns = 2 if len(rows) > 4 else 1
     height = -(-len(rows) // columns)
     rows += [("", "", "")] * (height * columns - len(rows))
     across = [

@@ -154,12 +154,12 @@ def inside(piece: Sequence[Point], y: Scale) -> Sequence[Sequence[Point]]:
 
 def _held(point: Point, towards: Point, y: Scale) -> Point:
     """Return the point on the axis: itself, or where the line towards the next one crosses it."""
-    (at, value), edge = point, min(max(point[1], y.low), y.high)
+    at, value = point
+    edge = min(max(value, y.low), y.high)
     if edge == value:
         return point
-    part = (edge / 2 - value / 2) / (
-        towards[1] / 2 - value / 2
-    )  # halves: 1e308 and -1e308 lie too far apart
+    # Halves: 1e308 and -1e308 lie too far apart.
+    part = (edge / 2 - value / 2) / (towards[1] / 2 - value / 2)
     return at + (towards[0] - at) * part, edge
 
 
