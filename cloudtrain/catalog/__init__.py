@@ -15,7 +15,7 @@ PROVIDERS = ("aws", "azure")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """A row: an instance type with its GPUs, its network and its price per hour."""
+    """Instance type with its GPUs, its network and its price per hour."""
 
     provider: str
     instance_type: str

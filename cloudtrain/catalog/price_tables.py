@@ -23,7 +23,7 @@ class ListedPrice:
     usd_per_hour: float
     """US dollars per hour of one machine, on demand."""
     spot_usd_per_hour: float | None = None
-    """The same at low priority; None if unknown, never 0."""
+    """Price at low priority; None if unknown, never 0."""
     region: str
     as_of: str
     """Day when the list was read, `2026-11-23`."""

@@ -68,7 +68,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (
         r"^AttributeError",
         (
-            "the line asks an object for what it does not have: look at its type, and at the"
+            "an object lacks the attribute that the line reads: look at its type, and at the"
             " package's version"
         ),
     ),

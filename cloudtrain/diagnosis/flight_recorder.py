@@ -180,7 +180,7 @@ def parse_dump(rank: int, data: bytes) -> RankDump:
             dump.entered[group] = max(number, dump.entered.get(group, 0))
         return dump
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise ValueError(f"it is no flight-recorder dump: {type(error).__name__}") from None
+        raise ValueError(f"it is not a flight-recorder dump: {type(error).__name__}") from None
 
 
 def _group(config: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:

@@ -149,7 +149,7 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
 def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:
     """Yield lines with their numbers, from 1.
 
-    Of a long line yield only the first bytes, or each of its JSON records.
+    A long line gives only its first bytes, or each of its JSON records.
     """
     unfinished = b""
     number = 1

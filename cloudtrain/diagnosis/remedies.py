@@ -12,7 +12,7 @@ KILLED_FROM_OUTSIDE = (
 )
 
 ENGINE_STOPPED = (
-    "cloudtrain rerun goes on from the last checkpoint; containers outlive a restart of the engine"
+    "cloudtrain rerun continues from the last checkpoint; containers outlive a restart of the engine"
     ' where /etc/docker/daemon.json says "live-restore": true'
 )
 

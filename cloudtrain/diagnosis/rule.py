@@ -26,7 +26,7 @@ class Rule:
     name: str
     """Stable name in lower case with hyphens: `gpu-out-of-memory`."""
     patterns: tuple[str, ...]
-    """Regular expressions, one of which matches a line; fast on hostile lines, too."""
+    """Regular expressions; at least one must match a line. Fast on hostile lines, too."""
     places: tuple[str, ...] = ()
     """Regular expressions of `Raised.described`: an exception and its place.
 
@@ -35,9 +35,9 @@ class Rule:
     unless: str = ""
     """Regular expression that must not match the same line."""
     cause: str
-    """The cause: one sentence without its full stop."""
+    """Cause: one sentence without its full stop."""
     remedy: str | Callable[[str], str]
-    """The remedy: one sentence, or a function of the matching line."""
+    """Remedy: one sentence, or a function of the matching line."""
     restart: Restart
     source: str
     """Address of documentation or a discussion."""
@@ -82,10 +82,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def needed_literals(pattern: str) -> tuple[str, ...]:
-    """Return literals, at least one of which is part of every match; empty if unknown.
+    """Return literals such that every match contains one; empty if unknown.
 
-    They are the longest plain text of each alternative, outside of groups. A pattern with the flag
-    (?i) has no literals.
+     They are the longest plain text of each alternative, outside of groups. The flag (?i) leaves
+    none.
     """
     if re.search(r"\(\?[a-zA-Z-]*i[a-zA-Z-]*[:)]", pattern):
         return ()

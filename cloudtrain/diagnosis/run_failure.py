@@ -70,7 +70,7 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
     step = state.checkpoint.step if state.checkpoint else None
     restart = "no checkpoint was told of, so that a rerun begins at the start"
     if step is not None:
-        restart = f"cloudtrain rerun goes on from the checkpoint of step {step}"
+        restart = f"cloudtrain rerun continues from the checkpoint of step {step}"
     return replace(diagnosis, remedy=f"raise {limit}; {restart}")
 
 

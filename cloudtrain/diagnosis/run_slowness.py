@@ -1,4 +1,4 @@
-"""The verdict on a slow run, by its step times and the setup in its plan."""
+"""Verdict on a slow run, by its step times and the setup in its plan."""
 
 from __future__ import annotations
 

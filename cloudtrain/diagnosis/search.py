@@ -36,7 +36,7 @@ _SUSPICIOUS = tuple(
     retries|streamaccess|acr|image|exec|python3
     """.replace("\n    ", "").split("|")
 )
-"""Words of lines about failures, in lower case; most lines contain none of them."""
+"""Words of lines about failures, in lower case; most lines contain no such word."""
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(

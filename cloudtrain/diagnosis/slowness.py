@@ -1,6 +1,6 @@
-"""The verdict on a slow run: its cause, share of the time, confidence, and what to change.
+"""Verdict on a slow run: its cause, share of the time, confidence, and what to change.
 
-It is computed from step times without the first steps of a process. A cause is named if it costs
+ It is computed from step times without the first steps of a process. A cause is named if it costs
 enough to be worth a change.
 """
 

@@ -98,7 +98,7 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
 def _about_straggler(rank: int | None, phase: str, setup: Setup) -> str:
     where = f"the machine of rank {rank}" if setup.nodes > 1 else "this machine's other work"
     if phase == "data":
-        return f"what rank {rank} reads: larger files, or a slower disk, than those of the others"
+        return f"check what rank {rank} reads: its files may be larger, or its disk slower"
     return (
         f"look at what rank {rank} does that others do not, at {where} and, on a GPU, its"
         " temperature and clock (cloudtrain top); or share the work out evenly"

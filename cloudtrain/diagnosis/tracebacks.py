@@ -105,7 +105,7 @@ class _Traceback:
 
 
 class TracebackReader:
-    """Reads the tracebacks of all ranks, whose lines may be mixed."""
+    """Reader of the tracebacks of all ranks, whose lines may be mixed."""
 
     def __init__(self) -> None:
         self._open: dict[object, _Traceback] = {}

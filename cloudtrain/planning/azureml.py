@@ -1,9 +1,4 @@
-"""The Azure ML contract: the environment of each node of a command job. Pure values.
-
-After "Distributed GPU training guide" and the command job's YAML schema in the documentation of
-Azure Machine Learning: variables of a PyTorch distribution, the code as working folder, inputs and
-outputs as paths in the command. Azure ML sends no signal before it takes a node away.
-"""
+"""Contract of Azure ML: the environment of each node of a command job. Pure values."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _EVERYTHING = {"", ".", "/", "./"}
 
 
 class Unclear(Exception):
-    """A Dockerfile that only the builder can resolve."""
+    """Error of a Dockerfile that only the builder can resolve."""
 
 
 def copied_patterns(text: str) -> list[Pattern] | None:

@@ -1,4 +1,4 @@
-"""The plain contract for any machine: everything in environment variables."""
+"""Plain contract for any machine: everything in environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan: spec, context and target as one frozen value. No network, process or SDK."""
+"""Plan: spec, context and target as one frozen value. No network, process or SDK."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ class Recipe:
     kind: str = ""
     """cuda or cpu of our own image; empty for any other image."""
     args: tuple[str, ...] = ()
-    """`NAME=VALUE`, the build's arguments; of two for one name the later counts."""
+    """Arguments of the build, `NAME=VALUE`; the later one of a name counts."""
     platform: str = ""
-    """`linux/amd64`; empty for this machine's own."""
+    """Platform such as `linux/amd64`; empty for this machine's."""
     digest: str
     """sha256 of the other fields and of every file and folder that the Dockerfile copies.
 
@@ -106,7 +106,7 @@ def recipe_of(
                 )
                 raise SourceError(
                     message,
-                    hint="name what it needs in a .dockerignore, or give it a folder of its own",
+                    hint="name what it needs in a .dockerignore, or give it a separate folder",
                 )
             name = path.relative_to(dockerfile.parent).as_posix()
             digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))

@@ -1,4 +1,4 @@
-"""The parts of an image's address: registry, repository, tag or digest. Pure."""
+"""Parts of an image's address: registry, repository, tag or digest. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass
 _AWS = (
     r"amazonaws\.(?:com|com\.cn|eu)|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov"
 )
-"""The domains of all partitions, and no other: a registry with such a name would be sent a login.
-"""
+"""Domains of all partitions: a registry with such a name would receive a login."""
 
 ECR = re.compile(rf"(\d{{12}})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.({_AWS})/.+")
-"""An address in a registry of AWS: account, region, domain."""
+"""Address in a registry of AWS: account, region, domain."""
 
 ACR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)?(\.[a-z0-9]+\.geo)?\.azurecr\.(io|cn|us)")
-"""The host of a registry of Azure: `name`, `name-hash` where its name has a label,
-`name.region.geo`.
-"""
+"""Host of a registry of Azure: `name`, `name-hash` with a label, `name.region.geo`."""
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DOCKER_HUB = "docker.io"
@@ -25,26 +22,26 @@ DOCKER_HUB = "docker.io"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An image's address taken apart, as the distribution specification reads it."""
+    """Parts of an image's address, by the distribution specification."""
 
     registry: str
     """Host and port; Docker Hub's by default."""
     repository: str
-    """The path in the registry: `library/python`, `team/train`."""
+    """Path in the registry: `library/python`, `team/train`."""
     reference: str
-    """A tag, or `sha256:…`."""
+    """Tag, or `sha256:…`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedImage:
-    """The image of a run, looked up, or built and pushed, right before the start."""
+    """Image of a run, looked up, or built and pushed, right before the start."""
 
     address: str
     """Address in the request: by digest if we pushed the image, else as planned."""
     planned: str
     """Address in the plan."""
     digest: str = ""
-    """`sha256:…` of the image at that address; empty if unknown."""
+    """Digest of the image at that address, `sha256:…`; empty if unknown."""
 
 
 def parse_address(text: str) -> Address:

@@ -1,9 +1,4 @@
-"""The SageMaker contract: the environment of each container of a training job. Pure.
-
-After the developer guide's "How Amazon SageMaker AI provides training information" and "Run
-training with your own algorithm": the tree below /opt/ml, its JSON files, the node names, and which
-files are restored, kept and archived.
-"""
+"""Contract of SageMaker: the environment of each container of a training job. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ _GROUP = "homogeneousCluster"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
-    """An input: data from S3 in `input/data/<name>` of a container."""
+    """Input: data from S3 in `input/data/<name>` of a container."""
 
     name: str
     uri: str

@@ -42,9 +42,9 @@ class ImageSelection(NamedTuple):
     """Selection of a spec for one provider."""
 
     path: Keys
-    """The field that selects it."""
+    """Field that selects it."""
     text: str
-    """`auto`, an address, or the path of a Dockerfile."""
+    """Text of the selection: `auto`, an address, or the path of a Dockerfile."""
 
     @property
     def is_build(self) -> bool:

@@ -1,4 +1,4 @@
-"""A one-node run as a shell script, for machines and queues that take one. Pure."""
+"""One-node run as a shell script, for machines and queues that take one. Pure."""
 
 from __future__ import annotations
 

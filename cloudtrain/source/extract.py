@@ -55,7 +55,7 @@ DAMAGED = (
 
 
 class Header(tarfile.TarInfo):
-    """A header that raises an error if it is damaged; tarfile takes it for the archive's end."""
+    """Header that raises an error if it is damaged; tarfile would end the archive there."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:

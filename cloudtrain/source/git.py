@@ -30,7 +30,7 @@ _STATUS = (
     *(*_NOTHING_STARTS, "status", "--porcelain=v2", "--branch"),
     *("--untracked-files=no", "--no-ahead-behind", "--no-renames", "--ignore-submodules=dirty"),
 )
-"""A submodule counts by its checked-out commit: git runs no command inside of it."""
+"""Command for the state; a submodule counts by its commit, without running git inside."""
 _FILTERS = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", r"^filter\.")
 _USERS = ("system", "global", "command")
 """Scopes of configuration that a repository cannot write to."""

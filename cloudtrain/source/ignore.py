@@ -13,11 +13,7 @@ _SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
 
 
 class IgnoreFile:
-    """The rules of one file. `base` is its folder, "" or "a/b/"; paths start where `base` does.
-
-    git decides about a folder first and never looks into an ignored one. So a rule counts if it
-    matches a whole path; pathspec's own matcher also takes the rule of a folder for its contents.
-    """
+    """Rules of one file. `base` is its folder, "" or "a/b/"; paths start where `base` does."""
 
     def __init__(self, lines: Sequence[str], *, base: str = "") -> None:
         self._base = base

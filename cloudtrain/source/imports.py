@@ -32,7 +32,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class InstallLine:
-    """A line of a notebook that would install packages."""
+    """Line of a notebook that would install packages."""
 
     text: str
     place: str

@@ -21,7 +21,7 @@ class ProgramFault:
     """Reason why a file is not a program."""
 
     message: str
-    """For example `is not a notebook: ...`, to follow the name of the file."""
+    """Message to follow the name of the file, such as `is not a notebook: ...`."""
     line: int = 0
     """Line from 1; 0 if unknown."""
     depends_on_version: bool = False

@@ -12,14 +12,10 @@ from cloudtrain.errors import SourceError
 from cloudtrain.units import format_size
 
 Progress = Callable[[int, int], None]
-"""Called with (files done, files in all): about a hundred times for a large tree, the last time
-when done.
-"""
+"""Receiver of (files done, all files): about a hundred calls for a large tree."""
 
 PAYLOAD_FOLDER = ".cloudtrain"
-"""Top-level folder of the archive that is ours; a folder of that name in the source is never in the
-archive.
-"""
+"""Top folder of our files in the archive; one of this name in the source is left out."""
 
 WARN_BYTES = 100_000_000
 LIMIT_BYTES = 1_000_000_000
@@ -42,7 +38,7 @@ class SourceEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceTree:
-    """The files of one scan, sorted by path."""
+    """Files of one scan, sorted by path."""
 
     root: Path
     files: tuple[SourceEntry, ...]

@@ -95,7 +95,7 @@ def walk(root: str) -> WalkResult:
 
 
 def unreadable(path: str, error: OSError) -> Issue:
-    """The problem of a file or folder that the system does not let us read."""
+    """Return the problem of a file or folder that the system does not let us read."""
     if isinstance(error, FileNotFoundError):
         return Issue((), "vanished while it was read", "run again", origin=path)
     why = f"cannot be read ({error.strerror or error})"

@@ -12,7 +12,7 @@ from cloudtrain.spec.sources import PROGRAMS
 from cloudtrain.spec.written_arguments import written_arguments
 
 Problem = tuple[str, str | None]
-"""A message and a hint."""
+"""Message and hint."""
 
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

@@ -1,4 +1,4 @@
-"""The section `sweep` of job.yaml: what varies, how values are chosen, and the budget."""
+"""Section `sweep` of job.yaml: the space, the choice of values, and the budget."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class RayResources(Section):
 
 
 class Sweep(Section):
-    """A search over settings of the job. Each trial is a run with other values."""
+    """Search over settings of the job. Each trial is a run with other values."""
 
     objective: Objective = Field(description="the metric to improve, and its goal")
     space: Annotated[

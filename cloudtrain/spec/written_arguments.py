@@ -1,4 +1,4 @@
-"""A program's arguments as job.yaml would say them: `--epochs 3 --amp` is `{epochs: 3, amp: true}`."""
+"""Reader of a program's arguments: `--epochs 3 --amp` becomes `{epochs: 3, amp: true}`."""
 
 from __future__ import annotations
 

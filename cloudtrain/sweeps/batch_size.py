@@ -1,6 +1,6 @@
-"""A search for a batch size: the next size, why the search ends, and what to write into the spec.
+"""Search for a batch size: the next size, its end, and the settings to recommend.
 
-The best size is the smallest that is about as fast as the fastest: it leaves memory, and a smaller
+ The best size is the smallest that is about as fast as the fastest: it leaves memory, and a smaller
 batch generalises at least as well.
 """
 

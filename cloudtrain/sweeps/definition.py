@@ -1,4 +1,4 @@
-"""The definition of a sweep, fixed before its first trial: `sweep.json` of its folder."""
+"""Definition of a sweep, fixed before its first trial: `sweep.json` of its folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Caps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierTrial:
-    """A trial of another sweep over the same space."""
+    """Trial of another sweep over the same space."""
 
     parameters: Mapping[str, Scalar]
     value: float | None
@@ -53,7 +53,7 @@ class Definition:
     sampler: Literal["grid", "random", "tpe", "gp", "batch_size"]
     seed: int = 0
     target: float | None = None
-    """The sweep ends when a trial reports this value, or a better one."""
+    """Value of a trial that ends the sweep; a better one does, too."""
     try_first: tuple[Mapping[str, Scalar], ...] = ()
     """Values of the first trials; a setting that is left out is chosen."""
     earlier: tuple[EarlierTrial, ...] = ()
@@ -110,4 +110,4 @@ class Definition:
 
 
 Parameters = Mapping[str, Scalar]
-"""A value for each setting of the space."""
+"""Value of each setting of the space."""

@@ -72,7 +72,7 @@ def _uptime() -> float:
 
 
 class SweepJournal:
-    """The journal and its state. Other processes may append to the journal, too."""
+    """Journal of a sweep and its state. Other processes may append to it."""
 
     def __init__(self, folder: SweepFolder, state: SweepState) -> None:
         self.folder = folder

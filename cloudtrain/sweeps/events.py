@@ -13,7 +13,7 @@ from cloudtrain.sweeps.checked import read_checked
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEvent:
-    """An event; `time` is a Unix timestamp."""
+    """Event of a sweep; `time` is a Unix timestamp."""
 
     TYPE: ClassVar[str] = ""
     time: float
@@ -25,7 +25,7 @@ class SweepEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggested(SweepEvent):
-    """A trial has values, and no run yet."""
+    """Suggestion of a trial: it has values, and no run yet."""
 
     TYPE: ClassVar[str] = "suggested"
     trial: int
@@ -35,7 +35,7 @@ class Suggested(SweepEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launching(SweepEvent):
-    """A run is about to be submitted under this id: from now on it may exist."""
+    """Announcement of a run, which may exist from now on under this id."""
 
     TYPE: ClassVar[str] = "launching"
     trial: int
@@ -51,7 +51,7 @@ class Launching(SweepEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reported(SweepEvent):
-    """A trial has reported the metric."""
+    """Report of the metric by a trial."""
 
     TYPE: ClassVar[str] = "reported"
     trial: int
@@ -65,7 +65,7 @@ class Reported(SweepEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded(SweepEvent):
-    """A run of a trial has ended."""
+    """End of a run of a trial."""
 
     TYPE: ClassVar[str] = "run_ended"
     trial: int
@@ -73,9 +73,9 @@ class RunEnded(SweepEvent):
     outcome: Literal[
         "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
     ]
-    """How the run ended.
+    """Outcome of the run.
 
-    completed: it trained to its end; pruned: it was behind at a rung; paused: it waits at its rung
+     completed: it trained to its end; pruned: it was behind at a rung; paused: it waits at its rung
     for promotion; too_large: its batch did not fit into memory or the data; interrupted: the
     platform took its machine away; stopped: on request; refused: it was never started.
     """
@@ -89,7 +89,7 @@ class RunEnded(SweepEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extended(SweepEvent):
-    """The sweep got more trials."""
+    """Extension of the sweep by more trials."""
 
     TYPE: ClassVar[str] = "extended"
     trials: int
@@ -106,14 +106,14 @@ class Extended(SweepEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested(SweepEvent):
-    """The sweep is to stop: running trials are stopped, and no trial is started."""
+    """Request to stop: running trials are stopped, and no trial is started."""
 
     TYPE: ClassVar[str] = "stop_requested"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEnded(SweepEvent):
-    """The sweep has ended."""
+    """End of the sweep."""
 
     TYPE: ClassVar[str] = "ended"
     state: Literal["succeeded", "failed", "stopped"]

@@ -19,7 +19,7 @@ from cloudtrain.units import format_duration
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extension:
-    """The additions of `sweep more` to a sweep."""
+    """Additions of `sweep more` to a sweep."""
 
     event: Extended
     new_trials: int

@@ -19,12 +19,12 @@ INSTALL = "pip install 'cloudtrain[sweeps]' scikit-learn"
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much each setting matters."""
+    """Importance of each setting."""
 
     shares: Mapping[str, float]
-    """From 0 to 1, the most important setting first; empty if the importance is not known."""
+    """Shares, 0 to 1, the most important setting first; empty if unknown."""
     method: str
-    """How the shares were computed, or why there are none."""
+    """Method of the shares, or the reason why they are unknown."""
 
 
 def importance(state: SweepState) -> Importance:

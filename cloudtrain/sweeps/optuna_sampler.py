@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'cloudtrain[sweeps]'"
 
 StudyTrial = tuple[Mapping[str, Scalar], Mapping[str, Any]]
-"""A trial in the study of Optuna: values, state and objective."""
+"""Trial in the study of Optuna: values, state and objective."""
 
 
 class OptunaSampler:

@@ -1,4 +1,4 @@
-"""The plan of a sweep: definition, job and maximum cost. No network, no process."""
+"""Plan of a sweep: definition, job and maximum cost. No network, no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next action of a sweep, from its state alone: start a trial, promote one, end, or wait."""
+"""Next action of a sweep, from its state alone: start a trial, promote one, end, or wait."""
 
 from __future__ import annotations
 

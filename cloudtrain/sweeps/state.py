@@ -29,7 +29,7 @@ ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
 
 @dataclass(kw_only=True, slots=True)
 class Trial:
-    """A set of values and its result."""
+    """Set of values and its result."""
 
     number: int
     parameters: Mapping[str, Scalar]
@@ -87,7 +87,7 @@ class SweepState:
 
     definition: Definition
     trials: list[Trial] = field(default_factory=list)
-    """By number."""
+    """Trials by number."""
     wanted: int = 0
     """Number of trials to run."""
     rungs: list[dict[int, float]] = field(default_factory=list)

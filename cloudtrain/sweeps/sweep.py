@@ -1,4 +1,4 @@
-"""A started sweep: watch, stop and extend it, and find its best run."""
+"""Started sweep: watch, stop and extend it, and find its best run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SweepUpdate:
 
 
 class Sweep:
-    """A sweep on this machine."""
+    """Sweep on this machine."""
 
     def __init__(self, folder: SweepFolder) -> None:
         self.folder = folder

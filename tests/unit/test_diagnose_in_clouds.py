@@ -77,7 +77,7 @@ def test_a_submit_that_the_quota_refused_names_the_quota_by_what_the_submit_has_
             "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)",
             "limits.max_runtime",
             40,
-            "raise limits.max_runtime; cloudtrain rerun goes on from the checkpoint of step 40",
+            "raise limits.max_runtime; cloudtrain rerun continues from the checkpoint of step 40",
             "cloudtrain rerun a-1",
         ),
         (

@@ -113,7 +113,7 @@ CAPACITY = (
         ),
         cause="the cloud took the spot machine back",
         remedy=(
-            "cloudtrain rerun goes on from the last checkpoint; limits.retries does so by itself,"
+            "cloudtrain rerun continues from the last checkpoint; limits.retries does so by itself,"
             " or take machines on demand (resources.spot: false)"
         ),
         restart="retry",
@@ -131,7 +131,7 @@ CAPACITY = (
             r"JobState=TIMEOUT",
         ),
         cause="the job was ended since its time was up",
-        remedy="raise limits.max_runtime; cloudtrain rerun goes on from the last checkpoint",
+        remedy="raise limits.max_runtime; cloudtrain rerun continues from the last checkpoint",
         restart="after a change",
         source=_AWS,
     ),

@@ -15,7 +15,7 @@ COMMUNICATION = (
         name="world-split",
         patterns=(r"the world has \d+ ranks|without having joined one torch\.distributed group",),
         cause="the ranks did not become one group: each node trained for itself",
-        remedy="start the processes through the launcher, not with a torchrun of your own",
+        remedy="start the processes through the launcher, not with your own torchrun",
         restart="after a change",
         source="docs/guides/several-nodes.md",
     ),
@@ -225,12 +225,9 @@ COMMUNICATION = (
             r" dense|contiguous)|"
             r"package doesn't have NCCL|(Unknown|Invalid) (c10d )?backend",
         ),
-        cause=(
-            "the process group and what it is used for do not fit: its ranks, its backend or the"
-            " tensors' device"
-        ),
+        cause="wrong backend, rank or device for this process group",
         remedy=(
-            "make the group once per process; nccl moves tensors of GPUs, gloo those of CPUs"
+            "make the group once per process; nccl moves tensors of GPUs, gloo of CPUs"
             " (cpu:gloo,cuda:nccl both)"
         ),
         restart="after a change",
@@ -296,7 +293,7 @@ COMMUNICATION = (
             r" verification failed|"
             r"(during banner exchange|kex_exchange_identification: )",
         ),
-        cause="a node could not be reached over SSH, by which the program starts its processes",
+        cause="a node could not be reached over SSH, which the program uses to start processes",
         remedy=(
             "start one launcher on each node (torchrun) instead, or let the nodes log in to each"
             " other without a password"

@@ -1,4 +1,4 @@
-"""Rules of data that is missing, damaged or different from what the program expects."""
+"""Rules of data that is missing, damaged or unexpected."""
 
 from __future__ import annotations
 

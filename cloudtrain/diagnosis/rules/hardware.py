@@ -131,10 +131,10 @@ HARDWARE = (
             r"invalid device ordinal|Invalid device id|You requested gpu: \[",
             r"Invalid CUDA '?device",
         ),
-        cause="fewer GPUs are visible than the processes want",
+        cause="fewer GPUs are visible than the processes need",
         remedy=(
-            "ask for fewer GPUs, or for a machine that has as many; in an image of your own:"
-            " whether it sees the driver"
+            "ask for fewer GPUs, or for a machine with more; check that your own image sees the"
+            " driver"
         ),
         restart="after a change",
         source="docs/guides/several-nodes.md",

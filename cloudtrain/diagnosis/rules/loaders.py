@@ -57,7 +57,7 @@ LOADERS = (
             r"Resource temporarily unavailable",
         ),
         unless=r"NCCL|socket|lock file|\.lock",
-        cause="no more processes or threads may be started",
+        cause="the limit of processes or threads is reached",
         remedy=(
             "use fewer DataLoader workers and OMP_NUM_THREADS=1 in env, or a higher limit (ulimit"
             " -u, docker run --pids-limit)"

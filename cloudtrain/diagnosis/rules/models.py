@@ -69,7 +69,7 @@ MODELS = (
             r" argument "
             r"`?trust_remote_code|[Dd]ataset scripts are no longer supported",
         ),
-        cause="a model or data set brings code of its own, which is not run unasked",
+        cause="a model or data set contains code, which needs your consent to run",
         remedy=(
             "read that code, and pass trust_remote_code=True; a data set with a script needs"
             " datasets<4"
@@ -136,7 +136,7 @@ MODELS = (
             r"OptimizedModule)' object has "
             r"no attribute",
         ),
-        cause="an attribute of the model was asked of its wrapper (DDP, FSDP, DeepSpeed)",
+        cause="an attribute of the model was read from its wrapper (DDP, FSDP, DeepSpeed)",
         remedy=(
             "take model.module where the model is wrapped, or keep a name for the model from before"
             " it was"

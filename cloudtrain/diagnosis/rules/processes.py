@@ -21,7 +21,7 @@ PROCESSES = (
     Rule(
         name="terminal-closed",
         patterns=(r"got signal: 1\b|SIGHUP\b|exitcode {0,3}: ?-1\b",),
-        cause="the terminal or the session in which the job ran was closed (SIGHUP)",
+        cause="the terminal or the session of the job was closed (SIGHUP)",
         remedy=(
             "start it so that it outlives its terminal (cloudtrain submit does; else nohup, tmux,"
             " sbatch)"

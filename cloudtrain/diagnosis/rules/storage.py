@@ -126,7 +126,7 @@ STORAGE = (
         ),
         cause="a file is locked by another process",
         remedy=(
-            "let each rank open a file of its own or read only; HDF5_USE_FILE_LOCKING=FALSE in env"
+            "let each rank open another file, or read only; HDF5_USE_FILE_LOCKING=FALSE in env"
             " for HDF5 on a network disk; remove a lock that a killed process left"
         ),
         restart="after a change",
