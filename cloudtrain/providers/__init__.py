@@ -174,7 +174,7 @@ class Provider(ABC):
         """
         raise UsageError(
             "no repository is configured",
-            hint="--to REPOSITORY, or --provider with that of a cloud",
+            hint="--to REPOSITORY, or --provider of a cloud with a repository",
         )
 
     @abstractmethod
@@ -277,7 +277,7 @@ class Provider(ABC):
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:  # noqa: ARG002
         """Return the template of an account and its deployment of that name.
 
-        `region`: empty for the region of the settings. Raise UsageError if the provider has no template.
+        `region`: empty for the region of the settings. Raise UsageError if the provider lacks a template.
         """
         message = f"the provider {self.declaration.name!r} has no template of an account"
         raise UsageError(message, hint="aws and azure have one: --provider aws")
@@ -291,7 +291,9 @@ class Provider(ABC):
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
         """Return the job as an object of the platform's SDK. Raise UsageError without an SDK."""
-        raise UsageError(f"run {run.run_id}: {self.declaration.label} has no SDK object for a job")
+        raise UsageError(
+            f"run {run.run_id}: {self.declaration.label} does not have an SDK object for a job"
+        )
 
 
 POLL_SECONDS = 5.0

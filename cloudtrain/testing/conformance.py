@@ -9,7 +9,7 @@
         def platform(cls, folder):
             yield Platform(provider="mine", job={"mine": {"host": "here"}})
 
-Each failure says what the provider did and what the protocol says.
+Each failure shows the behavior of the provider and the promise of the protocol.
 """
 
 from __future__ import annotations

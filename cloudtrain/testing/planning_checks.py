@@ -40,7 +40,7 @@ class PlanningChecks(Checks):
         must(bool(declared.label), "its label is empty", "declaration.label is what people call it")
         must(
             _scheme(declared.input_example) in declared.input_schemes,
-            f"its input_example {declared.input_example!r} has none of the input_schemes"
+            f"its input_example {declared.input_example!r} does not begin with one of the input_schemes"
             f" {declared.input_schemes}",
             "declaration.input_example is an input that it can read",
         )
@@ -50,7 +50,7 @@ class PlanningChecks(Checks):
             implementation = getattr(bench.provider, name, None)
             must(
                 callable(implementation),
-                f"it has no method {name}",
+                f"it lacks the method {name}",
                 "a provider is a cloudtrain.providers.Provider",
             )
             expected = list(inspect.signature(method).parameters)[1:]

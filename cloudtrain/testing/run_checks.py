@@ -83,7 +83,7 @@ class RunChecks(Checks):
         must(
             state.state == "succeeded",
             f"a job whose program left with 0 has {state.state}: {state.reason}",
-            "the last observation of a run says how it ended, once all that its nodes have said is"
+            "the last observation of a run says how it ended, once all reports of its nodes are"
             " read",
         )
         must(state.started > 0 < state.ended, "it does not say when", "times are Unix timestamps")
@@ -102,7 +102,7 @@ class RunChecks(Checks):
             must(
                 reported.get(name) == value,
                 f"the job's {name} is {reported.get(name)!r}, not {value!r}",
-                "arguments, variables, inputs and secrets reach the program as they are: no shell"
+                "arguments, variables, inputs and secrets reach the program unchanged: no shell"
                 " changes them",
             )
 
@@ -177,7 +177,7 @@ class RunChecks(Checks):
         state = jobs.ended("wait", seconds).status()
         must(
             state.state == "stopped",
-            f"a job that was asked to stop has {state.state}: {state.reason}",
+            f"a job with a stop request has {state.state}: {state.reason}",
             "stop asks the launcher with SIGTERM, or by its stop file; it then leaves as stopped",
         )
         before = folder.events_file.read_bytes()
@@ -197,9 +197,9 @@ class RunChecks(Checks):
         for name, text in (("model/model.txt", "weights"), ("output/output.txt", "notes")):
             must(
                 (folder / name).is_file() and (folder / name).read_text() == text,
-                f"there is no {name} with what the job wrote:"
+                f"{name} is missing, or lacks the content of the job:"
                 f" {sorted(path.name for path in folder.rglob('*'))}",
-                "fetch fills folder/model and folder/output with what the job left in its folders",
+                "fetch fills folder/model and folder/output with the files of the job",
             )
 
     def test_no_secret_is_in_a_command_or_in_the_run_folder(self, jobs: Jobs) -> None:

@@ -103,7 +103,7 @@ PLANNING = [
         "its_declaration_is_complete",
         '"ssh:///data/digits"',
         '"s3://data/digits"',
-        "none of the input_schemes",
+        "one of the input_schemes",
     ),
     (
         "its_section_says_what_each_field_means",
@@ -200,7 +200,7 @@ RUNNING = [
         "fetch_brings_what_the_job_left",
         "[ ! -d {name} ]",
         "[ {name} != model ]",
-        "there is no output/output.txt",
+        "output/output.txt is missing",
     ),
     (
         "a_running_job_stops_when_it_is_asked_and_asking_again_does_no_harm",

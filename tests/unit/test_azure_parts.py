@@ -191,7 +191,7 @@ def test_a_workspace_is_named_whole_or_not_at_all() -> None:
         "wsp",
     )
     with pytest.raises(
-        UsageError, match=r"cloudtrain.toml:1: azure.workspace: 'a;b' is no workspace"
+        UsageError, match=r"cloudtrain.toml:1: azure.workspace: 'a;b' is not a workspace"
     ):
         workspace_of(settings(subscription=subscription, resource_group="g", workspace="a;b"))
     with pytest.raises(

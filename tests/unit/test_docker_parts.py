@@ -274,7 +274,7 @@ ERRORS = {
         "File sharing",
     ),
     "could not find an available, non-overlapping IPv4 address pool among the defaults": (
-        "no addresses",
+        "lacks addresses",
         "prune",
     ),
     "something else": ("Docker would not start it: something else", ""),

@@ -76,7 +76,7 @@ def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
         (changed(version="3.9.18"), GPUS, 10**11, "Python", "3.9.18"),
         (changed(torch="", error="OSError: libcudart.so.13"), GPUS, 10**11, "torch", "libcudart"),
         (changed(torch="2.13.0+cpu", cuda="", torch_gpus=0), GPUS, 10**11, "torch", "without CUDA"),
-        (changed(torch_gpus=0), GPUS, 10**11, "torch", "none of the 8 GPUs"),
+        (changed(torch_gpus=0), GPUS, 10**11, "torch", "0 of the 8 GPUs"),
         (
             changed(torch_gpus=0),
             GpuFacts(driver="535.1", names=GPUS.names),

@@ -31,12 +31,12 @@ REFUSED = {
     "a machine is no argument": (
         'sweep.space={"resources.nodes": [1, 2]}',
         "resources.nodes",
-        "arguments alone",
+        "varies only arguments",
     ),
     "a variable is no argument": (
         'sweep.space={"env.SEED": [1, 2]}',
         "env.SEED",
-        "arguments alone",
+        "varies only arguments",
     ),
     "retries": ("sweep.retries=1", "sweep.retries", "starts no failed trial again"),
     "rungs": ("sweep.early_stopping={grace: 2}", "sweep.early_stopping", "compares no rungs"),

@@ -30,7 +30,7 @@ REFUSED = {
     "a logarithm of whole numbers for bayesian": (
         ['sweep.space={"a": "logint(1, 9)"}'], "sweep.space.a", "takes choice, uniform and quniform",
     ),
-    "successive halving": (["sweep.method=asha"], "sweep.method", "no successive halving"),
+    "successive halving": (["sweep.method=asha"], "sweep.method", "lacks successive halving"),
     "a Gaussian process": (["sweep.sampler=gp"], "sweep.sampler", "does not say that its bayesian sampling is gp"),
     "a part of a grid": (
         ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "does not say which 2",
@@ -40,11 +40,11 @@ REFUSED = {
         ["sweep.method=grid", 'sweep.space={"a": "int(1, 1001)"}', "sweep.trials=null"], "sweep.space", "1000",
     ),
     "a shell": (
-        ["azure={services: [ssh], ssh_key: ssh-ed25519 AAAA me}"], "azure.services", "trials of a sweep job have no",
+        ["azure={services: [ssh], ssh_key: ssh-ed25519 AAAA me}"], "azure.services", "a sweep job cannot have",
     ),
     "a name that MLflow refuses": (
         ["entrypoint=train.py", 'sweep.objective.metric="loss{x}"'],
-        "sweep.objective.metric", "no name that MLflow takes",
+        "sweep.objective.metric", "not a valid metric name in MLflow",
     ),
     "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "runs for at most 60 d"),
 }  # fmt: skip

@@ -78,7 +78,7 @@ def format_issues(name: str, value: str) -> list[Issue]:
         ]
     if name == "role":
         hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
-        return [Issue(path, f"{value!r} is no ARN of a role", hint)]
+        return [Issue(path, f"{value!r} is not a role ARN", hint)]
     hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
     return [Issue(path, f"{value!r} is not a valid bucket name", hint)]
 
@@ -90,8 +90,7 @@ def misspelt_region(region: str) -> list[Issue]:
     """
     suggestion = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
     hint = (
-        "if it is right: an image in a repository of your own there, by its address, and"
-        " limits.max_runtime"
+        "if it is right: an image in your repository there, by its address, and limits.max_runtime"
     )
     if not suggestion:
         return []
@@ -149,7 +148,7 @@ def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _profile_issues(profile: str, environ: Mapping[str, str] = os.environ) -> list[Issue]:
-    """Return an issue if the AWS CLI lacks this profile, without which boto3 has no client."""
+    """Return an issue if the AWS CLI lacks this profile, which boto3 would need."""
     config = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     credentials = Path(
         environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[Check]:
-    """Yield each check of a job's account as soon as it is answered.
+    """Yield each check of a job's account as its answer comes.
 
     Without credentials no further question is possible.
     """

@@ -28,7 +28,7 @@ from cloudtrain.providers.aws.errors import NOT_CONNECTED, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
 
 STALE_SECONDS = 86_400
-"""Age in seconds at which a multipart upload counts as abandoned."""
+"""Minimum age of an abandoned multipart upload, in seconds."""
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 """Attempt to create a job in this thread."""
 

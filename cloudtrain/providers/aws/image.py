@@ -31,7 +31,7 @@ def image_of(
     image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """Return the image and its problems; an image with problems may have no address.
+    """Return the image and its problems; an image with problems may lack an address.
 
     `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in
     our catalog. `types`: the instance types it is for.
@@ -50,7 +50,7 @@ def image_of(
         return planned_build(recipe, repository), problems + wrong + mixed
     container, problems = _container(path, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:
-        hint = "aws.repository, for an image of ours that is built for ARM; or an image of your own"
+        hint = "aws.repository, for our image built for ARM; or your own image"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
         mixed = [Issue(path, message, hint)]
     return PlannedImage(container, contents=_contents(container)), problems + mixed
@@ -77,7 +77,7 @@ def _container(
     names = tuple(f"{_DLC}pytorch-{dlc_version}" for dlc_version in dlc_versions())
     container = dlc_image(version, region, gpu) if name == "pytorch" else None
     if container is None and region not in dlc_regions():
-        hint = "copy the image into a repository of your own there, and give its address"
+        hint = "copy the image into your repository there, and give its address"
         return "", [
             Issue(
                 path, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BASE = "https://pricing.us-east-1.amazonaws.com"
 FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
 READS_ALL_REGIONS = False
-"""Whether one download has every region; here each region is a separate one."""
+"""True if one download has every region; here each region is a separate one."""
 COMPONENT = "Training"
 """Component of training; hosting, notebooks and HyperPod (`Cluster`) have separate prices."""
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
@@ -52,7 +52,7 @@ def all_regions() -> tuple[str, ...]:
     pages = _pages("AWS's list of regions with prices")
     regions = pages.document(f"{FOLDER}/region_index.json").get("regions")
     if not isinstance(regions, dict):
-        raise pages.odd("has no regions")
+        raise pages.odd("lacks regions")
     return tuple(sorted(filter(is_region, regions)))
 
 

@@ -223,7 +223,7 @@ class SageMakerProvider(Provider):
         """Return the `sagemaker.core` TrainingJob."""
         if state.ref is None:
             raise UsageError(
-                f"run {run.run_id} is {state.state}: there is no training job",
+                f"run {run.run_id} is {state.state}: it has not created a training job",
                 hint=f"cloudtrain status {run.run_id}",
             )
         from cloudtrain.providers.aws.native import native_job

@@ -24,7 +24,7 @@ SOURCE, JOB, RESUME = (f"{TAG_PREFIX}{name}" for name in ("source", "job", "resu
 JOB_FILE = "job.json"
 
 DEFAULT_VOLUME_GIB = 30
-"""Volume of types without NVMe if the spec has no disk size: SageMaker's own default."""
+"""Volume of types without NVMe if the spec lacks a disk size: SageMaker's own default."""
 
 WAIT_SECONDS = 86_400
 """Maximum wait of a spot job for capacity, besides its runtime, by default."""
@@ -140,7 +140,7 @@ def _published(plan: Plan) -> dict[str, str]:
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
-    """Return metrics for the console's charts: the trainer's, and those of `metrics`."""
+    """Return metrics for the console's charts: the trainer's, and the spec's `metrics`."""
     from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 
     names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
@@ -247,7 +247,7 @@ def has_own_disk(types: Sequence[str]) -> bool:
 
 
 def needs_volume(types: Sequence[str]) -> bool:
-    """Return True if any type has no local disk; otherwise SageMaker rejects a volume size."""
+    """Return True if any type lacks a local disk; otherwise SageMaker rejects a volume size."""
     return not all(map(local_disks, types))
 
 

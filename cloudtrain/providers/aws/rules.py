@@ -186,7 +186,7 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
         yield Issue(
             ("resources", "disk"),
             message,
-            "a type with disks of its own, or inputs with mode: stream",
+            "a type with local disks, or inputs with mode: stream",
         )
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
@@ -256,7 +256,9 @@ def _network(plan: Plan) -> Iterator[Issue]:
                 ("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out"
             )
         if plan.context.trial and not plan.context.trial.measures:
-            message = "keeps trials from reading the values of the others, by which they end early"
+            message = (
+                "keeps trials from reading the values of the others, which early stopping needs"
+            )
             yield Issue(
                 ("aws", "network_isolation"), message, "leave it out, or sweep.early_stopping"
             )

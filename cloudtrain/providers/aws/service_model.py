@@ -1,6 +1,6 @@
 """SageMaker's own model of the requests that start jobs, from a table of ours.
 
-A plan has no time to import an SDK. `create_training_job.json` in the catalog is the part of
+A plan must not spend time on the import of an SDK. `create_training_job.json` in the catalog is the part of
 botocore's service model about training and tuning jobs. tests/unit/test_service_model.py compares
 it with botocore, and updates it. If the table finds a mistake, the model of an installed botocore
 is read as a file: a newer SDK may know an instance type that the table does not.

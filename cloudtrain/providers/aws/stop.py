@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 TAG_DELAY_SECONDS = 300
-"""Seconds for which policies about tags may deny access to a new job (as in AWS's SDK)."""
+"""Maximum delay until policies about tags allow access to a new job (as in AWS's SDK)."""
 
 
 def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> bool:

@@ -70,7 +70,9 @@ def _space(plan: Plan) -> Iterator[Issue]:
         path = ("sweep", "space", key)
         if not argument_of(key):
             yield Issue(
-                path, "is no argument of the program: a tuning job varies arguments alone", PORTABLE
+                path,
+                "is not an argument of the program: a tuning job varies only arguments",
+                PORTABLE,
             )
         elif key.startswith("_tuning_"):
             yield Issue(
@@ -96,7 +98,9 @@ def _method(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     allowed = {"random": ("random",), "bayesian": ("gp",)}.get(sweep.method, ())
     if sweep.sampler is not None and sweep.sampler not in allowed:
-        message = f"SageMaker has no sampler {sweep.sampler}: its {sweep.method} is its own"
+        message = (
+            f"SageMaker does not have the sampler {sweep.sampler}: its {sweep.method} is its own"
+        )
         yield Issue(("sweep", "sampler"), message, f"leave it out, or {PORTABLE}")
     if sweep.method == "grid" and sweep.trials is not None and sweep.trials < sweep.grid_size:
         message = (
@@ -144,7 +148,9 @@ def _stopping(plan: Plan) -> Iterator[Issue]:
         )
     if rules is not None and "eta" in rules.model_fields_set:
         yield Issue(
-            (*path, "eta"), "SageMaker's Hyperband decides itself how many trials go on", PORTABLE
+            (*path, "eta"),
+            "SageMaker's Hyperband decides itself how many trials continue",
+            PORTABLE,
         )
     if rules is not None and rules.promote == "always":
         yield Issue(

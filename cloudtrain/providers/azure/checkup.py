@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def account_checks(
     cloud: Workspace, arm: ResourceManager, target: Target, spec: JobSpec
 ) -> Iterator[Check]:
-    """Yield each check of a job's workspace as soon as it is answered.
+    """Yield each check of a job's workspace as its answer comes.
 
     Without a login or a workspace, skip the checks that need it.
     """

@@ -38,7 +38,7 @@ with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
     from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
     from azure.ai.ml.constants import ListViewType
 
-# The SDK uploads the source with a client of its own, which takes no options.
+# The SDK uploads the source with a separate client, which takes no options.
 _uploads: Any = own_uploads
 _uploads.ContainerClient = CheckedContainerClient
 _uploads.BlobServiceClient = partial(
@@ -151,7 +151,7 @@ class Workspace:
         return None
 
     def quota_usages(self) -> list[QuotaUsage]:
-        """Return the quotas of the region, and those that were set for this workspace."""
+        """Return the quotas of the region, and the ones set for this workspace."""
         with self._calling("looking at the quota"):
             usages = list(self._client.compute.list_usage(location=self.location))
         return [

@@ -19,7 +19,7 @@ from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
 
 REFRESH_SECONDS = 300
-"""Seconds before its expiry at which a token is renewed."""
+"""Seconds from the renewal of a token to its expiry."""
 
 _SCOPE = "https://containerregistry.azure.net/.default"
 

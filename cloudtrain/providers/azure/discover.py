@@ -59,7 +59,7 @@ def discovered_runs(
 
 
 def _is_ours(job: JobInfo) -> bool:
-    tags = own_tags(job.tags)  # a sweep job has those of a run
+    tags = own_tags(job.tags)  # a sweep job has a run's tags, too
     return tags.get("run") == job.name and "sweep" not in tags
 
 

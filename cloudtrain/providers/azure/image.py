@@ -56,9 +56,7 @@ def image_of(
         return PlannedImage(selected.text), []
     problems: list[Issue] = []
     if platform != CLOUD_PLATFORM:
-        hint = (
-            "azure.repository, for an image of ours that is built for them; or an image of your own"
-        )
+        hint = "azure.repository, for our image built for them; or your own image"
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
         problems.append(Issue(selected.path, message, hint))
     return (

@@ -63,7 +63,7 @@ def _new_lines_of(
         place |= {"offset": part.start + len(text), "created": part.created}
         if not text:
             return True
-        read_at = time.time()  # Azure ML's logs have no timestamps
+        read_at = time.time()  # Azure ML's logs lack timestamps
         lines_read = [
             (read_at, line.rstrip(b"\r")) for line in text.removesuffix(b"\n").split(b"\n")
         ]

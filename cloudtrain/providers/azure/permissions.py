@@ -24,7 +24,7 @@ class Permission:
     implied_by: str = ""
     """Reason for an action that no call of the client names."""
     is_doctors: bool = False
-    """Whether only `doctor` and `check --online` use it."""
+    """True if only `doctor` and `check --online` use it."""
 
 
 _SUBMITTING = (

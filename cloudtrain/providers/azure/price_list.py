@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BASE = "https://prices.azure.com"
 PATH = "/api/retail/prices"
 READS_ALL_REGIONS = True
-"""Whether one download has every region: a query without a region answers for all."""
+"""True if one download has every region: a query without a region answers for all."""
 SIZES_PER_QUERY = 10
 """The service refused the filter with more than fifteen, likely for its length."""
 MAX_PAGES = 500

@@ -221,7 +221,7 @@ class AzureMLProvider(Provider):
         """Return the `azure.ai.ml` Job."""
         if state.ref is None:
             raise UsageError(
-                f"run {run.run_id} is {state.state}: there is no job",
+                f"run {run.run_id} is {state.state}: it has not created a job",
                 hint=f"cloudtrain status {run.run_id}",
             )
         return client_of_run(run).native(state.ref["name"])

@@ -143,7 +143,7 @@ def section_of(plan: Plan) -> AzureSection:
 
 
 def job_of(plan: Plan) -> JobDocument:
-    """Return the job document, with the stores of secrets and the time of its own end."""
+    """Return the job document, with the stores of secrets and the time to stop."""
     seconds = plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
     margin = plan.target.grace_seconds + STORING_SECONDS
     return replace(

@@ -46,7 +46,7 @@ def watching_create(attempt: Attempt) -> Iterator[None]:
 
 
 class RetryOptions(SansIOHTTPPolicy[Any, Any]):
-    """Have the SDK retry every request but the one that creates a job."""
+    """Have the SDK retry every request except the creation of a job."""
 
     def on_request(self, request: Any) -> None:
         """Set the options of one call. The SDK calls this once, before its retries."""
@@ -124,7 +124,7 @@ def without_sdk_output() -> Iterator[None]:
         yield
         return
     for name in ("azure", "msal", "urllib3", *logging.root.manager.loggerDict):
-        if name.startswith(("azure", "msal", "urllib3")):  # some loggers have a level of their own
+        if name.startswith(("azure", "msal", "urllib3")):  # some loggers have separate levels
             logger = logging.getLogger(name)
             # setting a level takes long: it empties the caches of all loggers
             if logger.level != logging.CRITICAL:

@@ -1,6 +1,6 @@
 """Security review of an Azure ML job before it is sent. Pure.
 
-After those of PSRule's rules for Azure Machine Learning that depend on a job, not on the workspace
+After PSRule's rules for Azure Machine Learning that depend on a job, not on the workspace
 (Azure.ML.ComputeVnet, Azure.ML.UserManagedIdentity), and one of ours: ways into the job.
 """
 
@@ -27,7 +27,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
             "is not set: serverless machines are in no network of yours, unless the workspace has a"
             " managed one"
         )
-        yield Issue(("azure", "compute"), message, "a cluster in a network of yours, by its name")
+        yield Issue(("azure", "compute"), message, "a cluster in your network, by its name")
 
 
 def _identity(plan: Plan) -> Iterator[Issue]:
@@ -40,14 +40,14 @@ def _identity(plan: Plan) -> Iterator[Issue]:
         yield Issue(
             ("azure", "identity"),
             message,
-            "azure.identity: managed, an identity that may do no more than it needs",
+            "azure.identity: managed, an identity with only the rights that it needs",
         )
     elif section_of(plan).identity != "user" and not plan.target.config_as(AzureConfig).compute:
         message = (
             "is not set: a serverless job acts as the workspace itself, which may read all of its"
             " key vault"
         )
-        yield Issue(("azure", "compute"), message, "a cluster, which has an identity of its own")
+        yield Issue(("azure", "compute"), message, "a cluster, which has its own identity")
 
 
 def _access(plan: Plan) -> Iterator[Issue]:

@@ -79,7 +79,7 @@ def _stop_requested(reason: str) -> Observation:
 def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudError:
     """Return the error of a stop that did not reach the job, with what to do next."""
     again = (
-        f"it goes on, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what"
+        f"it continues, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what"
         " came after its last checkpoint is lost"
     )
     return CloudError(

@@ -35,7 +35,7 @@ _NO_SUCH_RANGE = 416
 _NO_BLOB = "cloudtrain/no-blob-has-this-name"
 
 RENEW_SECONDS = 300
-"""Seconds before its end at which a signature is renewed."""
+"""Seconds from the renewal of a signature to its end."""
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -219,7 +219,7 @@ class LogChunk:
     created: str
     """Creation time of the log, which changes with a replacement, as after a preemption."""
     more: bool
-    """Whether the log continues after it."""
+    """True if the log continues after it."""
 
 
 def read_log(address: str, start: int, created: str) -> LogChunk | None:

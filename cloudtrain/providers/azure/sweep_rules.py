@@ -51,7 +51,7 @@ def sweep_job_issues(plan: Plan) -> list[Issue]:
 def _objective(plan: Plan) -> Iterator[Issue]:
     metric = sweep_of(plan).objective.metric
     if not re.fullmatch(METRIC, metric, re.ASCII):
-        message = f"{metric!r} is no name that MLflow takes, by which Azure ML learns of it"
+        message = f"{metric!r} is not a valid metric name in MLflow, which reports it to Azure ML"
         yield Issue(
             ("sweep", "objective", "metric"), message, "letters, digits, and _ - . / or a space"
         )
@@ -64,7 +64,9 @@ def _space(plan: Plan) -> Iterator[Issue]:
         path = ("sweep", "space", key)
         if not argument_of(key):
             yield Issue(
-                path, "is no argument of the program: a sweep job varies arguments alone", PORTABLE
+                path,
+                "is not an argument of the program: a sweep job varies only arguments",
+                PORTABLE,
             )
             continue
         first_key = names.setdefault(plain_name(key), key)
@@ -101,7 +103,7 @@ def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]
 def _method(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     if sweep.method == "asha":
-        message = "Azure ML has no successive halving: it samples by grid, random and bayesian"
+        message = "Azure ML lacks successive halving: it samples by grid, random and bayesian"
         yield Issue(("sweep", "method"), message, PORTABLE)
     allowed = ("random",) if sweep.method == "random" else ()
     if sweep.sampler is not None and sweep.method != "asha" and sweep.sampler not in allowed:
@@ -141,7 +143,7 @@ def _stopping(plan: Plan) -> Iterator[Issue]:
 
 def _job(plan: Plan) -> Iterator[Issue]:
     if section_of(plan).services:
-        message = "the trials of a sweep job have no services"
+        message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
     size = len(as_variable(shared_job(plan).to_json()).encode("utf-8", "replace"))
     if size > JOB_BYTES:

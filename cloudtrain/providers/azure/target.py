@@ -66,7 +66,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set")
             for issue in wrong_limits
         ]
-    # A misspelt size has no price either, but the rules report that it is misspelt.
+    # A misspelt size also lacks a price, but the rules report that it is misspelt.
     skips_limits = (
         rehearsal
         or wrong

@@ -37,7 +37,7 @@ def engine_check() -> Check:
 
 
 def engine_checks(target: Target) -> Iterator[Check]:
-    """Yield all checks for jobs in containers, each as soon as it is answered."""
+    """Yield all checks for jobs in containers, each as its answer comes."""
     for issue in address_issues():
         yield ENGINE.wrong(issue.message, issue.hint or "")
         return
@@ -65,7 +65,7 @@ def gpu_check(info: EngineInfo, gpus: int) -> Check:
         "install the NVIDIA Container Toolkit, then: nvidia-ctk runtime configure --runtime=docker"
     )
     return question.wrong(
-        f"this engine gives none of the {gpus} to containers", f"{fix}; and restart Docker"
+        f"this engine gives containers 0 of the {gpus}", f"{fix}; and restart Docker"
     )
 
 

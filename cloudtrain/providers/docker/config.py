@@ -20,4 +20,4 @@ class DockerConfig(ProviderConfig):
     memory_bytes: int | None = None
     """Maximum memory of a container; None: no limit."""
     share_gpus: bool = False
-    """Whether containers may use GPUs of another run."""
+    """True if containers may use GPUs of another run."""

@@ -28,7 +28,7 @@ class ExitStatus:
 
     code: int
     out_of_memory: bool
-    """Whether the kernel killed a process in it because memory ran out."""
+    """True if the kernel killed a process in it because memory ran out."""
 
 
 class Container:
@@ -54,7 +54,7 @@ class Container:
     def output_again(self) -> Output:
         """Yield all its output from the first byte on, until it ends.
 
-        Read from the engine's log, which survives a restart of the engine and has no gap between
+        Read from the engine's log, which survives a restart of the engine and leaves no gap between
         old and new output. The log is read once per stream, because it does not distinguish the
         streams.
         """

@@ -13,7 +13,7 @@ DATA_LABEL = "cloudtrain.data"
 NODE_LABEL = "cloudtrain.node"
 """Labels of everything in a run: its id, its data folder, and the node."""
 
-HOME = "/tmp"  # noqa: S108  (inside the container, whose user has no other folder)
+HOME = "/tmp"  # noqa: S108  (inside the container, whose user lacks another folder)
 LOG_BYTES = 64 * 2**20
 """Minimum output that the engine keeps of a container, while the container exists."""
 

@@ -193,7 +193,7 @@ class DockerEmulator:
 
 
 def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
-    """Return user and capabilities of a container: no more rights than the user has.
+    """Return user and capabilities of a container: only the rights of the user.
 
     The root of a rootless engine is the user, so that files belong to them anyway; but such an
     engine can neither pass on their groups nor raise limits.

@@ -57,9 +57,9 @@ class EngineInfo:
     architecture: str
     """`amd64`, `arm64`."""
     is_rootless: bool
-    """Whether the engine is rootless: root in a container is this user."""
+    """True if the engine is rootless: root in a container is this user."""
     gives_gpus: bool
-    """Whether the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
+    """True if the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
     data_folder: str
     """Folder with the images."""
 
@@ -235,7 +235,7 @@ class Engine:
 
     def labelled(self, labels: Mapping[str, str], label: str) -> set[str]:
         """Return the values of `label` among all containers and networks with these labels."""
-        with translating_errors("list what is there"):
+        with translating_errors("list containers and networks"):
             resources = [*self._containers(labels), *self._networks(labels)]
         return {thing["Labels"][label] for thing in resources if label in (thing["Labels"] or {})}
 

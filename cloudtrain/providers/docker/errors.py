@@ -33,7 +33,7 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r"error setting rlimit",
         "ulimits",
         "this Docker engine may not raise the limits of its containers",
-        "start the engine with higher limits of its own: LimitMEMLOCK=infinity in its systemd unit",
+        "start the engine with higher limits: LimitMEMLOCK=infinity in its systemd unit",
     ),
     (
         r"exec format error|does not match the (specified|detected host) platform",
@@ -65,7 +65,7 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
     (
         r"non-overlapping IPv4|address pools have been fully subnetted",
         "networks",
-        "the Docker engine has no addresses left for another network",
+        "the Docker engine lacks addresses for another network",
         "docker network ls shows them all; docker network prune removes unused ones",
     ),
     (

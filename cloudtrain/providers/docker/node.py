@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine
 
 REMIND_SECONDS = 2
-"""Pause between two SIGTERMs: the first is lost if the program has no handler yet."""
+"""Pause between two SIGTERMs: the first is lost if the program lacks a handler."""
 
 KILL_BEFORE_SECONDS = 1.5
 """Kill the container this long before the supervisor kills this process."""
@@ -189,7 +189,7 @@ class DockerNode:
                     return False
                 if not waited:
                     self.output.log(
-                        f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on"
+                        f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; containers may continue"
                     )
                 waited = True
         if (

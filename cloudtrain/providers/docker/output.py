@@ -15,7 +15,7 @@ from cloudtrain.units import format_size
 from cloudtrain_launcher.events import Cause, Error, Event, NodeEnded, parse
 
 MAX_LINE_BYTES = 64 * 1024
-"""Maximum length of an unfinished line; a longer one is forwarded as it stands."""
+"""Maximum length of an unfinished line; a longer one is forwarded unfinished."""
 
 _LOG_OVERHEAD = 48
 """Maximum overhead of each line in the engine's log: time, stream, two lengths."""
@@ -40,7 +40,7 @@ class ContainerOutput:
         """Following input that may repeat the unfinished line; None once that is decided."""
         self._lines = 0
         self.engine_lost = False
-        """Whether the engine was unreachable for a time."""
+        """True if the engine was unreachable for a time."""
         self.node_ended: NodeEnded | None = None
         """Report of the launcher's end."""
         self._last_line = b""

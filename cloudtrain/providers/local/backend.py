@@ -259,8 +259,8 @@ class LocalBackend(Provider):
         raise UsageError(f"run {run.run_id} keeps no machines: it runs on this one")
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """Raise UsageError: this machine has no SDK."""
-        raise UsageError("a run on this machine has no object of a cloud's SDK")
+        """Raise UsageError: this machine lacks an SDK."""
+        raise UsageError("a run on this machine is not an object of a cloud's SDK")
 
 
 def _is_own_folder(path: Path) -> bool:

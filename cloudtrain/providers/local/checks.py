@@ -29,7 +29,7 @@ def host_rules(plan: Plan) -> list[Issue]:
         issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
         message = (
-            f"there is no python3 in the folder of {python}, and the container's command starts"
+            f"python3 is missing in the folder of {python}, and the container's command starts"
             " python3"
         )
         issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to an executable called python3"))
@@ -140,7 +140,7 @@ def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
             issues.append(Issue((), message, origin=plan.where(f"inputs.{name}")))
     for name, stores in plan.spec.secrets.items():
         stored = plan.host.location_for(stores)
-        if stored is None:  # a rehearsal, for which the cloud's own is used
+        if stored is None:  # a rehearsal uses the cloud's own
             issues.append(_cloud_secret_issue(plan, name, stores, in_container))
             continue
         variable = stored.partition(":")[2]

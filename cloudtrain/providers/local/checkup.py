@@ -26,7 +26,7 @@ _CUDA_WHEELS = (
 
 
 def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check]:
-    """Yield each check as soon as it is answered.
+    """Yield each check as its answer comes.
 
     `python`: the Python of local runs; `named_by`: the file beside the job that names it, or empty.
     Such a file may be somebody else's, so its program is not executed.
@@ -83,7 +83,7 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
             f"torch {facts.torch} is built without CUDA, and there is {gpus.names[0]}", _CUDA_WHEELS
         )
     if gpus.names and not facts.torch_gpus and not _is_too_old(gpus, facts):
-        message = f"torch {facts.torch} sees none of the {len(gpus.names)} GPUs that the driver has"
+        message = f"torch {facts.torch} sees 0 of the {len(gpus.names)} GPUs of the driver"
         return question.wrong(
             message, "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine"
         )

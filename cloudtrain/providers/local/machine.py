@@ -122,7 +122,7 @@ def own_versions() -> dict[str, str]:
 
 
 def is_own(path: str) -> bool:
-    """Return True if a Python is the one that runs this command."""
+    """Return True if a Python runs this command."""
     return path == sys.executable
 
 

@@ -36,7 +36,7 @@ class Node:
     error: Cause | None = None
     """First cause of a failure, as its launcher reported it."""
     stopped: bool = False
-    """Whether its launcher reported a stop.
+    """True if its launcher reported a stop.
 
     It may exit with 0 then, so that the platform does not end its peers.
     """
@@ -45,7 +45,7 @@ class Node:
     stopped_by: str = ""
     """Who requested the stop, if known and not the supervisor."""
     forced: bool = False
-    """Whether its launcher killed processes after the grace period."""
+    """True if its launcher killed processes after the grace period."""
     scratch_folder: str = ""
     """Temporary folder of its launcher, which remains if the launcher is killed."""
 
@@ -109,7 +109,7 @@ class Node:
 def start_node(launch: Launch, env: Mapping[str, str], log: IO[bytes], *, umask: int) -> Node:
     """Start a launcher in a new session.
 
-    `umask`: for what the job writes; -1: the supervisor's.
+    `umask`: for files of the job; -1: the supervisor's.
     """
     process = reserved.start(launch.argv, env, launch.cwd, umask) or subprocess.Popen(
         launch.argv,

@@ -69,7 +69,7 @@ def _unexplained(node: Node | None) -> Ended:
     Raise RuntimeError if no launcher failed.
     """
     if node is None or node.exit_code is None:
-        raise RuntimeError("no launcher failed, none was stopped, and yet not all succeeded")
+        raise RuntimeError("no launcher failed or stopped, but not all succeeded")
     code = node.exit_code
     if code == STOPPED:
         return Ended(state="stopped", reason=node.stop_reason)

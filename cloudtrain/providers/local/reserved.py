@@ -26,7 +26,7 @@ from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE
 from cloudtrain_launcher.host import set_parent_death_signal
 
 RESERVED = "_cloudtrain_reserved"
-"""Name by which a launcher finds this module; its own modules may be of another version."""
+"""Name of this module for a launcher; its own modules may be of another version."""
 
 ROOM = "CLOUDTRAIN_WARM_ROOM"
 """Variable of the warm process with space for a path: see `_show_run`."""
@@ -248,7 +248,7 @@ def _run(argv: Sequence[str], env: Mapping[str, str], n_reserved: int) -> int:
     program = argv[2]
     for name in list(sys.modules):
         if name.partition(".")[0] in _CLIENT_PACKAGES:
-            del sys.modules[name]  # the program brings a launcher of its own version
+            del sys.modules[name]  # the program brings its own launcher
     added = _entries(env)[start_state.n_given :]
     head = start_state.search_path[: start_state.n_given]
     tail = start_state.search_path[start_state.n_given :]

@@ -68,7 +68,7 @@ class Supervisor:
         ends_with: ProcessIdentity | None = None,
     ) -> None:
         self.umask = umask
-        """The user's umask, for what the job itself writes; -1: this process's."""
+        """The user's umask, for files of the job itself; -1: this process's."""
         self.stop_signals = stop_signals
         """Signals, added by the handler; read only where an event may be written."""
         self.ends_with = ends_with
@@ -86,7 +86,7 @@ class Supervisor:
         self.signalled_at = float("inf")
         """Unix timestamp of the first signal to the nodes."""
         self.deadline: float | None = None
-        """Monotonic time at which remaining nodes are killed."""
+        """Monotonic time of the kill of remaining nodes."""
 
     def run(self) -> None:
         """Run everything. In any case write the last event and end all processes."""

@@ -1,4 +1,4 @@
-"""Keep a process with torch imported, from which runs on this machine start.
+"""Keep a process with torch imported, to start runs on this machine from.
 
 Open while a program starts many short runs, such as the trials of a sweep. The first run determines
 its Python and its variables; a run that differs starts as usual, and so does every run if the
@@ -54,7 +54,7 @@ _open: dict[Path, WarmProcess] = {}
 
 @contextmanager
 def warm_process(data_dir: Path) -> Iterator[None]:
-    """Open a context in which runs of this program and data folder need not import torch."""
+    """Open a context for runs of this program and data folder without an import of torch."""
     data_dir = data_dir.resolve()
     if data_dir in _open or sys.platform != "linux":
         yield

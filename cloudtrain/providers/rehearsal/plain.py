@@ -12,7 +12,7 @@ from cloudtrain.source.results import copy_results
 
 
 class PlainEmulator:
-    """The plain contract: the nodes share the run's folders, so nothing is synced or collected."""
+    """The plain contract: the nodes share the run's folders, without sync or collection."""
 
     nodes_on_host = True
 

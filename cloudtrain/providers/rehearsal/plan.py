@@ -77,7 +77,7 @@ class EmulatedPlan:
         return python
 
     def local_input(self, name: str) -> str:
-        """Return the path of an input on this machine; empty if the spec has no local one."""
+        """Return the path of an input on this machine; empty without a local one in the spec."""
         location = self._on_this_machine(self.inputs[name])
         return str(Path(self.folder) / Path(location).expanduser()) if location else ""
 

@@ -20,7 +20,7 @@ class RunPaths:
 
     @property
     def output(self) -> Path:
-        """Folder with what the job writes besides the model."""
+        """Folder with the job's output besides the model."""
         return self.run / "output"
 
     @property

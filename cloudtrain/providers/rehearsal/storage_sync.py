@@ -129,7 +129,7 @@ def _merge(folder: Path, into: Path, prefix: str, roots: Sequence[str], note: No
                 for name in _merge(path, target, f"{prefix}{entry.name}/", roots, note)
             ]
         elif kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-            continue  # a pipe or a socket: it has no content
+            continue  # a pipe or a socket, without content
         elif target_kind:
             if kind != target_kind or not _is_same(path, target, link):
                 clashes.append(entry.name)

@@ -22,7 +22,7 @@ def clock_check(date: str, local_time: float) -> Check:
     try:
         off = local_time - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
-        return CLOCK.not_applicable("the cloud's answer has no date")
+        return CLOCK.not_applicable("the cloud's answer lacks a date")
     if abs(off) <= MAX_SECONDS:
         return CLOCK.ok("it does")
     way = "fast" if off > 0 else "slow"

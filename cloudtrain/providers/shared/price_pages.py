@@ -90,7 +90,7 @@ class PricePages:
         return document
 
     def _failure(self, why: str, status: int = 0) -> CloudError:
-        hint = "there may be none of that region" if status in (403, 404) else "try again later"
+        hint = "that region may lack one" if status in (403, 404) else "try again later"
         hint += "; the prices that were known before stay as they are"
         return CloudError(
             f"{self.what} {why}", hint=hint, code=str(status or ""), transient=status in (0, *BUSY)

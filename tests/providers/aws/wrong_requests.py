@@ -146,7 +146,7 @@ ROWS = [
     row(
         "role that is no ARN",
         "1:7",
-        "aws.role: 'this-is-not-an-arn-at-all' is no ARN of a role",
+        "aws.role: 'this-is-not-an-arn-at-all' is not a role ARN",
         job="aws: {role: this-is-not-an-arn-at-all}\n",
     ),
     row(
@@ -158,7 +158,7 @@ ROWS = [
     row(
         "role too short",
         "1:7",
-        "aws.role: 'arn:aws:iam' is no ARN of a role",
+        "aws.role: 'arn:aws:iam' is not a role ARN",
         job="aws: {role: 'arn:aws:iam'}\n",
     ),
     row(

@@ -367,5 +367,5 @@ def test_there_is_no_native_job_of_what_was_never_started(cloud: AzureCloud) -> 
     with pytest.raises(CloudError):
         submitted("never-1")
     cloud.endpoint.reset()
-    with pytest.raises(cloudtrain.UsageError, match="there is no job"):
+    with pytest.raises(cloudtrain.UsageError, match="has not created a job"):
         cloudtrain.find_run("never-1").native()

@@ -103,7 +103,7 @@ ROWS = [
     row(
         "cluster with an underscore, said as in Azure's YAML",
         "1:9",
-        "azure.compute: 'my_gpus' is no compute",
+        "azure.compute: 'my_gpus' is not a compute",
         job="azure: {compute: 'azureml:my_gpus'}\n" + HOUR,
     ),
     # time and money
@@ -186,12 +186,12 @@ ROWS = [
     row(
         "subscription by its name",
         "1:9",
-        "azure.subscription: 'Pay-As-You-Go' is no subscription",
+        "azure.subscription: 'Pay-As-You-Go' is not a subscription",
         job="azure: {subscription: Pay-As-You-Go}\n",
     ),
     row(
         "subscription of the settings by its name",
-        "environment CLOUDTRAIN_AZURE_SUBSCRIPTION: azure.subscription: 'mine' is no subscription",
+        "environment CLOUDTRAIN_AZURE_SUBSCRIPTION: azure.subscription: 'mine' is not a subscription",
         job="{}\n",
         CLOUDTRAIN_AZURE_SUBSCRIPTION="mine",
     ),
@@ -204,19 +204,19 @@ ROWS = [
     row(
         "workspace of two letters",
         "1:9",
-        "azure.workspace: 'ab' is no workspace",
+        "azure.workspace: 'ab' is not a workspace",
         job="azure: {workspace: ab}\n",
     ),
     row(
         "location that is none",
         "1:9",
-        "azure.location: 'west_europe' is no location",
+        "azure.location: 'west_europe' is not a location",
         job="azure: {location: west_europe}\n" + HOUR,
     ),
     row(
         "datastore with a hyphen",
         "1:9",
-        "azure.datastore: 'my-store' is no datastore",
+        "azure.datastore: 'my-store' is not a datastore",
         job="azure: {datastore: my-store}\n",
     ),
     row(

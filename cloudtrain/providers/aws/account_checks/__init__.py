@@ -54,5 +54,5 @@ class Caller:
     """Owner of the credentials."""
 
     arn: str
-    """ARN: `arn:aws:iam::123456789012:user/alice`, or that of an assumed role's session."""
+    """ARN: `arn:aws:iam::123456789012:user/alice`, or an assumed role's session."""
     account: str

@@ -51,7 +51,7 @@ def network_checks(account: Account) -> Iterator[Check]:
 
 
 def _subnets(account: Account, question: Question, subnets: list[Resource]) -> Check:
-    """Check the subnets; add those that exist to `subnets`."""
+    """Check the subnets; add existing ones to `subnets`."""
     try:
         subnets += account.cloud.call(
             "ec2", "describe_subnets", SubnetIds=list(account.config.subnets)
@@ -77,7 +77,7 @@ def _groups(account: Account, question: Question, network: str) -> Check:
     names = list(account.config.security_groups)
     if not names:  # without names EC2 would list every group
         return question.wrong(
-            "aws.security_groups is not set", "aws.security_groups: those of the subnets' VPC"
+            "aws.security_groups is not set", "aws.security_groups: groups of the subnets' VPC"
         )
     try:
         groups = account.cloud.call("ec2", "describe_security_groups", GroupIds=names)[
@@ -103,7 +103,7 @@ def _groups(account: Account, question: Question, network: str) -> Check:
 def _closed(question: Question, group: str, efa: Sequence[str]) -> Check:
     arguments = f"--group-id {group} --source-group {group} --protocol -1"
     if not efa:
-        message = "none of them lets its own members in"
+        message = "they do not let their own members in"
         return question.wrong(message, f"aws ec2 authorize-security-group-ingress {arguments}")
     message = (
         f"EFA of {efa[0]} needs one that allows all traffic from itself and to itself, by its"
@@ -157,7 +157,7 @@ def _services(account: Account) -> list[str]:
 def _way(account: Account, question: Question, subnets: Sequence[Resource], service: str) -> Check:
     """Check for an endpoint of the VPC or a default route that translates addresses.
 
-    Nodes have no public addresses.
+    Nodes lack public addresses.
     """
     network = subnets[0]["VpcId"]
     of_network = [{"Name": "vpc-id", "Values": [network]}]

@@ -1,4 +1,4 @@
-"""Checks of what the submitter and the job's role may do, by IAM's own simulator.
+"""Checks of the rights of the submitter and the job's role, by IAM's own simulator.
 
 The simulator (SimulatePrincipalPolicy) reads the policies of the identity only: it does not see
 what a bucket's own policy grants.

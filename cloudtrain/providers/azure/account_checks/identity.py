@@ -23,9 +23,7 @@ _AUTHORITIES = {CHINA: "login.chinacloudapi.cn", GOVERNMENT: "login.microsoftonl
 
 def cloud_check(arm: ResourceManager, config: AzureConfig) -> Check:
     """Check that the cloud matches location and registry: each sovereign cloud is separate."""
-    question = Question(
-        "cloud", "is it the one that the job's addresses are in", ("azure", "location")
-    )
+    question = Question("cloud", "does it match the job's addresses", ("azure", "location"))
 
     def ask() -> Check:
         expected = _expected_cloud(config)

@@ -1,4 +1,4 @@
-"""Checks of what the user and the job's identity may do, by ARM's permissions and roles.
+"""Checks of the rights of user and job, by ARM's permissions and roles.
 
 After "Azure role-based access control": a role grants its actions less its notActions, and actions
 on data likewise.
@@ -70,7 +70,7 @@ def _submitting(account: Account) -> Check:
 
 
 def _storage(account: Account) -> Iterator[Check]:
-    """Yield checks of the datastore, and of roles on its storage account if it has no key."""
+    """Yield checks of the datastore, and of roles on its storage account unless it has a key."""
     name = account.config.datastore
     properties = {}
     question = Question(
@@ -117,7 +117,7 @@ def _storage_secret(account: Account, question: Question) -> Check:
     fix = (
         f"az ml workspace update --name {account.config.workspace} "
         f"--resource-group {account.config.resource_group} --system-datastores-auth-mode identity; "
-        "register a datastore of your own again without credentials"
+        "register your own datastores again without credentials"
     )
     return question.wrong(
         "the storage account takes no keys, but the datastore has one: jobs fail", fix
@@ -235,7 +235,7 @@ def _roles_check(
 
 
 def _roles(account: Account, scope: str, principal: str) -> Iterator[Mapping[str, Any]]:
-    """Yield what a principal's roles grant at a scope, inherited ones and those of groups too."""
+    """Yield what a principal's roles grant at a scope, also inherited ones and groups'."""
     path = f"{scope}/providers/Microsoft.Authorization/roleAssignments"
     assigned = account.arm.listed(path, ROLES_VERSION, filter=f"assignedTo('{principal}')")
     names = dict.fromkeys(
