@@ -1,4 +1,4 @@
-"""The training loop in one process: where it stops, resumes and ends."""
+"""The training loop in one process: stops, resumes and ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fingerprint(loop: Loop) -> str:
 
 
 class Reports:
-    """In the trackers' place: what a run reports at the end of epochs and evaluations, by step."""
+    """Replacement for trackers: the reports of a run at ends of epochs and evaluations, by step."""
 
     def __init__(self) -> None:
         self.values: dict[int, dict[str, float]] = {}
@@ -31,7 +31,7 @@ class Reports:
 
 
 def reports_of(loop: Loop) -> dict[int, dict[str, float]]:
-    """Train to the end; what was reported, by step."""
+    """Train to the end; return the reports by step."""
     reports = Reports()
     loop.trackers = reports  # type: ignore[assignment]
     assert loop.run() == "succeeded"
@@ -52,11 +52,11 @@ def test_an_interrupted_run_resumes_within_its_epoch(make_loop: Callable[..., Lo
 def test_a_finished_run_only_evaluates_again(make_loop: Callable[..., Loop]) -> None:
     first = make_loop("--epochs", "1")
     first.run()
-    again = make_loop("--epochs", "1")
-    again.resume()
-    assert again.run() == "succeeded"
-    assert again.position == first.position == Position(step=44, epoch=1, samples=0)
-    assert again.metrics["val_accuracy"] == first.metrics["val_accuracy"]
+    resumed = make_loop("--epochs", "1")
+    resumed.resume()
+    assert resumed.run() == "succeeded"
+    assert resumed.position == first.position == Position(step=44, epoch=1, samples=0)
+    assert resumed.metrics["val_accuracy"] == first.metrics["val_accuracy"]
 
 
 def test_a_stop_during_an_evaluation_repeats_only_the_evaluation(
@@ -67,24 +67,24 @@ def test_a_stop_during_an_evaluation_repeats_only_the_evaluation(
     loop.stop.requested = True
     assert not loop._finish_epoch()
     loop.checkpointer.save(last=True)
-    again = make_loop("--epochs", "1")
-    again.resume()
-    assert again.position == Position(step=44, epoch=0, samples=44 * 32)
-    assert again.run() == "succeeded"
-    assert again.position.epoch == 1
+    resumed = make_loop("--epochs", "1")
+    resumed.resume()
+    assert resumed.position == Position(step=44, epoch=0, samples=44 * 32)
+    assert resumed.run() == "succeeded"
+    assert resumed.position.epoch == 1
 
 
 def test_evaluations_within_an_epoch_come_beside_those_at_its_end(
     make_loop: Callable[..., Loop],
 ) -> None:
     """An epoch has 44 steps; the loss is the mean since the start of the epoch."""
-    found = reports_of(
+    reports = reports_of(
         make_loop("--max-steps", "66", "--eval-every-steps", "22", "--patience", "9")
     )
-    assert list(found) == [22, 44, 66]
-    assert all({"loss", "val_loss"} <= values.keys() for values in found.values())
+    assert list(reports) == [22, 44, 66]
+    assert all({"loss", "val_loss"} <= values.keys() for values in reports.values())
     plain = reports_of(make_loop("--max-steps", "66"))
-    assert (found[44]["loss"], found[66]["loss"]) == (plain[44]["loss"], plain[66]["loss"])
+    assert (reports[44]["loss"], reports[66]["loss"]) == (plain[44]["loss"], plain[66]["loss"])
 
 
 def test_a_run_that_is_resumed_where_an_evaluation_is_due_makes_it_once(
@@ -124,19 +124,19 @@ def test_a_stop_during_an_evaluation_within_an_epoch_repeats_it(
     loop._stop_in_evaluation = stop_in_evaluation  # type: ignore[method-assign]
     assert loop.run() == "stopped"
     assert loop.position.step == 22
-    again = make_loop(*flags)
-    again.resume()
-    assert list(reports_of(again)) == [22, 33]
+    resumed = make_loop(*flags)
+    resumed.resume()
+    assert list(reports_of(resumed)) == [22, 33]
 
 
 def test_an_evaluation_within_an_epoch_may_end_the_run(make_loop: Callable[..., Loop]) -> None:
     flags = ("--target-accuracy", "0.2", "--eval-every-steps", "20")
     loop = make_loop(*flags)
     assert list(reports_of(loop)) == [20]
-    again = make_loop(*flags)
-    again.resume()
-    assert reports_of(again) == {}
-    assert again.position == loop.position == Position(step=20, epoch=0, samples=20 * 32)
+    resumed = make_loop(*flags)
+    resumed.resume()
+    assert reports_of(resumed) == {}
+    assert resumed.position == loop.position == Position(step=20, epoch=0, samples=20 * 32)
 
 
 def test_a_target_accuracy_ends_the_run_early(make_loop: Callable[..., Loop]) -> None:
@@ -150,11 +150,11 @@ def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(
 ) -> None:
     first = make_loop("--target-accuracy", "0.2")
     first.run()
-    again = make_loop("--target-accuracy", "0.2")
-    again.resume()
-    assert again.run() == "succeeded"
-    assert again.position == first.position
-    assert fingerprint(again) == fingerprint(first)
+    resumed = make_loop("--target-accuracy", "0.2")
+    resumed.resume()
+    assert resumed.run() == "succeeded"
+    assert resumed.position == first.position
+    assert fingerprint(resumed) == fingerprint(first)
 
 
 def test_no_resume_logs_where_the_checkpoints_are_moved(

@@ -1,6 +1,4 @@
-"""Combinations of options that are refused before training; and the table of tasks against the
-tasks themselves.
-"""
+"""Options that are refused before training, and the table of tasks against the tasks."""
 
 from __future__ import annotations
 
@@ -196,5 +194,5 @@ def test_the_table_matches_the_task_itself(name: str, options: dict[str, str]) -
     if name == "keras-mnist" and find_spec("keras") is None:
         pytest.skip("keras is not installed")
     task = tasks.build(name, 0, **options)
-    known = capabilities(name, options)
-    assert tasks.capabilities(task)._replace(fsdp=True) == known._replace(fsdp=True)
+    declared = capabilities(name, options)
+    assert tasks.capabilities(task)._replace(fsdp=True) == declared._replace(fsdp=True)

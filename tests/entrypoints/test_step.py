@@ -35,8 +35,8 @@ def test_the_learning_rate_increases_then_decays_to_zero() -> None:
     ],
 )
 def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: list[float]) -> None:
-    found = [lr_factor(step, 4, kind, warm_up) for step in range(len(expected))]
-    assert found == pytest.approx(expected, abs=1e-3)
+    factors = [lr_factor(step, 4, kind, warm_up) for step in range(len(expected))]
+    assert factors == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("amp", ["no", "bf16"])
@@ -72,11 +72,11 @@ def test_clipping_equals_that_of_torch(limit: float) -> None:
     torch.manual_seed(0)
     for parameter in step.model.parameters():
         parameter.grad = torch.randn_like(parameter)
-    other = [nn.Parameter(p.detach().clone()) for p in step.model.parameters()]
-    for mine, parameter in zip(other, step.model.parameters(), strict=True):
+    copies = [nn.Parameter(p.detach().clone()) for p in step.model.parameters()]
+    for mine, parameter in zip(copies, step.model.parameters(), strict=True):
         assert parameter.grad is not None
         mine.grad = parameter.grad.clone()
     step._clip()
-    nn.utils.clip_grad_norm_(other, limit)
-    for mine, parameter in zip(other, step.model.parameters(), strict=True):
+    nn.utils.clip_grad_norm_(copies, limit)
+    for mine, parameter in zip(copies, step.model.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, mine.grad)

@@ -1,6 +1,4 @@
-"""Every strategy has the losses of one process; and what strategies do with devices, precision and
-generators.
-"""
+"""Every strategy has the losses of one process, and handles devices, precision and generators."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from tests.entrypoints.loss_curves import (
 def test_losses_and_gradients_are_those_of_one_process(
     group: StartGroup, ranks: int, program: str
 ) -> None:
-    """The tables and checks of strategy_checks.py, those for each number of ranks in one group."""
+    """Run strategy_checks.py, one group of ranks per size."""
     checks = group(ranks, program=f"tests.entrypoints.strategy_checks:{program}")
     assert checks.wait() == [0] * ranks, checks.output()
     assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [
@@ -48,15 +46,13 @@ def test_losses_are_the_same_when_one_process_uses_several_devices(name: str, fl
     """Here all devices are the CPU: values are checked, not placement."""
     torch.set_num_threads(1)
     clip = ["--clip-norm", "0.5"] if "--clip-norm" in flags else []
-    found = train(begin(small_task(name), [*task_flags(name), *flags.split()], one_process()))
+    spread = train(begin(small_task(name), [*task_flags(name), *flags.split()], one_process()))
     expected = train(begin(small_task(name), [*task_flags(name), *clip], one_process()))
-    assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    assert spread.losses == pytest.approx(expected.losses, rel=TOLERANCE)
 
 
 def test_replicas_of_dp_compute_in_the_requested_precision() -> None:
-    """torch runs each in a new thread under `autocast(enabled=True)`, which on a GPU means fp16
-    there.
-    """
+    """torch runs each replica in a new thread, where autocast means fp16 on a GPU."""
     loop = begin(small_task("digits"), ["--strategy", "dp", "--amp", "bf16"], one_process())
     assert isinstance(loop.step.wrapped, torch.nn.DataParallel)
     replica = loop.step.wrapped.module._replicate_for_data_parallel()
