@@ -42,7 +42,7 @@ MY_TOKEN = "hunter2-never-write-this-down"
 
 @pytest.fixture(scope="module", name="cli")
 def cli_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """Provide the command, in a folder beside that of two inputs."""
+    """Provide the command, with two inputs beside its folder."""
     made = CommandLine(
         tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",)
     )

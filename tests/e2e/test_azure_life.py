@@ -73,9 +73,7 @@ class TestAzureML(Life):
         return json.dumps([details, *(body for _, body in cloud.endpoint.sent)], default=str)
 
     def look_at_the_failed(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
-        """Its files in ./outputs and ./logs of its working folder are stored, but nothing else of
-        that folder.
-        """
+        """Only its files in ./outputs and ./logs of its working folder are stored."""
         artifacts = cloud.account.storage.create("azureml")
         top = f"ExperimentRun/dcid.{run_id}/"
         names = artifacts.names(f"{top}outputs/")

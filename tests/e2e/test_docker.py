@@ -183,7 +183,7 @@ def test_lines_are_live_and_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_o
 
 
 @pytest.mark.parametrize("way", INSIDE)
-def test_two_containers_form_one_process_group_and_the_script_finds_the_whole_contract(
+def test_two_containers_form_one_process_group_under_the_contract(
     cli: CommandLine, runs: dict[str, Job], way: str
 ) -> None:
     assert runs[way].ended.code == 0, runs[way].ended.err

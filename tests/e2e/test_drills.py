@@ -46,7 +46,7 @@ def by_name(card: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {drill["drill"]: drill for drill in card["drills"]}
 
 
-def test_a_job_that_is_ready_recovers_and_one_that_reads_half_a_checkpoint_fails_by_name(
+def test_ready_job_recovers_and_a_reader_of_half_a_checkpoint_fails(
     cli: CommandLine,
 ) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "100"))
@@ -103,7 +103,7 @@ def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine
 
 
 @pytest.mark.thorough
-def test_the_starter_ends_with_the_same_parameters_after_a_restart_and_from_a_torn_checkpoint(
+def test_starter_recovers_its_parameters_from_restart_and_torn_file(
     cli: CommandLine,
 ) -> None:
     (cli.folder / "job").mkdir()

@@ -135,7 +135,7 @@ def test_a_crash_in_native_code_is_reported_with_the_line_of_python(cli: Command
     assert "Fatal Python error: Segmentation fault" in cli.run("logs", "crash-1").out
 
 
-def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_asked_for(
+def test_processes_that_never_meet_are_reported_and_fail_on_request(
     cli: CommandLine,
 ) -> None:
     cli.write(

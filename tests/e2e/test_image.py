@@ -57,7 +57,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def mark(docker: DockerClient) -> Iterator[str]:
-    """Return a label of one test's images, by which all of them are removed."""
+    """Return a label of one test's images, so that all of them can be removed."""
     mark = f"cloudtrain.test={uuid.uuid4().hex}"
     yield mark
     mine = {"filters": {"label": mark}, "all": True}
@@ -80,7 +80,7 @@ def folder(cli: CommandLine, mark: str) -> Path:
 
 @pytest.fixture
 def cli(cli: CommandLine) -> CommandLine:
-    """Provide a job with an image of its own; record each call of the docker program."""
+    """Provide a job with a custom image; record each call of the docker program."""
     program = shutil.which("docker")
     if program is None:
         pytest.skip("the docker program is not installed")
@@ -148,7 +148,7 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
     assert builds(cli) == 1
 
 
-def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_nothing(
+def test_azure_job_names_the_digest_and_the_next_one_does_not_build(
     cli: CommandLine, folder: Path, host: str, docker: DockerClient, mark: str
 ) -> None:
     with AzureCloud(phase_seconds=3600) as cloud:

@@ -137,7 +137,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return process.stdout.split("----\n")
 
 
-def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(
+def test_first_failed_rank_is_named_with_its_traceback(
     failures: list[str],
 ) -> None:
     lines = failures[0].splitlines()

@@ -126,7 +126,7 @@ def test_they_are_installed_once_for_an_image_whichever_cloud_is_rehearsed(
     cli.close()
 
 
-def test_a_requirement_that_cannot_be_had_ends_the_run_with_its_line_and_what_to_do(
+def test_unavailable_requirement_ends_the_run_with_its_line_and_advice(
     cli: CommandLine,
 ) -> None:
     cli.write(

@@ -109,7 +109,7 @@ def test_the_line_at_which_training_failed_is_annotated(change: Path) -> None:
     )
 
 
-def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_end(
+def test_request_change_is_a_comment_in_blocks_its_text_cannot_end(
     change: Path,
 ) -> None:
     job = change / "training" / "job.yaml"
@@ -127,7 +127,7 @@ def test_the_change_of_the_request_is_a_comment_in_blocks_that_its_text_cannot_e
     assert fences == ["~" * 60 + "text", "~" * 60, "~" * 60 + "diff", "~" * 60]
 
 
-def test_a_job_without_an_account_is_planned_and_the_comment_says_what_the_comparison_needs(
+def test_job_without_an_account_is_planned_and_the_comment_explains(
     change: Path,
 ) -> None:
     process = step(change, "Plan")

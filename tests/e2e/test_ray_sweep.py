@@ -118,7 +118,7 @@ def is_running(process: Path) -> bool:
 @pytest.mark.linux("Ray's processes are found by /proc")
 @pytest.mark.torchrun
 @pytest.mark.thorough
-def test_a_sweep_by_ray_tune_goes_on_after_its_driver_was_killed_and_ends_when_it_is_stopped(
+def test_ray_tune_sweep_survives_a_killed_driver_and_ends_when_stopped(
     folder: Path,
 ) -> None:
     sweep = started(folder)

@@ -45,7 +45,7 @@ def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(
     )
 
 
-def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_starts_afresh(
+def test_rerun_resumes_from_copied_checkpoints_unless_the_run_succeeded(
     cli: CommandLine,
 ) -> None:
     cli.write(

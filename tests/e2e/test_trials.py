@@ -159,7 +159,7 @@ def azureml(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
         yield cloud
 
 
-def test_a_job_of_sagemaker_reads_from_its_own_prefix_and_is_pruned_by_what_it_prints(
+def test_sagemaker_trial_reads_its_prefix_and_is_pruned_by_its_output(
     folder: Path, sagemaker: Cloud
 ) -> None:
     run = pruned({**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}, "aws")

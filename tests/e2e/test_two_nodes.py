@@ -161,7 +161,7 @@ def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(
     }
 
 
-def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_person(
+def test_stored_files_are_private_and_programs_have_the_users_umask(
     pair: tuple[CommandLine, CommandResult],
 ) -> None:
     cli, _ = pair

@@ -96,7 +96,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
         yield result
 
 
-def test_all_runs_together_import_torch_once_and_one_with_another_variable_by_itself(
+def test_runs_import_torch_once_together_unless_a_variable_differs(
     reports: Found,
 ) -> None:
     assert reports.imports == [1] * RUNS + [2]

@@ -236,7 +236,7 @@ def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_after_a_restart_in_place_all_nodes_resume_from_the_first_nodes_checkpoint(
+def test_all_nodes_resume_from_the_first_nodes_checkpoint_after_restart(
     tmp_path: Path,
 ) -> None:
     port = free_port()

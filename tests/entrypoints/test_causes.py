@@ -1,4 +1,4 @@
-"""The root cause among errors: the peer's error, not that of a rank that only lost its peer."""
+"""The root cause among errors: the peer's error, not the error of a rank that only lost its peer."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
         assert ('"type":"warning"' in output) == warned
 
 
-def test_every_strategy_of_the_shared_trainer_forms_a_group_or_refuses_several_processes() -> None:
+def test_every_trainer_strategy_forms_a_group_or_refuses_processes() -> None:
     pytest.importorskip("torch")
     from importlib import import_module
 

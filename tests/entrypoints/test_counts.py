@@ -225,7 +225,7 @@ def test_gradients_of_several_micro_batches_are_sent_once_where_that_is_asked_fo
 
 
 @pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
-def test_tp_gathers_and_scatters_the_tokens_four_times_per_layer_and_sums_the_norms_once(
+def test_tp_gathers_and_scatters_tokens_four_times_per_layer(
     clip: str,
 ) -> None:
     """Each layer does so twice in the forward and twice in the backward pass; embedding and head

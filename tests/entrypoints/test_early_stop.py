@@ -78,7 +78,7 @@ def best_epoch(values: list[float]) -> int:
     return best
 
 
-def test_training_ends_after_evaluations_without_a_lower_loss_and_exports_the_best_model(
+def test_training_without_a_lower_loss_ends_and_exports_the_best_model(
     train: Callable[..., Group], tmp_path: Path
 ) -> None:
     values = val_losses(train(f"--patience {PATIENCE}"))

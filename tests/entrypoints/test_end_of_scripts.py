@@ -136,9 +136,7 @@ def test_only_groups_that_are_destroyed_and_that_a_model_refers_to_are_kept(
 
 
 @pytest.mark.linux("the C library's timers")
-def test_a_rank_that_holds_the_lock_for_ever_at_its_end_exits_with_its_code_and_shows_where_it_is() -> (
-    None
-):
+def test_rank_stuck_at_its_end_exits_with_its_code_and_shows_the_place() -> None:
     program = (
         "import ctypes, sys\nfrom cloudtrain_launcher import shutdown\n"
         "sys.setswitchinterval(1000)  # no other thread of Python's gets the lock meanwhile\n"

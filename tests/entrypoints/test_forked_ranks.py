@@ -85,7 +85,7 @@ def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new
 
 
 @pytest.mark.torchrun
-def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_program_wants(
+def test_variables_that_torch_reads_at_import_take_effect(
     tmp_path: Path,
 ) -> None:
     script = (
@@ -103,7 +103,7 @@ def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_progr
 
 
 @pytest.mark.torchrun
-def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_processes(
+def test_ranks_restart_as_new_processes_when_the_forking_one_is_killed(
     tmp_path: Path,
 ) -> None:
     script = (
@@ -160,7 +160,7 @@ def test_what_speaks_against_a_fork_is_named_with_its_line(
     assert bool(why_not) == bool(reason)
 
 
-def test_modules_beside_the_program_and_notebooks_are_read_too_but_no_installed_packages(
+def test_local_modules_and_notebooks_are_read_but_not_installed_packages(
     tmp_path: Path,
 ) -> None:
     sets = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n"

@@ -38,7 +38,7 @@ def test_the_full_disk_is_named_with_what_to_do(disks: dict[str, int]) -> None:
     assert full_disk_hint(OSError("write failed"), ENVIRON).startswith("the disk of /model is full")
 
 
-def test_nothing_is_said_of_a_disk_with_space_or_of_an_error_that_cannot_come_from_it(
+def test_disk_with_space_or_unrelated_error_is_not_mentioned(
     disks: dict[str, int],
 ) -> None:
     disks["/saved"] = FULL_BYTES

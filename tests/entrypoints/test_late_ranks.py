@@ -164,7 +164,7 @@ def test_nothing_is_said_when_all_are_gone(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.linux("processes are listed in /proc")
-def test_a_process_that_has_ended_is_not_alive_though_nobody_has_asked_for_its_exit_code() -> None:
+def test_ended_process_is_not_alive_before_its_exit_code_is_collected() -> None:
     process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     assert is_alive(process.pid)
     stdin: Any = process.stdin

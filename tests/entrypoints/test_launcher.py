@@ -183,7 +183,7 @@ in C++ code.
 
 
 @pytest.mark.torchrun
-def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_a_peer_that_has_left(
+def test_stopped_node_with_ended_ranks_does_not_wait_for_a_missing_peer(
     tmp_path: Path,
 ) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

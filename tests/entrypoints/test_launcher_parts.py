@@ -200,9 +200,7 @@ def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
         assert env.get("CLOUDTRAIN_MEASURE_REPORTS") == ("1" if metric else None)
 
 
-def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> (
-    None
-):
+def test_root_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None:
     cause = failure.root_cause(
         [
             error(5, 1.0, attempt=0),
@@ -322,7 +320,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     process.stdout.close()
 
 
-def test_placeholders_in_arguments_become_paths_of_this_node_and_all_else_is_unchanged() -> None:
+def test_placeholders_in_arguments_become_paths_of_this_node() -> None:
     environ = {
         "CLOUDTRAIN_INPUT_TRAIN_SET": "/data/a b",
         "CLOUDTRAIN_MODEL_DIR": "/model",

@@ -69,9 +69,7 @@ def test_a_bad_step_is_skipped(
     make_loop: Callable[..., Loop],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The bad step is the first of all, at which an optimizer creates its state; a good one
-    follows.
-    """
+    """The bad step is the first of all, when an optimizer creates its state; a good one follows."""
     monkeypatch.setattr(step_module, "FUSED_ON", fused)
     loop = make_loop("--optimizer", name, "--on-nan", "skip")
     batches = loop.batches.load(0, 0)

@@ -122,7 +122,7 @@ def test_uv_asks_no_index_for_wheels_that_were_sent_with_the_job(
     assert result.get("installed") == {"sees": "1.0", "pure": "1.0"}, output
 
 
-def test_an_installation_that_fails_names_the_requirement_and_leaves_nothing_behind(
+def test_failed_installation_names_the_requirement_and_cleans_up(
     tmp_path: Path, wheels: Path
 ) -> None:
     installation = task(
@@ -237,7 +237,7 @@ def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(tmp_path
     assert Installation(task(tmp_path, "pure\n"))._environment().parent == tmp_path / "kept"
 
 
-def test_torch_and_what_was_built_for_it_stay_and_are_left_out_of_the_requirements() -> None:
+def test_torch_and_packages_built_for_it_stay_and_are_not_installed() -> None:
     held = {"torch": "2.8.0+cu128", "nvidia-nccl-cu12": "2.27"}
     requested = requested_list(
         [
@@ -410,7 +410,7 @@ def test_an_environment_is_active_for_all_that_is_started_afterwards(
     assert sys.executable == f"{tmp_path}/bin/python3"
 
 
-def test_environments_are_kept_where_it_is_said_or_in_the_users_cache_or_not_at_all(
+def test_environments_are_kept_in_a_named_folder_the_cache_or_not_at_all(
     tmp_path: Path,
 ) -> None:
     assert packages_folder({"CLOUDTRAIN_PACKAGES_DIR": "/kept"}, tmp_path) == Path("/kept")

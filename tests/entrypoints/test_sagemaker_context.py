@@ -193,7 +193,7 @@ def test_nccl_gets_the_nodes_name_and_efa_only_with_an_adapter(tmp_path: Path, e
     )
 
 
-def test_efas_libraries_are_on_the_path_only_with_an_adapter_and_after_the_users_own(
+def test_efa_libraries_are_on_the_path_only_with_an_adapter(
     tmp_path: Path,
 ) -> None:
     container(tmp_path)

@@ -164,7 +164,7 @@ class Marks:
         return 2000 * (end.at - self.at)  # the GPU is slower than its host
 
 
-def test_on_a_gpu_some_steps_are_measured_on_its_own_time_line_without_waiting_for_it() -> None:
+def test_some_gpu_steps_are_measured_on_its_time_line_without_a_wait() -> None:
     clock = Clock()
     passed = False
     made_events = list[Marks]()

@@ -1,6 +1,4 @@
-"""A trial of a sweep ends itself at the very report at which it is behind the client's published
-values.
-"""
+"""A trial of a sweep ends itself at the first report that is behind the client's published values."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ class Watched:
         ]
 
 
-def test_a_trial_goes_on_while_it_is_among_the_best_and_ends_at_the_report_at_which_it_is_not(
+def test_trial_continues_while_among_the_best_and_ends_otherwise(
     tmp_path: Path,
 ) -> None:
     publish(tmp_path, {1: {0: 5.0, 1: 3.0}, 3: {0: 1.0, 1: 2.0}})

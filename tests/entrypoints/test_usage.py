@@ -142,7 +142,7 @@ def test_the_cpu_time_is_that_since_the_measurement_before(monkeypatch: pytest.M
     assert measure(54.0).fields() == {**base, "rank_memory_gb": memory, **values}
 
 
-def test_a_rank_that_was_restarted_is_measured_anew_and_one_that_is_gone_is_left_out(
+def test_restarted_rank_is_measured_anew_and_a_missing_one_is_omitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uses = {100: ProcessUse(10.0, 10**9), 101: ProcessUse(20.0, 10**9)}

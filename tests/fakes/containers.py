@@ -48,7 +48,7 @@ class Container:
         cwd: Path,
         read_output: ReadOutput,
     ) -> None:
-        """`root`: a separate folder, by which its processes can be identified."""
+        """`root`: a separate folder that identifies its processes."""
         self.name = name
         self.root = root
         self._read_output = read_output

@@ -96,7 +96,9 @@ class ImageStore:
 
 
 class BlobStore(Server):
-    """The host to which a registry redirects downloads of blobs: signed addresses, without a login."""
+    """The host that serves downloads of blobs to redirected clients: signed addresses, without a
+    login.
+    """
 
     def __init__(self, unexpected_errors: list[str]) -> None:
         super().__init__(unexpected_errors)

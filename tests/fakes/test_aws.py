@@ -341,7 +341,7 @@ def checkpoints(stored: dict[str, bytes], folder: Path) -> Checkpoints:
     return Checkpoints(storage, "s3://bucket/checkpoints/", [folder])  # type: ignore[arg-type]
 
 
-def test_what_a_job_deletes_is_deleted_in_s3_before_what_it_has_just_saved_is_stored(
+def test_deletions_of_a_job_reach_s3_before_its_new_files(
     tmp_path: Path,
 ) -> None:
     """With one checkpoint to keep, S3 is empty in some moments; with two it never is."""

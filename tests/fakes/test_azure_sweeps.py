@@ -127,7 +127,7 @@ def test_a_request_that_azure_ml_refuses_is_refused(
     assert "refused" not in still.service.sweeps, page
 
 
-def test_trials_are_command_jobs_with_values_in_their_command_and_end_with_their_sweep(
+def test_trials_are_command_jobs_with_values_and_end_with_their_sweep(
     still: AzureCloud, body: Body
 ) -> None:
     assert create(still, "parent", body)[0] == 201

@@ -35,7 +35,7 @@ def registry(request: pytest.FixtureRequest, docker: DockerClient) -> Iterator[R
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file in which `docker login` stores credentials."""
+    """Return the file where `docker login` stores credentials."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "docker").mkdir()
     return tmp_path / "docker" / "config.json"

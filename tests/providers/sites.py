@@ -1,6 +1,4 @@
-"""Imitated clouds in which every job stays in its first phase, behind one interface for both
-clouds.
-"""
+"""Imitated clouds that keep every job in its first phase, behind one interface for both clouds."""
 
 from __future__ import annotations
 

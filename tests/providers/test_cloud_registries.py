@@ -181,7 +181,7 @@ def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file in which `docker login` stores credentials, still empty."""
+    """Return the file where `docker login` stores credentials, still empty."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     return tmp_path / "config.json"
 
@@ -213,7 +213,7 @@ def test_without_the_clouds_sdk_docker_login_does(
     assert login_for(host) == RegistryLogin("me", "secret")
 
 
-def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_do_not(
+def test_ecr_image_is_inspected_with_docker_login_without_aws_rights(
     ecr: Cloud, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)

@@ -77,7 +77,7 @@ def test_its_section_is_checked_at_its_line_as_ours_are(job: Path) -> None:
     assert lines[1].startswith(":4:3: ssh.folder: ")
 
 
-def test_its_settings_are_read_from_file_and_environment_and_checked_at_their_line(
+def test_settings_come_from_file_and_environment_and_are_checked(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert load_settings(job, {"provider": "ssh"})["ssh.host"] == "localhost"

@@ -350,7 +350,7 @@ def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
         ), name
 
 
-def test_no_name_is_chosen_that_somebody_else_could_have_but_the_one_that_sagemaker_fixes() -> None:
+def test_names_are_left_to_aws_except_the_one_that_sagemaker_fixes() -> None:
     named = (
         "BucketName",
         "RepositoryName",

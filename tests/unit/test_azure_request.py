@@ -224,7 +224,7 @@ def test_another_distribution_is_not_part_of_the_contract() -> None:
         command_job(document(distribution={"type": "mpi"}), master="10.0.0.4")
 
 
-def test_placeholders_are_replaced_with_or_without_blanks_and_unknown_ones_are_an_error() -> None:
+def test_placeholders_allow_blanks_and_unknown_ones_are_an_error() -> None:
     job = command_job(
         document(command="a ${{inputs.x}} ${{ outputs.y }} ${z} {{w}}"), master="10.0.0.4"
     )

@@ -103,7 +103,7 @@ def test_every_parameter_and_variable_that_is_named_exists_and_none_is_unused() 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_resource_is_of_a_known_type_and_version_with_a_valid_name_and_known_properties(
+def test_every_resource_has_a_known_type_valid_name_and_known_properties(
     case: str,
 ) -> None:
     for one, body in deployed(case):
@@ -284,7 +284,7 @@ def test_who_submits_creates_jobs_moves_files_and_pushes_images_and_no_more(who:
     } == data | built_in
 
 
-def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_this_group() -> None:
+def test_role_of_submitters_has_exactly_the_listed_actions_in_this_group() -> None:
     [permissions_of_role] = own_roles("everything").values()
     [permissions] = permissions_of_role["permissions"]
     assert permissions == {"actions": sorted(right.action for right in SUBMITTER)}
@@ -297,9 +297,7 @@ def test_the_role_of_submitters_has_exactly_the_actions_of_the_list_and_is_for_t
     assert own_roles("built-in role") == {}
 
 
-def test_the_role_of_submitters_grants_nothing_that_data_scientists_lack_but_looking_at_roles() -> (
-    None
-):
+def test_role_of_submitters_adds_only_reading_roles_to_data_scientist() -> None:
     [(_, submitter)] = (
         (key, role_of("", role["permissions"])) for key, role in own_roles("plain").items()
     )

@@ -44,7 +44,7 @@ def test_sizes_are_doubled_until_one_does_not_fit_then_halved_in_between() -> No
 
 
 @pytest.mark.parametrize("limit", [*range(1, 80), 255, 256, 257, 1000])
-def test_the_largest_is_found_to_within_a_sixteenth_in_no_more_trials_than_are_told(
+def test_search_finds_the_largest_within_a_sixteenth_and_its_trial_limit(
     limit: int,
 ) -> None:
     for largest in range(limit + 1):

@@ -113,7 +113,7 @@ def test_what_a_job_that_may_come_back_has_installed_is_kept_in_its_storage(job:
     assert dependencies_document(plan(job, "aws", **AWS, **LIMITS)) == {"file": "requirements.txt"}
 
 
-def test_a_file_that_is_not_there_is_refused_at_its_line_and_one_that_is_ignored_with_the_way(
+def test_missing_or_ignored_requirements_file_is_refused_at_its_line(
     job: Path,
 ) -> None:
     with pytest.raises(SpecError, match=r"no such file in the source folder: reqs\.txt"):
@@ -230,7 +230,7 @@ def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> Non
     assert not any(issue.is_error for issue in offline_issues(plan(job)))
 
 
-def test_what_a_known_image_brings_is_not_missed_and_of_an_unknown_one_nothing_is_said(
+def test_packages_of_a_known_image_are_not_missed_and_unknown_is_silent(
     job: Path,
 ) -> None:
     write(job, {"train.py": "import numpy, torch, cv2, timm\n"})

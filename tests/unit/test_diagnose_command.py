@@ -101,7 +101,7 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
     ]
 
 
-def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_the_cause(
+def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
@@ -122,7 +122,7 @@ def test_where_the_launcher_saw_only_a_consequence_the_logs_of_all_nodes_tell_th
     )
 
 
-def test_an_exit_code_leads_to_what_the_rank_printed_last_and_to_no_traceback_that_is_not_there(
+def test_exit_code_leads_to_the_last_lines_of_the_rank(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = (
@@ -218,7 +218,7 @@ def test_a_platform_s_reason_is_evidence(
     assert "next        cloudtrain rerun a-1\n" in text
 
 
-def test_a_program_s_own_exception_counts_although_the_log_looks_like_something_else(
+def test_exception_of_the_program_beats_other_matches_in_the_log(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = {
@@ -299,7 +299,7 @@ def test_a_binary_log_of_one_endless_line_does_no_harm(
     assert "\x1b" not in text
 
 
-def test_of_a_huge_log_the_beginning_and_the_end_are_read_and_its_lines_keep_their_numbers(
+def test_huge_log_is_read_at_both_ends_with_true_line_numbers(
     home: RunStore,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,

@@ -46,7 +46,7 @@ def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log
     ]
 
 
-def test_a_submit_that_the_quota_refused_names_the_quota_by_what_the_submit_has_said(
+def test_submit_refused_by_the_quota_names_the_quota(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = (
@@ -116,7 +116,7 @@ def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
     assert "speed" not in text
 
 
-def test_a_job_that_waits_for_machines_is_told_to_wait_and_not_to_change_its_program(
+def test_job_that_waits_for_machines_gets_advice_to_wait(
     home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home.create(

@@ -297,7 +297,7 @@ def test_a_missing_image_is_told_with_how_to_get_it() -> None:
 
 @pytest.mark.parametrize(("oom", "reason"), [(False, ""), (True, " (out of host memory)")])
 @pytest.mark.parametrize("guess", [" (out of host memory?)", ": out of host memory", ""])
-def test_what_the_engine_knows_of_a_containers_memory_replaces_what_its_launcher_believes(
+def test_engine_facts_about_memory_override_the_launcher(
     guess: str, oom: bool, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]

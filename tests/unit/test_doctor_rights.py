@@ -1,4 +1,4 @@
-"""The actions that doctor simulates are exactly those that infra grants."""
+"""Doctor simulates exactly the actions that infra grants."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def drill_run(events: Sequence[Event], digest: str = "", *, overdue: bool = Fals
 REFERENCE = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
 
 
-def test_a_job_that_restarts_in_place_and_ends_with_the_same_parameters_has_recovered() -> None:
+def test_in_place_restart_with_the_same_parameters_is_a_recovery() -> None:
     finding = judge(
         REFERENCE,
         [
@@ -164,9 +164,7 @@ def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> No
     assert steps_done_again([first, second], REFERENCE.history) == 10 + 10
 
 
-def test_a_program_that_begins_anew_has_lost_all_steps_and_one_without_reports_an_unknown_number() -> (
-    None
-):
+def test_restart_from_zero_loses_all_steps_or_an_unknown_number() -> None:
     first = history_of(reports(10, 20, 30))
     second = history_of(reports(10, 20, 30, 40))
     assert steps_done_again([first, second], REFERENCE.history) == 30
@@ -292,7 +290,7 @@ def test_a_fault_soon_after_a_checkpoint_is_said_to_be_the_best_case() -> None:
     assert "just before the next one it is about 50 steps" in remark
 
 
-def test_there_is_a_drill_for_each_fault_and_the_grace_periods_are_those_of_the_contracts() -> None:
+def test_every_fault_has_a_drill_with_the_contract_grace_period() -> None:
     assert {scenario.fault for scenario in SCENARIOS} == set(Fault)
     assert len(set(NAMES)) == len(SCENARIOS)
     assert grace_rule(120, "SageMaker") == "120 s, as in a job on SageMaker"

@@ -39,7 +39,7 @@ def write(
 
 
 @pytest.mark.parametrize("scenario", ["gpu_error_1st", "lock_gil_1st"])
-def test_real_dumps_of_sixteen_ranks_name_the_ranks_and_the_operation_of_their_reference(
+def test_real_dumps_of_sixteen_ranks_match_their_reference(
     scenario: str,
 ) -> None:
     if not SHARED.is_dir():

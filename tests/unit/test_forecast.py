@@ -107,9 +107,7 @@ def test_first_steps_that_are_slow_for_longer_are_warm_up_too() -> None:
     )
 
 
-def test_a_machine_that_is_slower_for_a_while_widens_the_interval_more_than_steps_that_differ_as_much() -> (
-    None
-):
+def test_drifting_speed_widens_the_interval_more_than_mixed_steps() -> None:
     drifting = History()
     mixed = History()
     for part in range(1, 13):
@@ -153,7 +151,7 @@ def announced(history: History, **fields: Any) -> History:
     return history
 
 
-def test_evaluations_are_counted_as_often_as_they_are_announced_and_as_long_as_they_were() -> None:
+def test_evaluations_count_as_often_as_announced_and_as_long_as_measured() -> None:
     history = announced(History(), evaluations=5, evaluation_samples=100, step_samples=10)
     forecast = history.train(200).pause("evaluating", 4.0).train(300).forecast()
     assert forecast.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.0, abs=0.3)
@@ -212,7 +210,7 @@ def test_an_evaluation_that_a_restart_cut_off_says_nothing_about_the_others() ->
     assert pause.longest == pytest.approx(2.0)
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_takes_as_long_as_the_steps_that_are_left() -> None:
+def test_resumed_run_takes_as_long_as_its_remaining_steps() -> None:
     history = History()
     history.events.pop()
     history.add("resumed", step=800)
@@ -310,7 +308,7 @@ def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
         )
 
 
-def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets_aside() -> None:
+def test_advice_for_a_cost_limit_covers_the_run_and_the_reserve() -> None:
     forecast = History().train(200).forecast(
         usd_per_hour=3600.0, seconds=60, overhead_seconds=120, limit="limits.max_cost"
     )  # fmt: skip
@@ -323,7 +321,7 @@ def test_a_limit_on_cost_is_raised_by_what_the_run_needs_and_what_the_limit_sets
     )
 
 
-def test_a_limit_that_may_only_just_be_met_is_shown_where_one_asks_and_told_to_nobody() -> None:
+def test_tight_limit_is_shown_on_request_without_a_warning() -> None:
     forecast = History().train(200).forecast(seconds=113, limit="limits.max_runtime")
     assert limit_warning(forecast)
     assert told_once(forecast, "digits-1") == ""

@@ -80,7 +80,7 @@ def test_without_a_forecast_the_reason_is_said_and_what_the_limit_allows() -> No
     assert first_steps.to_json()["there"]["times_as_fast"] is None
 
 
-def test_a_job_for_gpus_that_are_not_here_is_run_on_the_cpu_with_as_many_processes(
+def test_job_for_missing_gpus_runs_on_the_cpu_with_as_many_processes(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "job").mkdir()
@@ -116,7 +116,7 @@ def test_a_wrong_number_of_seconds_is_refused(words: list[str], message: str) ->
     assert message in result.output
 
 
-def test_the_folder_of_a_forecast_that_was_killed_is_removed_and_that_of_one_that_goes_on_stays(
+def test_folder_of_a_killed_forecast_is_removed_and_a_running_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -101,7 +101,7 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     assert status.warnings == [message]
 
 
-def test_after_a_limit_has_stopped_it_the_rerun_has_a_higher_one_and_nobody_is_told_to_stop_it(
+def test_rerun_after_a_limit_has_a_higher_one_without_advice_to_stop(
     tmp_path: Path,
 ) -> None:
     run = run_of(tmp_path)

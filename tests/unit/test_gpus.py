@@ -1,4 +1,4 @@
-"""GPUs of a run in containers: CUDA_VISIBLE_DEVICES by UUID, without those of another run."""
+"""GPUs of a run in containers: CUDA_VISIBLE_DEVICES by UUID, without another run's GPUs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def names(*arguments: str) -> list[str]:
     return [offer["instance_type"] for offer in listed(*arguments)]
 
 
-def test_every_machine_with_gpus_is_shown_the_cheapest_first_and_unknown_prices_last() -> None:
+def test_gpu_machines_are_sorted_by_price_with_unknown_prices_last() -> None:
     prices = [offer["usd_per_hour"] for offer in listed()]
     assert len(prices) == sum(row.gpus > 0 for name in PROVIDERS for row in instances(name))
     assert UNKNOWN
@@ -63,7 +63,7 @@ def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
     assert names("A100:3") == []
 
 
-def test_where_no_machine_passes_each_filter_is_named_without_which_there_are_some() -> None:
+def test_empty_result_names_each_filter_that_excludes_all_machines() -> None:
     assert call("gpus", "H100:8", "--max-price", "40").err.splitlines() == [
         "no machine passes all of these filters",
         "  with a count other than 8: 1 machine, first ml.p5.4xlarge (7.91 USD/h)",
@@ -153,7 +153,7 @@ def test_a_price_that_is_not_known_is_said_to_be_unknown_and_is_null() -> None:
         (None, "No such file or directory"),
     ],
 )
-def test_a_table_of_ones_own_that_cannot_be_read_is_an_error_and_no_other_price_takes_its_place(
+def test_unreadable_custom_price_table_is_an_error_without_fallback(
     tmp_path: Path, rows: str | None, why: str
 ) -> None:
     (tmp_path / "cloudtrain.toml").write_text('prices = "mine.csv"\n')

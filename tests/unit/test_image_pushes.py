@@ -65,7 +65,7 @@ def test_an_error_after_the_digest_is_one() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file in which `docker login` stores credentials."""
+    """Return the file where `docker login` stores credentials."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     return tmp_path / "config.json"
 

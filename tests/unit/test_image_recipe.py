@@ -91,7 +91,7 @@ def test_arguments_and_platform_are_in_the_digest(folder: Path) -> None:
     assert len(set(several)) == len(several)
 
 
-def test_of_two_arguments_for_one_name_the_later_counts_whatever_order_the_others_have(
+def test_later_of_two_arguments_for_one_name_counts_in_any_order(
     folder: Path,
 ) -> None:
     assert (

@@ -107,7 +107,7 @@ def test_a_disk_without_locks_neither_kills_nor_fails_a_live_run(
     assert sleeper.poll() is None
 
 
-def test_a_lock_that_is_not_seen_across_machines_neither_kills_nor_fails_a_live_run(
+def test_lock_invisible_across_machines_does_not_harm_a_live_run(
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
     is_supervised_by(run, ELSEWHERE)
@@ -115,7 +115,7 @@ def test_a_lock_that_is_not_seen_across_machines_neither_kills_nor_fails_a_live_
     assert (state.state, state.phase, sleeper.poll()) == ("running", "", None)
 
 
-def test_a_silent_supervisor_of_another_machine_is_told_and_not_given_up_by_a_look(
+def test_silent_remote_supervisor_is_reported_and_not_given_up(
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
     is_supervised_by(run, ELSEWHERE, silent_for=600)
@@ -257,7 +257,7 @@ def test_an_identity_that_is_damaged_is_none(run: RunFolder, text: str) -> None:
 
 
 @KNOWS_AGES
-def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_started(
+def test_supervisor_that_died_at_its_start_is_known_by_its_process(
     store: RunStore,
 ) -> None:
     folder = born(store, "b-1")
@@ -313,7 +313,7 @@ def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunSt
     assert [event["type"] for event in events_of(folder)] == ["stop_requested", "creating"]
 
 
-def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(
+def test_remote_submission_is_not_called_dead_while_it_may_be_running(
     store: RunStore,
 ) -> None:
     held: list[FileLock] = []

@@ -152,7 +152,7 @@ def test_a_driver_is_asked_by_its_own_program(
     assert "version mismatch" in machine.ask_driver().error
 
 
-def test_an_engine_is_wrong_where_containers_are_wanted_and_not_applicable_elsewhere(
+def test_missing_engine_matters_only_for_containers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(containers, "docker_engine", no_engine)

@@ -95,7 +95,7 @@ def test_the_price_is_that_of_the_jobs_own_region(planned: Planned, listed: List
     assert usd(planned("azure", instance, "westeurope")) == 4.1
 
 
-def test_a_price_that_is_known_elsewhere_only_is_shown_as_such_and_holds_no_budget(
+def test_price_of_another_region_is_marked_and_does_not_hold_a_budget(
     planned: Planned, listed: Listed
 ) -> None:
     plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1")
@@ -202,7 +202,7 @@ def test_several_nodes_with_a_fast_network_are_not_replaced_by_those_without(
     assert cheaper(planned("aws", {"gpus": 4, "gpu": "T4", "nodes": 2})) == {}
 
 
-def test_a_machine_without_gpus_is_replaced_by_one_with_as_many_cores_and_as_much_memory(
+def test_alternative_to_a_cpu_machine_has_as_many_cores_and_memory(
     planned: Planned, listed: Listed
 ) -> None:
     listed("aws", "us-east-1", {"ml.m5.xlarge": 0.9})

@@ -48,7 +48,7 @@ def test_what_a_program_may_do_without_is_not_counted(tmp_path: Path) -> None:
     assert imports_of(write(tmp_path, {"train.py": text})) == ["d train.py:12"]
 
 
-def test_a_notebook_is_read_by_its_code_cells_and_a_broken_program_imports_nothing(
+def test_notebook_is_read_by_code_cells_and_broken_program_is_empty(
     tmp_path: Path,
 ) -> None:
     cells = (

@@ -239,7 +239,7 @@ def test_a_sweep_that_nothing_happens_to_ends_trials_at_rungs(tmp_path: Path) ->
     assert all(trial.reports in (1, 2) for trial in sweep_state.trials if trial.state == "pruned")
 
 
-def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_loses_no_trial_and_no_rung(
+def test_successor_of_a_killed_driver_keeps_every_trial_and_rung(
     tmp_path: Path,
 ) -> None:
     never_killed = sweep(tmp_path / "never")
@@ -290,7 +290,7 @@ def test_a_trial_whose_worker_is_lost_each_time_has_failed(tmp_path: Path) -> No
     assert Counter(trial.state for trial in sweep_state.trials)["completed"] == 5
 
 
-def test_a_run_that_failed_or_was_stopped_by_somebody_before_its_worker_was_lost_counts_as_that(
+def test_end_of_a_run_before_the_loss_of_its_worker_counts(
     tmp_path: Path,
 ) -> None:
     folder = sweep(tmp_path, rungs=(), parallel=3, trials=3)
@@ -371,7 +371,7 @@ def test_a_cluster_that_cannot_be_reached_ends_a_sweep_that_has_no_trial(tmp_pat
     )
 
 
-def test_a_cluster_that_breaks_is_joined_again_and_given_up_if_it_never_gets_anywhere(
+def test_broken_cluster_is_rejoined_and_given_up_without_progress(
     tmp_path: Path,
 ) -> None:
     folder = sweep(tmp_path / "once")

@@ -57,9 +57,7 @@ def test_ray_tune_is_needed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("has_ray")
-def test_the_gpus_of_a_ray_cluster_are_not_looked_for_on_the_machine_that_starts_the_sweep() -> (
-    None
-):
+def test_gpus_of_a_ray_cluster_are_not_looked_up_on_this_machine() -> None:
     planned = plan(RAY, "resources: {gpus: 4}")
     assert (planned.gpus, as_checked_here(planned).gpus) == (4, 0)
     alone = plan(f"trials: 3\n  {SPACE}", "resources: {gpus: 4}")

@@ -102,7 +102,7 @@ def test_another_source_is_a_change_though_the_request_only_names_it(folder: Pat
     assert [text[:10] for text in made.context.rehearsal.changes] == ["the source"]
 
 
-def test_the_newest_rehearsal_of_the_same_request_counts_not_the_newest_of_another() -> None:
+def test_newest_rehearsal_of_the_same_request_counts() -> None:
     rehearsal = rehearse("aws")
     rehearse("aws", args={"epochs": 9})
     made = plan("aws")

@@ -196,7 +196,7 @@ dependencies = [{ name = "einops" }]
 """
 
 
-def test_a_lock_file_gives_what_the_project_needs_here_in_its_locked_versions_with_hashes(
+def test_lock_file_gives_locked_versions_with_hashes_for_this_platform(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, {"uv.lock": LOCK})

@@ -243,7 +243,7 @@ def drawn(text: str) -> list[list[tuple[float, float]]]:
     ]
 
 
-def test_a_curve_leaves_the_chart_where_its_values_do_and_the_page_says_how_far_they_go(
+def test_curve_leaves_the_chart_with_its_values_and_the_page_gives_range(
     tmp_path: Path,
 ) -> None:
     text = page_of(

@@ -81,7 +81,7 @@ def verdict(made: Made, **setup: object) -> Slowness:
     return why_slow(made.history(), Setup(ranks=made.ranks, **setup))  # type: ignore[arg-type]
 
 
-def test_a_run_of_the_trainer_that_is_too_short_is_told_so_and_not_to_report_its_times() -> None:
+def test_too_short_trainer_run_is_not_advised_to_report_its_times() -> None:
     short = Made(intervals=1, steps=4).history()
     slowness = why_slow(short, Setup(trainer=False))
     assert (slowness.sentence, slowness.change) == (
@@ -183,7 +183,7 @@ def test_a_rank_whose_core_other_work_has_is_no_straggler() -> None:
     assert "end what else runs there" in held_up.change
 
 
-def test_in_small_steps_a_rank_is_late_by_itself_where_it_is_known_that_it_had_a_core() -> None:
+def test_rank_with_a_core_is_late_by_itself_in_small_steps() -> None:
     small = Made(compute=0.005, slower={(1, "compute"): 0.008})
     assert verdict(small).cause == "too-small", "it may be its machine's scheduling"
     small.held_up = (0.0001, 0.0001)

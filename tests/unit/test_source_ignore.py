@@ -343,7 +343,7 @@ def test_caches_environments_and_git_stay_out(tmp_path: Path) -> None:
     assert archived(write(tmp_path, STAYS_OUT)) == ["pkg/.cloudtrain/ok", "train.py"]
 
 
-def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_our_own_folder(
+def test_cloudtrainignore_restores_caches_but_never_git_or_our_folder(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, STAYS_OUT)

@@ -297,7 +297,7 @@ def test_a_small_source_gets_no_warning() -> None:
     assert check_size(tree_of({"a": 100_000_000})) is None
 
 
-def test_a_large_source_gets_a_warning_with_its_three_largest_files_and_the_remedy() -> None:
+def test_large_source_warns_with_its_three_largest_files_and_a_remedy() -> None:
     warning = check_size(
         tree_of({"a.bin": 60_000_000, "b": 5, "c.bin": 70_000_000, "d.bin": 9_000_000})
     )

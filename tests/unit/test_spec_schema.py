@@ -1,4 +1,4 @@
-"""The JSON Schema from which editors complete job.yaml agrees with the model."""
+"""The JSON Schema for editors of job.yaml agrees with the model."""
 
 from __future__ import annotations
 

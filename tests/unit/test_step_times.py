@@ -16,7 +16,7 @@ def times(rank: int, step: int, steps: int = 10, **phases: float) -> StepTimes:
     return event.replace(step=step, samples=steps * 32, **phases)
 
 
-def test_the_sums_of_each_rank_leave_out_the_first_steps_and_what_comes_after_the_last() -> None:
+def test_sums_of_each_rank_omit_first_steps_and_time_after_the_last() -> None:
     state = RunState(run_id="a-1")
     first = times(0, 1, steps=1, compute=30.0).replace(warm_up=True)
     last = times(0, 20, steps=0, saving=5.0)

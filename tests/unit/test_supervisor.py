@@ -217,7 +217,7 @@ def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFo
     assert [event["type"] for event in events_of(run)] == ["submitting", "ended"]
 
 
-def test_a_stop_reaches_a_supervisor_in_another_pid_namespace_and_signals_nobody_here(
+def test_stop_reaches_a_supervisor_in_another_pid_namespace_alone(
     run: RunFolder, inside: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signalled: list[int] = []
@@ -237,7 +237,7 @@ def test_a_stop_reaches_a_supervisor_in_another_pid_namespace_and_signals_nobody
     assert signalled == []
 
 
-def test_a_look_from_outside_leaves_a_run_in_another_pid_namespace_alone_without_locks(
+def test_without_locks_a_run_in_another_pid_namespace_is_left_alone(
     run: RunFolder, inside: list[str]
 ) -> None:
     with supervise(run, *inside, code=NO_LOCKS) as namespace:

@@ -82,7 +82,7 @@ def supervised(run: Path, *lines: str) -> RunFolder:
 
 
 def event_line(kind: str, **fields: Any) -> str:
-    """Return a shell command by which a node reports an event."""
+    """Return a shell command that reports an event of a node."""
     event = {"type": kind, "rank": -1, "seq": 1, **fields}
     return f"printf '%s\\n' '{EVENT_MARK.decode()}{json.dumps(event)}'; "
 

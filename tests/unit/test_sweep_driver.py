@@ -113,9 +113,7 @@ def kill_process() -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_same(
-    name: str, tmp_path: Path
-) -> None:
+def test_successor_of_a_driver_killed_at_any_event_does_the_same(name: str, tmp_path: Path) -> None:
     never_killed = sweep(tmp_path / "never", name)
     run_to_the_end(never_killed)
     expected = history(never_killed)
@@ -177,7 +175,7 @@ def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(
     assert "of 5.00 USD" in end.reason
 
 
-def test_a_failed_trial_is_run_again_as_often_as_it_may_be_and_then_counts_as_failed(
+def test_failed_trial_is_retried_up_to_its_limit_then_counts_as_failed(
     tmp_path: Path,
 ) -> None:
     folder = sweep(tmp_path, "random with retries")

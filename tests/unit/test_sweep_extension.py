@@ -37,7 +37,7 @@ def extend(life: SweepLife, trials: int, **options: object) -> None:
     life.write(plan_extension(life.state, trials, life.now, **options).event)  # type: ignore[arg-type]
 
 
-def test_more_trials_are_as_many_as_asked_for_beside_those_that_a_stop_interrupted() -> None:
+def test_more_adds_the_requested_trials_beside_interrupted_ones() -> None:
     life = stopped()
     extension = plan_extension(life.state, 3, life.now)
     assert (extension.new_trials, extension.resumed) == (3, (1, 2))

@@ -99,7 +99,7 @@ def test_the_lines_of_all_trials_come_until_the_sweep_has_ended(going: Going) ->
     ]
 
 
-def test_what_a_trial_says_after_the_end_of_the_sweep_is_shown_until_its_run_has_ended(
+def test_lines_of_a_trial_after_the_sweep_are_shown_until_its_run_ends(
     going: Going, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going.steps = [going.end_sweep]
@@ -123,7 +123,7 @@ def test_of_one_trial_only_its_own_lines_come_and_it_is_waited_for(going: Going)
 
 
 @pytest.mark.parametrize(("tail", "lines"), [("1", ["just before", "after"]), ("0", ["after"])])
-def test_of_the_lines_that_are_there_only_the_last_ones_are_shown_before_following(
+def test_tail_shows_the_last_existing_lines_before_following(
     going: Going, tail: str, lines: list[str]
 ) -> None:
     going.say(0, "just before")

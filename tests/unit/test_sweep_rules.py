@@ -132,7 +132,7 @@ def test_a_goal_that_looks_for_the_worst_is_a_warning() -> None:
     )
 
 
-def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_finds_it(
+def test_metric_missing_in_the_script_warns_unless_a_pattern_matches(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "train.py"
@@ -193,7 +193,7 @@ def test_a_budget_for_an_unknown_price_says_how_to_read_it(engine: str) -> None:
     assert "cloudtrain gpus --provider aws --region us-east-1 --refresh" in str(issue.hint)
 
 
-def test_the_most_that_all_trials_cost_is_that_of_each_and_never_more_than_the_budget() -> None:
+def test_worst_cost_is_that_of_all_trials_capped_by_the_budget() -> None:
     section = f"trials: 4\n  retries: 1\n  {SPACE}"
     planned = priced(plan(section, AWS, provider="aws"), 10.0)
     assert planned.spec.sweep is not None
@@ -234,7 +234,7 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
     ]
 
 
-def test_what_the_provider_refuses_of_a_trial_alone_is_refused_before_the_first_one() -> None:
+def test_trial_that_the_provider_refuses_fails_before_the_first_trial() -> None:
     job = (
         f"entrypoint: run.sh\nmetrics: {{val_loss: 'loss ([0-9.]+)'}}\n{AWS}\naws:"
         " {network_isolation: true}"

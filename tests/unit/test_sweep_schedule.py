@@ -43,7 +43,7 @@ def test_what_was_spent_and_may_be_spent_never_exceeds_the_budget(
 
 
 @given(SEEDS, st.integers(1, 5), st.booleans())
-def test_no_more_trials_than_asked_for_run_at_once_and_none_goes_on_after_the_time(
+def test_parallel_trials_stay_within_their_limit_and_end_with_the_time(
     seed: int, parallel: int, promotes: bool
 ) -> None:
     definition = definition_of(

@@ -207,9 +207,7 @@ def test_a_failed_trial_is_run_again_as_often_as_the_spec_says(retries: int) -> 
     assert (life.state.state, life.state.reason) == ("failed", "all 1 trials failed")
 
 
-def test_what_an_ended_run_cost_is_its_cap_where_that_is_unknown_and_nothing_where_it_was_never_started() -> (
-    None
-):
+def test_unknown_cost_of_an_ended_run_is_its_cap_or_zero_if_never_started() -> None:
     life = running(trial_cap=Caps(usd=2.0), budget=Caps(usd=50.0))
     life.end(life.state.trials[0], "completed")
     assert life.state.spent_usd == 2.0

@@ -164,7 +164,7 @@ WHO = {"job": "cloudtrain-jobs", "submitter": PEOPLE[0]["id"], "github": "cloudt
 DATA = True
 
 AZURE = [
-    # A job reads the secrets of the jobs' vault, but not those of the workspace's vault.
+    # A job reads the secrets of the jobs' vault, but not the workspace's vault.
     AzureRow("job", f"{SECRETS}/getSecret/action", "jobs vault", True, DATA),
     AzureRow("job", f"{SECRETS}/getSecret/action", "jobs vault", True, DATA, "plain"),
     AzureRow("job", f"{SECRETS}/getSecret/action", "workspace vault", False, DATA),

@@ -71,7 +71,7 @@ def test_a_traceback_is_read_in_whatever_shape_it_is_printed(shape: str) -> None
     assert diagnosis.remedy.startswith("what the line looks up is not there under that key")
 
 
-def test_the_frame_of_the_program_is_named_and_that_of_the_library_which_it_called() -> None:
+def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:
     frames = (
         '  File "train.py", line 7, in main',
         f'  File "{LIBRARY}/lib/loader.py", line 12, in load',

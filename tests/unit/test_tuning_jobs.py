@@ -68,9 +68,7 @@ def test_too_long_an_id_is_refused_at_the_name() -> None:
     assert issue.line().startswith("job.yaml:2:1: name: the sweep's id a-name-of")
 
 
-def test_the_most_that_trials_cost_is_counted_with_the_end_of_each_and_bounded_by_the_time_of_the_budget() -> (
-    None
-):
+def test_worst_cost_of_trials_is_bounded_by_the_time_of_the_budget() -> None:
     bounded = changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}")
     assert worst_usd(plan_of("aws", changed())) == pytest.approx(20 * 0.23 * (3600 + 120) / 3600)
     assert worst_usd(plan_of("aws", bounded)) == pytest.approx(2 * 0.23 * (3600 + 120) / 3600)

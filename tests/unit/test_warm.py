@@ -113,7 +113,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_supervisor_and_launcher_are_forks_that_have_what_was_imported_and_nothing_of_the_client(
+def test_supervisor_and_launcher_are_forks_without_client_modules(
     runs: Runs,
 ) -> None:
     run, supervisor = runs.start("a", COLOUR="red")

@@ -222,7 +222,7 @@ def test_the_speed_is_that_of_the_latest_minute_of_training_alone() -> None:
     assert rate_text(state) == "2 steps/s"
 
 
-def test_metrics_tell_the_speed_of_a_script_until_its_progress_counts_something_else() -> None:
+def test_metrics_give_the_speed_of_a_script_until_progress_changes_unit() -> None:
     epochs = [
         {"type": "metrics", "time": 60.0 * step, "step": step, "values": {"loss": 1.0}}
         for step in range(1, 5)

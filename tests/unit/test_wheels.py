@@ -108,7 +108,7 @@ def test_a_plan_without_its_wheels_is_not_started(job: Path) -> None:
     assert "cloudtrain.vendor(job)" in (refused.value.hint or "")
 
 
-def test_an_unknown_image_needs_its_python_named_and_the_source_itself_has_no_wheel(
+def test_unknown_image_needs_its_python_version_for_wheels(
     job: Path,
 ) -> None:
     with_image = {**AWS, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1"}
@@ -120,7 +120,7 @@ def test_an_unknown_image_needs_its_python_named_and_the_source_itself_has_no_wh
         cloudtrain.plan(load(job, {}))
 
 
-def test_nodes_without_a_network_are_refused_packages_that_do_not_come_with_the_job(
+def test_nodes_without_a_network_cannot_install_missing_packages(
     job: Path,
 ) -> None:
     from cloudtrain.submission.preflight import offline_issues

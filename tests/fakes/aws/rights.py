@@ -76,7 +76,7 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
 
 
 def _tag_keys(call: Call, body: Mapping[str, Any], account: Account) -> dict[str, str]:
-    """Return the condition keys of the tags on a job, and of those that a call adds."""
+    """Return the condition keys of a job's tags, and of the tags that a call adds."""
     if call.service != "sagemaker":
         return {}
     resource = _resource(call, body, account)

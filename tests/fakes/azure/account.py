@@ -247,14 +247,14 @@ class Account:
         return machines, self.submitter if is_user else machines
 
     def machine_secret(self, identity: str) -> str:
-        """Return the secret with which a machine of this identity gets a token."""
+        """Return the secret that gives a machine of this identity its token."""
         secret = uuid.uuid4().hex
         self.machine_secrets[secret] = identity
         return secret
 
     @property
     def storage_account(self) -> str:
-        """Return a name from which clients make a loopback address with the account as the first
+        """Return a name that leads clients to a loopback address with the account as the first
         folder.
         """
         return f"{self.url.partition('://')[2]}/{ACCOUNT_FOLDER}"

@@ -1,6 +1,4 @@
-"""Variables of the tracking server for a job's processes: where MLflow logs metrics, and with which
-token.
-"""
+"""Variables of the tracking server for a job's processes: its address, and a token for MLflow."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ def run_principal(name: str) -> str:
 
 
 def run_token(job: Job, account: Account) -> str:
-    """Return a token with which the processes of a job reach only the tracking server."""
+    """Return a token that admits the processes of a job to the tracking server only."""
     return account.tokens.bearer(account.url, TOKEN_SECONDS, run_principal(job.name))
 
 

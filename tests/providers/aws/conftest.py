@@ -16,7 +16,7 @@ from tests.fakes.aws.cloud import Cloud
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    """Provide a cloud in which every job stays in its first phase and never runs."""
+    """Provide a cloud that keeps every job in its first phase; jobs never run."""
     with Cloud(phase_seconds=3600) as made:
         yield made
 

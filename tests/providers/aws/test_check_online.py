@@ -52,7 +52,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     ][8].items()
 
 
-def test_check_online_of_a_sweep_asks_for_the_machines_of_all_trials_that_run_at_once(
+def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_in(healthy, monkeypatch)
@@ -74,7 +74,7 @@ def test_check_online_of_a_sweep_asks_for_the_machines_of_all_trials_that_run_at
     assert checked("--online", "--set", "sweep.parallel=3") == 0
 
 
-def test_check_online_tells_what_it_may_not_look_at_and_asks_nothing_of_a_wrong_spec(
+def test_check_online_reports_missing_rights_and_skips_a_wrong_spec(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_in(healthy, monkeypatch)

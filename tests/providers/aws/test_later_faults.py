@@ -114,7 +114,7 @@ def test_a_fetch_copies_everything_although_every_call_goes_wrong_once(
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_copies_everything(
+def test_refused_fetch_leaves_nothing_and_the_next_copies_everything(
     cloud: Cloud, tmp_path: Path, kind: FaultKind
 ) -> None:
     run = with_results(cloud, f"refused-{kind}")

@@ -69,7 +69,7 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     assert (cloud.objects(key), open_uploads(cloud, key)) == ({}, [])
 
 
-def test_parts_left_by_a_killed_client_are_aborted_by_the_next_upload_of_the_same_source(
+def test_next_upload_of_a_source_aborts_parts_of_a_killed_client(
     cloud: Cloud, region: AwsClient, large: Path
 ) -> None:
     s3 = cloud.client("s3")
@@ -98,7 +98,7 @@ def test_without_permission_to_list_uploads_the_source_is_stored_all_the_same(
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT, "denied"])
-def test_a_job_whose_create_lost_its_response_is_found_although_its_tags_come_late_or_never(
+def test_job_with_lost_create_response_is_found_despite_late_tags(
     cloud: Cloud, kind: FaultKind
 ) -> None:
     run_id = f"tags-{kind.replace('_', '-')}"
@@ -108,7 +108,7 @@ def test_a_job_whose_create_lost_its_response_is_found_although_its_tags_come_la
     assert ("sagemaker", "ListTags") in cloud.endpoint.calls
 
 
-def test_a_job_of_somebody_else_is_not_taken_for_ours_without_permission_to_read_tags(
+def test_foreign_job_is_not_adopted_without_permission_to_read_tags(
     cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     import cloudtrain

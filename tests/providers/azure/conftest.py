@@ -23,7 +23,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
-    """Provide a workspace in which every job stays in its first phase and never runs."""
+    """Provide a workspace that keeps every job in its first phase; jobs never run."""
     forget()
     with AzureCloud(phase_seconds=3600) as made, cheap_clients():
         yield made

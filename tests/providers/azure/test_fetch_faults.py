@@ -89,7 +89,7 @@ def test_a_fetch_copies_everything_despite_a_transient_fault_in_each_of_its_call
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_copies_everything(
+def test_refused_fetch_leaves_nothing_and_the_next_copies_everything(
     cloud: AzureCloud, tmp_path: Path, kind: FaultKind
 ) -> None:
     run = with_results(cloud, run_id_of("refused", kind))

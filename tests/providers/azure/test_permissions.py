@@ -113,7 +113,7 @@ def failure(cloud: AzureCloud, run: Run, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_with_the_whole_of_the_roles_an_operation_passes_and_needs_exactly_its_actions(
+def test_with_all_roles_an_operation_needs_exactly_its_actions(
     cloud: AzureCloud, run: Run, name: str
 ) -> None:
     """Unneeded actions are not missed either: the decision ignores everything else."""
@@ -237,7 +237,7 @@ def test_a_job_acts_as_its_cluster_s_identity_and_not_as_who_submits(
     assert job_error(cloud, folder, "not-as-me") == ""
 
 
-def test_a_secret_is_read_by_the_job_s_identity_alone_and_the_lack_of_its_role_is_told(
+def test_only_the_job_identity_reads_a_secret_and_a_missing_role_is_named(
     cloud: AzureCloud, object_ids: Mapping[str, str]
 ) -> None:
     cloud.account.secrets["token"] = "value"

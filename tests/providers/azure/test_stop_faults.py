@@ -167,7 +167,7 @@ def test_a_job_that_cannot_be_told_to_save_runs_on_until_a_second_stop(
     assert cloud.service.jobs[run.id].status == "Canceled"
 
 
-def test_a_job_that_reports_no_save_in_its_grace_period_is_cancelled_and_the_reason_says_so(
+def test_job_without_a_save_in_its_grace_period_is_cancelled_with_reason(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
@@ -190,7 +190,7 @@ def test_a_node_that_was_killed_is_named_in_the_reason(cloud: AzureCloud) -> Non
 
 
 @pytest.mark.parametrize("why", ["sigterm", "preempted"])
-def test_a_completed_job_with_a_node_that_was_stopped_by_its_platform_has_not_succeeded(
+def test_completed_job_with_a_node_stopped_by_its_platform_did_not_succeed(
     cloud: AzureCloud, why: str
 ) -> None:
     run = submitted(f"evicted-{why}")
