@@ -188,7 +188,7 @@ class RegionalPrices(NamedTuple):
 
     provider: str
     region: str
-    known: Mapping[tuple[str, str], Price]
+    table: Mapping[tuple[str, str], Price]
     """Prices by (type, region); "" for any region.
 
     The user's table wins, then the newer of `gpus --refresh` and our table.
@@ -200,7 +200,7 @@ class RegionalPrices(NamedTuple):
 
     def price_of(self, *types: str) -> Price | None:
         """Return the highest price of these types, or None if one is unknown."""
-        return price_of(self.provider, types, self.region, self.known)
+        return price_of(self.provider, types, self.region, self.table)
 
     def hint(self, *types: str) -> str:
         """Return a hint for an unknown price of these types."""
@@ -219,7 +219,7 @@ def prices_in_force(
 
     `user_file`: the user's table. `data_dir`: folder of the price lists.
     """
-    known, problems = user_prices(user_file)
+    user_table, problems = user_prices(user_file)
     listed: tuple[ListedPrice, ...] = ()
     try:
         if data_dir and Path(data_dir, "prices", provider).is_dir():
@@ -235,14 +235,14 @@ def prices_in_force(
     read = {
         (row.instance_type, region): Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source)
         for row in listed
-        if (row.instance_type, "") not in known
+        if (row.instance_type, "") not in user_table
         and not _is_newer(shipped.get(row.instance_type), region, row.as_of)
     }
     spot = {row.instance_type: row.spot_usd_per_hour for row in listed if row.spot_usd_per_hour}
     return RegionalPrices(
         provider=provider,
         region=region,
-        known={**read, **known},
+        table={**read, **user_table},
         spot=spot,
         problems=tuple(problems),
     )

@@ -87,30 +87,30 @@ def _pieces(pattern: str) -> list[str]:
     out: list[str] = []
     at = 0
     while at < len(pattern):
-        rest = pattern[at:]
-        if rest.startswith("**/"):
+        remainder = pattern[at:]
+        if remainder.startswith("**/"):
             out = [*out, DEEP]
             at = at + 3
-        elif rest.startswith("**"):  # folders only, unless it is the end
-            out = [*out, DEEP if len(rest) > 2 else ANY]
+        elif remainder.startswith("**"):  # folders only, unless it is the end
+            out = [*out, DEEP if len(remainder) > 2 else ANY]
             at = at + 2
-        elif rest[0] == "*":
+        elif remainder[0] == "*":
             out = [*out, STAR]
             at = at + 1
-        elif rest[0] == "?":
+        elif remainder[0] == "?":
             out = [*out, "[^/]"]
             at = at + 1
-        elif rest[0] == "[" and (group := re.match(r"\[(\^?)((?:\\.|[^\]\\])+)\]", rest)):
+        elif remainder[0] == "[" and (group := re.match(r"\[(\^?)((?:\\.|[^\]\\])+)\]", remainder)):
             inside = re.sub(
                 r"\\(.)|([\[&|~])", lambda char: re.escape(char[1] or char[2]), group[2]
             )
             out = [*out, f"[{group[1]}{inside}]"]
             at = at + len(group[0])
-        elif rest[0] == "\\" and len(rest) > 1:
-            out = [*out, re.escape(rest[1])]
+        elif remainder[0] == "\\" and len(remainder) > 1:
+            out = [*out, re.escape(remainder[1])]
             at = at + 2
         else:
-            out = [*out, re.escape(rest[0])]
+            out = [*out, re.escape(remainder[0])]
             at = at + 1
     return out
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import stat
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,8 +16,15 @@ from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.copied import copied_patterns
-from cloudtrain.planning.dockerignore import Rule, has_exceptions, is_ignored, matches_any, rules_of
+from cloudtrain.planning.dockerignore import (
+    Pattern,
+    Rule,
+    has_exceptions,
+    is_ignored,
+    matches_any,
+    pattern_of,
+    rules_of,
+)
 from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
 
 LOCAL = "cloudtrain"
@@ -26,6 +35,10 @@ KINDS = ("cuda", "cpu")
 
 _CPU_BASE = "debian:12-slim"
 _TAG_DIGITS = 12
+
+_FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
+_HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")
+_EVERYTHING = {"", ".", "/", "./"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +55,13 @@ class Recipe:
     digest: str
     """sha256 of the other fields and of every file and folder that the Dockerfile copies.
 
-    Of the permissions only the executable bits count: the others come from a umask. A folder `.git`
-    does not count: git changes it all the time.
+    Only executable bits of permissions count: the others come from a umask. A folder `.git` does
+    not count: git changes it all the time.
     """
 
     @property
     def context(self) -> str:
-        """The folder that the build sees: the Dockerfile's own."""
+        """Folder of the build, which is the Dockerfile's."""
         return str(Path(self.dockerfile).parent)
 
     @property
@@ -152,7 +165,7 @@ def _rules(dockerfile: Path) -> list[Rule]:
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
     """Return the Dockerfile, and the files, links and folders that the build may copy."""
     info_by_path = {dockerfile: dockerfile.stat()}
-    named = copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
+    named = _copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
     top = dockerfile.parent
     searches_all = has_exceptions(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
@@ -202,3 +215,71 @@ def _content(path: Path, info: os.stat_result) -> bytes:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+class Unclear(Exception):
+    """Error of a Dockerfile that only the builder can resolve."""
+
+
+def _copied_patterns(text: str) -> list[Pattern] | None:
+    """Return the sources of COPY, ADD and mounts; None if they are everything, or unclear."""
+    try:
+        return [
+            pattern_of(source)
+            for instruction, arguments in _instructions(text)
+            for source in _named(instruction, arguments)
+        ]
+    except (Unclear, re.error):
+        return None
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str]]:
+    directive = re.search(r"^#\s*(syntax|escape)\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    if directive and not re.match(r"(docker\.io/)?docker/dockerfile(:|$)", directive[2]):
+        raise Unclear  # another language, or other line ends
+    if _HEREDOC.search(text):
+        raise Unclear
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in re.sub(r"\\[ \t]*\n", " ", lines).splitlines():
+        instruction, _, arguments = line.strip().partition(" ")
+        yield instruction.upper(), arguments.strip()
+
+
+def _named(instruction: str, arguments: str) -> Iterator[str]:
+    if instruction == "FROM" and "onbuild" in arguments.lower():  # such a base may copy any file
+        raise Unclear
+    if instruction == "RUN":
+        yield from _mounted(arguments)
+    if instruction not in ("COPY", "ADD"):
+        return
+    flags = ""
+    while match := _FLAGS.match(arguments):
+        flags += match[0]
+        arguments = arguments[match.end() :]
+    if "--from=" in flags:  # another stage, or another image
+        return
+    try:
+        words = json.loads(arguments) if arguments.startswith("[") else arguments.split()
+    except ValueError:
+        raise Unclear from None
+    for source in words[:-1]:
+        if "://" not in source and not source.startswith("git@"):
+            yield _certain(source)
+
+
+def _mounted(arguments: str) -> Iterator[str]:
+    """Yield the folders that a RUN mounts: `--mount=type=bind,source=…`, and `bind` is the default."""
+    for flag in re.findall(r"--mount=(\S+)", arguments):
+        options = dict(part.partition("=")[::2] for part in flag.split(","))
+        if options.get("type", "bind") == "bind" and "from" not in options:
+            yield _certain(options.get("source") or options.get("src") or "")
+
+
+def _certain(source: str) -> str:
+    if (
+        source in _EVERYTHING
+        or any(char in source for char in "$\"'\\")
+        or ".." in source.split("/")
+    ):
+        raise Unclear
+    return source

@@ -20,7 +20,7 @@ Note = Callable[[str], None]
 
 LINK = ".cloudtrain-link"
 LONGEST_TARGET = 4096
-"""Maximum length of a link's target; LINK ends files that stand for links."""
+"""Maximum length of a link's target; LINK ends files with the target of a link."""
 
 _BLOCK = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -90,15 +90,16 @@ class Results:
                 os.utime(place, ns=(modified_ns, modified_ns))
         self._files.add(path)
 
-    def add_hard_link(self, path: str, other: str) -> None:
+    def add_hard_link(self, path: str, source: str) -> None:
         """Add another name for an earlier entry."""
-        if other in self._links:
-            self.add_link(path, relative_target(path, _absolute(other, self._links[other]), ("/",)))
-        elif other not in self._files:
-            self.leave_out(path, f"a hard link to {other}, which is not there")
-        elif path != other and self._is_free(path):
+        if source in self._links:
+            target = _absolute(source, self._links[source])
+            self.add_link(path, relative_target(path, target, ("/",)))
+        elif source not in self._files:
+            self.leave_out(path, f"a hard link to {source}, which is not there")
+        elif path != source and self._is_free(path):
             self._parents(path)
-            self._share(other, path)
+            self._share(source, path)
             self._files.add(path)
 
     def add_link(self, path: str, target: str) -> None:

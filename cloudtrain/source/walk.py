@@ -242,7 +242,7 @@ def _has_usable_name(path: str, name: str, result: WalkResult) -> bool:
 
 
 def _read_rules(file: str, base: str) -> Chain:
-    """Read an ignore file. An unreadable one has no effect.
+    """Read an ignore file. Return an empty chain if it is unreadable.
 
     As a file of the archive it is refused later.
     """
