@@ -55,7 +55,7 @@ class CloudtrainError(Exception):
 
     @property
     def message(self) -> str:
-        """Return the problem, and that nothing was started if that is certain."""
+        """Return the problem, with a note if the job certainly did not start."""
         if self.outcome is Outcome.NOT_STARTED:
             return f"{self.what}; {NOTHING_STARTED}"
         return self.what
@@ -110,7 +110,7 @@ class RefusedError(CloudtrainError):
 
 
 class RunExists(RefusedError):
-    """The run id is taken; nothing was started a second time."""
+    """The run id is taken. The job was not started again."""
 
     def __init__(self, problem: str, *, hint: str | None = None) -> None:
         super().__init__(problem, hint=hint, outcome=Outcome.NOT_STARTED)

@@ -47,7 +47,7 @@ def private_opener(path: str, flags: int) -> int:
 def restrict_permissions(data_dir: Path) -> None:
     """Remove permissions of others on files of this user, left by earlier versions."""
     for name in _PRIVATE_NAMES:
-        with suppress(OSError):  # it does not exist, or the disk has no permissions
+        with suppress(OSError):  # missing, or on a disk without permissions
             status = os.lstat(data_dir / name)
             mode = stat.S_IMODE(status.st_mode)
             if (

@@ -117,7 +117,7 @@ def arguments(
 
 
 def _origin(recipe: Recipe) -> dict[str, str]:
-    """Return the build arguments for the labels of our own image."""
+    """Return the build arguments for the labels of our image."""
     if not recipe.kind:
         return {}
     git = ("git", "-C", recipe.context)

@@ -121,7 +121,7 @@ def online_checks(plan: Plan) -> list[Check]:
 def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
     """Return the issues of failed checks, each at the line of its setting.
 
-    A check without permission is a warning. Raise CloudError if nothing is wrong except that the
+    A check without permission is a warning. Raise CloudError if the only problem is that the
     cloud does not answer or denies these credentials.
     """
     lost = [check for check in checks if check.is_wrong]

@@ -45,7 +45,7 @@ def read_context(
 ) -> PlanContext:
     """Return the facts for a plan from disk, git and clock.
 
-    `wheels`: wheels that the job sends, as far as they are downloaded. Raise SourceError if the
+    `wheels`: wheels that the job sends, if downloaded. Raise SourceError if the
     source cannot be packed.
     """
     data_dir = Path(settings["data_dir"]).absolute()

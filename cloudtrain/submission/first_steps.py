@@ -30,7 +30,7 @@ START_SECONDS = 60.0
 
 SCRATCH = "cloudtrain-forecast-"
 LOCK = "forecast.lock"
-"""Prefix of scratch folders, and the file in each that its process locks."""
+"""Prefix of scratch folders, and the lock file of their process."""
 
 REMOVAL_SECONDS = 10.0
 """Time limit for removing the scratch folder."""
@@ -108,7 +108,7 @@ def try_first_steps(
 
 
 def _result_of(state: RunState, seconds: float, target: Plan, local: Plan) -> FirstSteps:
-    """Return the result of the steps so far. Raise JobFailed if the job failed."""
+    """Return the result of the current steps. Raise JobFailed if the job failed."""
     if state.state == "failed":
         cause = state.error
         place = f" ({cause.file}:{cause.line})" if cause and cause.file else ""

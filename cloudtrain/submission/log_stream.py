@@ -40,7 +40,7 @@ class LogStream:
         self._since = since
         self._metrics = metrics
         self.has_ended = False
-        """True if the run had ended before the last `fresh` read: no more lines follow."""
+        """True if the run had ended before the last `fresh` read, so that no line follows."""
 
     def stored(self, *, tail: int | None, retry: bool) -> Iterator[LogLine]:
         """Yield the stored lines, oldest first; with `tail` only the last ones.

@@ -48,7 +48,7 @@ def find_run(
     A beginning and `last` match runs of this machine; a run of another machine needs its whole id.
     An unknown id is looked up at `provider` (default: from the settings).
 
-    Raise RunNotFound if none or several match, CloudError if the provider cannot be asked.
+    Raise RunNotFound if none or several match, CloudError if the provider does not answer.
     """
     store = _store(data_dir)
     try:
@@ -77,7 +77,7 @@ def import_remote_runs(
     A job of another machine gets a run folder; a known job gets its current state. `everything`:
     ask for all jobs, not only those that changed since the last time.
 
-    Raise CloudError if the provider cannot be asked, UsageError for one without a cloud's list of
+    Raise CloudError if the provider does not answer, UsageError for one without a cloud's list of
     jobs.
     """
     settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
@@ -118,7 +118,7 @@ def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
 
 
 def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
-    """Record the state of a known run from a list. A run of this machine is asked for itself."""
+    """Record the state of a known run from a list. A run of this machine is queried itself."""
     run = Run(folder)
     state = run.cached_status()
     if not state.may_have_started and (state.has_ended or not job.updates):
@@ -146,7 +146,7 @@ def _read_synced_until(store: RunStore) -> dict[str, float]:
 
 def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
     draft = store.data_dir / f".{_SYNCED_UNTIL_FILE}.{os.urandom(4).hex()}"
-    with suppress(OSError):  # then all jobs are asked for the next time
+    with suppress(OSError):  # the next sync then reads all jobs
         draft.write_text(json.dumps({**_read_synced_until(store), **until}), encoding="utf-8")
         draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
 
@@ -161,7 +161,7 @@ def list_runs(
 ) -> list[dict[str, Any]]:
     """Return a summary of every run, newest first; its state is `damaged` if it cannot be read.
 
-    Each unfinished run is asked about once, and so is one of the last day that counts as not
+    Each unfinished run is queried once, and so is one of the last day that counts as not
     started after its request was sent. A cloud that does not answer is asked once, and `reason`
     says so. `provider`: only runs of this one. `ask_clouds`: False lists runs in a cloud as last
     seen. Each summary has the keys of `cloudtrain list --json`; times are Unix timestamps.

@@ -73,14 +73,14 @@ class RunMonitor:
         self.record(self.provider.observe(self.folder, self.state))
 
     def poll_at_once(self) -> None:
-        """Make the next `refresh` ask the provider, however recently it was asked."""
+        """Make the next `refresh` ask the provider, whatever its interval."""
         self._last_poll = 0.0
 
     def refresh(self, *, retry: bool = True) -> RunState:
         """Read new events, ask the provider if its interval is over, and return the state.
 
         `retry`: keep a transient CloudError in `last_error` and ask again later. Raise StorageError
-        if the events lack the beginning of the run, CloudError if the cloud cannot be asked.
+        if the events lack the beginning of the run, CloudError if the cloud does not answer.
         """
         self.history.read()
         if not self.state.created:

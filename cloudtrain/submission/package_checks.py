@@ -217,8 +217,8 @@ def _brought(module: str, installed: set[str]) -> bool:
 
 def _missing(plan: Plan, imported: Import) -> Issue:
     hint = (
-        f"add {distributions_of(imported.module)[0]} to {_list(plan)}; if the image has it, this is no"
-        " problem"
+        f"add {distributions_of(imported.module)[0]} to {_list(plan)}; if the image has it, ignore"
+        " this"
     )
     message = (
         f"imports {imported.module}, which neither the source, {_list(plan)} nor {_place(plan)} is"
@@ -244,7 +244,7 @@ def _list(plan: Plan) -> str:
 
 
 def _programs(plan: Plan, root: Path) -> list[Path]:
-    """Return the files that the job starts; for the shared trainer those of the user's functions.
+    """Return the files that the job starts; or the files of the user's functions.
 
     A module outside the source has none.
     """

@@ -47,7 +47,7 @@ def _inspect_by_engine(image: str, login: RegistryLogin | None) -> RegistryImage
 def require_image(image: str, architecture: str, note: Note | None = None) -> str:
     """Return the digest of an image. Raise RefusedError if it is missing or for other machines.
 
-    Return "" and call `note` if the registry cannot be asked from here: the cloud may reach it.
+    Return "" and call `note` if the registry does not answer: the cloud may reach it.
     """
     try:
         image_found = inspect_image(image)

@@ -31,7 +31,7 @@ MAX_LOOKED_AT = 50
 """Maximum number of recent rehearsals of a job to look at."""
 
 _PLACEHOLDERS = ("not-set-yet", "00000000-0000-0000-0000-000000000000")
-"""Placeholders for missing account settings in a rehearsed request, which are no difference."""
+"""Placeholders for missing account settings in a rehearsed request, ignored in differences."""
 _VALUES = "job.values."
 _WORDS = "job.argv["
 """Prefixes of the program's arguments, by name and as words of the command line."""

@@ -94,7 +94,7 @@ class Run:
         """Yield updates until the run has ended: first stored lines and events, then new ones.
 
         `tail`: only the last stored lines, and no stored events. Raise TimeoutError after `timeout`
-        seconds, while the run continues; CloudError if the cloud cannot be asked and asking again
+        seconds, while the run continues; CloudError if the cloud does not answer and asking again
         cannot help.
         """
         yield from updates(self._monitor, tail=tail, timeout=timeout)
@@ -103,7 +103,7 @@ class Run:
         """Wait for the end and return the state.
 
         A notebook cell shows the run's card meanwhile, with its curves. Raise TimeoutError after
-        `timeout` seconds, while the run continues; CloudError if the cloud cannot be asked and
+        `timeout` seconds, while the run continues; CloudError if the cloud does not answer and
         asking again cannot help.
         """
         from cloudtrain.submission.card import live_card
@@ -143,7 +143,7 @@ class Run:
         `node`, `rank`: only their lines. `tail`: only the last stored lines. `since`: only lines
         from that Unix timestamp. `grep`: only lines that match the regular expression. `metrics`:
         include the lines for reported metrics and progress. `follow`: continue until the run has
-        ended, and call `waiting` with the state whenever there is no new line.
+        ended, and call `waiting` with the state whenever no line is new.
 
         Raise CloudError, after the stored lines, if the cloud does not return the others;
         UsageError for an invalid `grep`.
@@ -166,7 +166,7 @@ class Run:
         return metric_points(self.folder.each_event())
 
     def stop(self, *, note: Note | None = None) -> RunState:
-        """Stop the run, wait for its end and return its state. An ended run stays as it is.
+        """Stop the run, wait for its end and return its state. An ended run is not changed.
 
         Every rank gets SIGTERM, and SIGKILL after the grace period. The stop is sent even if the
         cloud does not report the state of the job. `note` is called once if the job is too new to
@@ -193,7 +193,7 @@ class Run:
         return self._monitor.state
 
     def last_known(self) -> RunState:
-        """Return the current state, or the last seen one if the provider cannot be asked.
+        """Return the current state, or the last seen one if the provider does not answer.
 
         Raise CloudError if the run counts as not started and the cloud does not confirm it.
         """

@@ -68,7 +68,7 @@ def check_reports(base: Plan, earlier: Run | None) -> None:
         f"log_metrics(step=step, {METRIC}=samples_of_all_ranks / seconds) every few steps"
     )
     raise UsageError(
-        f"{base.spec.entrypoint} does not report {METRIC}, by which ranks are compared", hint=hint
+        f"{base.spec.entrypoint} does not report {METRIC}, the measure of the comparison", hint=hint
     )
 
 
@@ -157,7 +157,7 @@ def _batch(base: Plan, ranks: int) -> str:
     own_ranks = base.spec.resources.nodes * base.processes
     if base.spec.entrypoint is not None or not isinstance(batch, int):
         hint = (
-            "args: {batch-size: N}, the trainer's, for all ranks; a program of one's own chooses"
+            "args: {batch-size: N}, the trainer's, for all ranks; your own program chooses"
             " its batch itself"
         )
         raise UsageError("--weak needs args.batch-size in the job", hint=hint)

@@ -1,7 +1,7 @@
 """Submission: pack, record and start, each recorded before the next.
 
 Safe to interrupt anywhere: the run id is chosen first and `submitting` is on disk before the start,
-so that the state of the job can always be asked by its name.
+so that a later status finds the job by its name.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def submit(
     raise_errors(preflight(plan) if issues is None else issues)
     image = resolve_image(plan, pushing, note)
     store = RunStore(Path(plan.context.data_dir))
-    # A rehearsed request names the cloud's image, not the one that it is rehearsed in.
+    # A rehearsed request names the cloud's image, not the local one.
     request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
     archive = archive or pack_source(plan, progress)
     if plan.is_rehearsal:

@@ -49,7 +49,9 @@ class Wait:
         if self._timeout is not None and time.monotonic() > self._began + self._timeout:
             run = self._monitor.folder.run_id
             state = self._monitor.state.state
-            raise TimeoutError(f"run {run} is still {state} after {self._timeout:g} s; it goes on")
+            raise TimeoutError(
+                f"run {run} is still {state} after {self._timeout:g} s; it continues"
+            )
 
     def pause(self) -> None:
         """Sleep until the next look at the run folder, longer in a long run."""

@@ -78,7 +78,7 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
     requested = requested_by(source, file) if file else requested_list(dependencies.packages)
     if requested.is_local:
         raise SourceError(
-            f"{file} names a project of the source itself, of which there is no wheel to send"
+            f"{file} names a project of the source itself, which cannot be sent as a wheel"
         )
     check_lines(requested)
     python, version, torch = _interpreter(spec, host)
@@ -111,7 +111,7 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
     if not version:
         hint = "dependencies: {vendor: true, python: '3.12'}"
         raise UsageError(
-            "for which Python are wheels to be sent? That of the image is not known", hint=hint
+            "the Python version of the image is unknown: cannot choose wheels", hint=hint
         )
     return "", version, contents.torch if contents else ""
 
@@ -177,7 +177,7 @@ def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
     strange = [text for _, text in exact if not is_harmless(text)]  # packages name themselves
     if strange:
         raise UsageError(
-            f"the index offers {hide_passwords(strange[0])!r}, of which no wheel can be downloaded"
+            f"the index offers {hide_passwords(strange[0])!r}, which cannot be downloaded as a wheel"
         )
     return [text for name, text in exact if wheels.replace_torch or not _OF_TORCH.match(name)]
 

@@ -112,7 +112,7 @@ def test_unknown_image_needs_its_python_version_for_wheels(
     job: Path,
 ) -> None:
     with_image = {**AWS, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1"}
-    with pytest.raises(UsageError, match="That of the image is not known"):
+    with pytest.raises(UsageError, match="the Python version of the image is unknown"):
         cloudtrain.plan(load(job, with_image), "aws")
     assert cloudtrain.plan(load(job, with_image, python="3.12"), "aws")
     write(job, {"requirements.txt": "-e .\n"})

@@ -10,21 +10,21 @@ from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, was
 from cloudtrain.units import format_duration
 
 SAVES_NOTHING = (
-    "the program saves no checkpoint, so that each time it began anew: torch.save(state, …) into"
+    "the program saves no checkpoint, so every run starts over: torch.save(state, …) into"
     " $CLOUDTRAIN_CHECKPOINT_DIR now and then, and load what is there at the start"
     " (docs/guides/spot.md)"
 )
 
 
 KEEP_ONE_MORE = (
-    "keep the checkpoint before the newest, and go on from it where the newest cannot be loaded"
+    "keep the checkpoint before the newest, and resume from it if the newest cannot be loaded"
 )
 LEAVES_NOTHING = (
-    "nothing tells whether it went on from its checkpoint or began anew: report its steps "
+    "it is unknown whether it resumed from its checkpoint or started over: report its steps "
     "(cloudtrain_job.log_progress), or write what it has learnt into $CLOUDTRAIN_MODEL_DIR"
 )
 BEGINS_ANEW = (
-    "it saves checkpoints and did not go on from them, but began anew: load what is in"
+    "it saves checkpoints and did not resume from them, but started over: load what is in"
     " $CLOUDTRAIN_CHECKPOINT_DIR at the start (docs/guides/spot.md)"
 )
 
@@ -133,7 +133,7 @@ def _of_stop(finding: Finding, faulty: DrillRun, job: JobFacts) -> Iterator[str]
         )
     elif finding.saved_at_stop is False and not job.is_trainer and job.saves:
         yield (
-            "it does not save when it is told to stop, so that all since its last checkpoint is"
+            "it does not save at a stop, so the work since its last checkpoint is"
             " lost: save on SIGTERM (docs/guides/spot.md)"
         )
 

@@ -84,7 +84,7 @@ class Drill:
     def run(self) -> Scorecard:
         """Run all drills and return the scorecard.
 
-        An interrupt ends the current run; `scorecard` then has the results so far. Raise JobFailed
+        An interrupt ends the current run; `scorecard` then has the results. Raise JobFailed
         if the undisturbed job fails, UsageError if it takes too long.
         """
         self._run_reference()
@@ -98,7 +98,7 @@ class Drill:
         return self.scorecard()
 
     def scorecard(self, *, interrupted: bool = False) -> Scorecard:
-        """Return the results so far. Raise RuntimeError before the undisturbed run has ended."""
+        """Return the current results. Raise RuntimeError before the undisturbed run has ended."""
         _, finished = self._undisturbed()
         facts = self._facts()
         finished_scenarios = [result.scenario for result in self.results]
@@ -273,7 +273,7 @@ class Drill:
                     disk = SmallDiskRun(reference.folder, overrides, size)
                 except OSError as error:  # without namespaces limit the size of files instead
                     self.options.tell(
-                        f"{scenario.name}: no disk of its own is possible here: {error}"
+                        f"{scenario.name}: a separate disk is not possible here: {error}"
                     )
                 else:
                     return (

@@ -84,7 +84,7 @@ def _stop(watched: Watched, _: SmallDiskRun | None) -> Injected:
 def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Injected:
     if disk is not None:
         disk.fill()
-        return Injected(text="a small disk (tmpfs) of its own for the checkpoints was filled")
+        return Injected(text="a small disk (tmpfs) for the checkpoints was filled")
     if not hasattr(resource, "prlimit"):
         raise NotPossible("the size of files cannot be limited on this system")
     for launcher in processes.launchers(watched.events).values():
@@ -106,9 +106,7 @@ def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
     if workers:
         victims = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
         return Injected(text=f"SIGSTOP of {victims} of the loader of rank {rank}", stalled=workers)
-    return Injected(
-        text=f"SIGSTOP of rank {rank} (it has no workers of a loader)", stalled=[process]
-    )
+    return Injected(text=f"SIGSTOP of rank {rank} (without loader workers)", stalled=[process])
 
 
 _INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {

@@ -22,7 +22,7 @@ class SavedFiles:
         self._counted = self._before = frozenset[tuple[str, int, int, int]]()
 
     def look(self) -> int:
-        """Look at the folder and return the number of checkpoints so far."""
+        """Look at the folder and return the current number of checkpoints."""
         current = listing(self.folder)
         if current == self._before and current - self._counted:
             self.count += 1

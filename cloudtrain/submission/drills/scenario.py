@@ -51,7 +51,7 @@ SCENARIOS = (
         fault=Fault.RANK_KILLED,
         action="SIGKILL of one rank",
         expected=(
-            "the ranks start again in place (limits.restarts), or a rerun goes on from the"
+            "the ranks start again in place (limits.restarts), or a rerun resumes from the"
             " checkpoint"
         ),
         source="what the kernel does when host memory is full (oom_kill, proc(5))",
@@ -59,13 +59,13 @@ SCENARIOS = (
     Scenario(
         fault=Fault.NODE_LOST,
         action="SIGKILL of all processes of one node, at once",
-        expected="the report names the node; a rerun goes on from the checkpoint",
+        expected="the report names the node; a rerun resumes from the checkpoint",
         source="a machine that fails, or spot capacity that is taken back without a warning",
     ),
     Scenario(
         fault=Fault.SIGTERM,
         action="a stop: SIGTERM, and SIGKILL when the grace period is over",
-        expected="the job saves within the grace period; a rerun goes on from there",
+        expected="the job saves within the grace period; a rerun resumes from there",
         source=(
             "StopTrainingJob and spot interruptions of SageMaker (120 s); preemptions of Azure ML"
         ),
@@ -74,11 +74,11 @@ SCENARIOS = (
         fault=Fault.DISK_FULL,
         action="the disk of the checkpoints is full",
         expected=(
-            "the report names the disk; once there is space a rerun goes on from the last whole"
+            "the report names the disk; once there is space a rerun resumes from the last whole"
             " checkpoint"
         ),
         source=(
-            "the volume of a training job has the size that was asked for (resources.disk), and"
+            "the volume of a training job has the requested size (resources.disk), and"
             " does not grow"
         ),
         needs_checkpoint=True,
@@ -89,7 +89,7 @@ SCENARIOS = (
             "a stop, then the largest file of the newest checkpoint is cut in half, and the job run"
             " again"
         ),
-        expected="the job says that the checkpoint is damaged, and goes on from the one before",
+        expected="the job says that the checkpoint is damaged, and resumes from the previous one",
         source=(
             "a machine that loses power while it writes (rename(2) alone promises nothing without"
             " fsync(2))"
@@ -100,7 +100,7 @@ SCENARIOS = (
     Scenario(
         fault=Fault.LOADER_STALLED,
         action="SIGSTOP of the loader's workers of one rank, or of the rank where it has none",
-        expected="the job ends and names the rank (limits.hang), and goes on from the checkpoint",
+        expected="the job ends and names the rank (limits.hang), and resumes from the checkpoint",
         source=(
             "a mount or a download that does not answer; nothing in a cloud ends a job that waits"
         ),

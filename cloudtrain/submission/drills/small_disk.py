@@ -127,7 +127,7 @@ def main(argv: list[str]) -> int:
 
 
 def fill(file: Path) -> None:
-    """Write zeros to a file until the disk takes no more, in ever smaller pieces."""
+    """Write zeros to a file until the disk is full, in ever smaller pieces."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         for piece in (1 << 20, 4096, 1):

@@ -86,7 +86,7 @@ class Watched:
         return time.monotonic() - self.training_since if self.training_since else 0.0
 
     def saved(self) -> Saved:
-        """Return everything saved so far, to detect changes later."""
+        """Return everything saved until now, to detect changes later."""
         return self.reported_saves, listing(self._files.folder)
 
     def look(self) -> None:
