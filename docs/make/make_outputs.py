@@ -93,7 +93,7 @@ class Session:
     def run(self, command: str) -> str:
         """What a command prints, on both streams. A `cd` counts for those after it."""
         marker = "<<folder>>"
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", f"{command}\necho '{marker}'\"$PWD\""],
             cwd=self.folder,
             env=self.environment(),
@@ -104,7 +104,7 @@ class Session:
             timeout=TIMEOUT,
             check=False,
         )
-        text, _, folder = done.stdout.rpartition(marker)
+        text, _, folder = process.stdout.rpartition(marker)
         self.folder = Path(folder.strip())
         return text.replace(str(self.home), "~").replace(str(ROOT), "~/cloudtrain")
 
@@ -119,11 +119,11 @@ class Session:
 def play(page: Path, folder: Path) -> list[Step]:
     """Run a page's sessions (its `console` blocks) from top to bottom."""
     session = Session(folder)
-    found = blocks(page)
-    if any("examples/" in block.text for block in found):  # a reader has the repository
+    page_blocks = blocks(page)
+    if any("examples/" in block.text for block in page_blocks):  # a reader has the repository
         (session.folder / "examples").symlink_to(ROOT / "examples")
     steps = []
-    for block in found:
+    for block in page_blocks:
         if "file" in block.notes:
             session.save(block.notes["file"], block.text)
         elif block.language == "python":
@@ -160,8 +160,8 @@ def difference(expected: str, printed: str) -> list[str]:
     """The lines in which an output differs from what is shown of it, but for what may differ."""
     if re.fullmatch(_pattern(expected), _steady(printed)):
         return []
-    wanted, got = (_steady(text).splitlines() for text in (expected, printed))
-    return list(difflib.unified_diff(wanted, got, "shown", "printed now", lineterm="", n=1))
+    shown, got = (_steady(text).splitlines() for text in (expected, printed))
+    return list(difflib.unified_diff(shown, got, "shown", "printed now", lineterm="", n=1))
 
 
 def _steady(text: str) -> str:

@@ -111,7 +111,7 @@ def shown(svg: str) -> list[tuple[str, str]]:
 
 def _line(line: str, y: int) -> str:
     """One line as one element; each colour is a span that begins at its own column."""
-    match = next((found for pattern in RULES if (found := pattern.match(line))), None)
+    match = next((candidate for pattern in RULES if (candidate := pattern.match(line))), None)
     spans = (
         [(match.start(name), match[name], COLOURS[name.rstrip("2")]) for name in match.groupdict()]
         if match

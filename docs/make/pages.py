@@ -56,7 +56,7 @@ def blocks(page: Path) -> list[Block]:
     understands.
     """
     text = page.read_text(encoding="utf-8")
-    found = []
+    page_blocks = []
     for match in FENCE.finditer(text):
         notes = _notes(match["notes"] or "")
         line = text.count("\n", 0, match.start("language")) + 1
@@ -65,8 +65,8 @@ def blocks(page: Path) -> list[Block]:
             raise ValueError(
                 f"{block}: a comment may say {' and '.join(NOTES)}, not {sorted(notes)}"
             )
-        found.append(block)
-    return found
+        page_blocks.append(block)
+    return page_blocks
 
 
 def all_blocks(*languages: str) -> list[Block]:

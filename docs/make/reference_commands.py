@@ -46,9 +46,9 @@ def _command(name: str, command: click.Command, parent: click.Context) -> list[s
         parts = [part for part in parts if part != "```sh\n\n```\n"]
     if isinstance(command, click.Group):
         for sub in command.list_commands(context):
-            found = command.get_command(context, sub)
-            if found is not None:
-                parts += _command(f"{name} {sub}", found, context)
+            subcommand = command.get_command(context, sub)
+            if subcommand is not None:
+                parts += _command(f"{name} {sub}", subcommand, context)
     return parts
 
 
@@ -94,7 +94,7 @@ def _sections(path: str, section: Mapping[str, Any], schema: Mapping[str, Any]) 
 def _resolved(value: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """A section as its definition has it, also where it may be left out; any other field as it is."""
     name = next(
-        (each["$ref"] for each in (value, *value.get("anyOf", ())) if "$ref" in each), ""
+        (variant["$ref"] for variant in (value, *value.get("anyOf", ())) if "$ref" in variant), ""
     ).rpartition("/")[2]
     return schema["$defs"][name] if name else value
 

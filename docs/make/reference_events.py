@@ -104,7 +104,7 @@ def _texts(kind: type[Record]) -> dict[str, str]:
     body = ast.parse(inspect.getsource(kind)).body[0]
     if not isinstance(body, ast.ClassDef):
         raise LookupError(kind)
-    found = {}
+    texts = {}
     for field, below in zip(body.body, [*body.body[1:], None], strict=True):
         if (
             not isinstance(field, ast.AnnAssign)
@@ -114,5 +114,5 @@ def _texts(kind: type[Record]) -> dict[str, str]:
             continue
         if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
             raise LookupError(f"{kind.__name__}.{field.target.id}: nothing says what it means")
-        found[field.target.id] = " ".join(str(below.value.value).split())
-    return found
+        texts[field.target.id] = " ".join(str(below.value.value).split())
+    return texts
