@@ -133,11 +133,12 @@ def format_number(value: Any) -> str:
         return str(value)
     if abs(value) >= 999.5e9:
         return f"{value:.3g}"
+    # Never "1e+03k".
     for limit, unit, suffix in (
         (999.5e6, 1e9, "G"),
         (999.5e3, 1e6, "M"),
         (1e4, 1e3, "k"),
-    ):  # never "1e+03k"
+    ):
         if abs(value) >= limit:
             return f"{value / unit:.3g}{suffix}"
     return str(value) if isinstance(value, int) else f"{value:.4g}"

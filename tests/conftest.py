@@ -21,12 +21,13 @@ from tests.support.machine import mark_by_fixtures, show_engine
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
+# Hooks and fixtures for every test.
 __all__ = [
     "browser_fixture",
     "cpu_time",
     "pytest_configure",
     "pytest_runtest_protocol",
-]  # hooks and fixtures for every test
+]
 
 settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is not a bug
 settings.load_profile("busy machine")
@@ -123,9 +124,8 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith(OUTER)]:
         del os.environ[name]
     os.environ["HOME"] = str(home)
-    urllib.request.install_opener(
-        None
-    )  # since Python 3.12 it keeps the certificates of its first use
+    # Since Python 3.12 it keeps the certificates of its first use.
+    urllib.request.install_opener(None)
     yield home
     os.environ.clear()
     os.environ.update(before)

@@ -80,9 +80,8 @@ def recipe_for(
                     "the path counts from the folder of job.yaml",
                 )
             ]
-        args = (
-            settings.get("image.build_args") or ()
-        )  # what `image.args` name is ours: their BASE_IMAGE is another
+        # What `image.args` name is ours: their BASE_IMAGE is another.
+        args = settings.get("image.build_args") or ()
         return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
     except SourceError as error:
         return None, [Issue(at, error.message, error.hint)]

@@ -78,9 +78,8 @@ def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Secti
     """
     declaration = declaration_of(provider)
     target = get_provider(MACHINE).target(settings, spec)
-    mentions_engine = (
-        declaration.is_remote or provider == MACHINE
-    )  # other providers check it themselves
+    # Other providers check it themselves.
+    mentions_engine = declaration.is_remote or provider == MACHINE
     yield Section(
         declaration_of(MACHINE).label, _machine(settings, target, spec, engine=mentions_engine)
     )

@@ -202,10 +202,11 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
         flags += _platform_flags(wheels.version)
     process = subprocess.run(
         [python, "-m", "pip", command, *flags, *arguments],
+        # A module `pip` of the working folder is not ours.
         env={
             **os.environ,
             "PYTHONSAFEPATH": "1",
-        },  # a module `pip` of the working folder is not ours
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-if (
-    __name__ == "__main__"
-):  # started by its path: import from the folder of the package, not from this one
+# Started by its path: import from the folder of the package, not from this one.
+if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_job import emit_event, set_output
@@ -178,6 +177,5 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(
-        exit_code
-    )  # torchrun has ended its processes, and torch's teardown takes a quarter of a second
+    # Torchrun has ended its processes, and torch's teardown takes a quarter of a second.
+    os._exit(exit_code)

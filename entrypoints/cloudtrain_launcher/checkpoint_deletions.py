@@ -150,9 +150,8 @@ class DeletionSync:
                 else:
                     self._record(str(item.relative_to(self._folder)), None)
                     item.unlink()
-        self._snapshots = [
-            _excluding(snapshot, path) for snapshot in self._snapshots
-        ]  # deleted by a peer
+        # Deleted by a peer.
+        self._snapshots = [_excluding(snapshot, path) for snapshot in self._snapshots]
         return True
 
 

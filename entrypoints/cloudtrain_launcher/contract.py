@@ -137,9 +137,8 @@ def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
     if not context.job_document:
         return context
     path = folder / "job.json"
-    path.write_bytes(
-        os.fsencode(context.job_document)
-    )  # the bytes of the variable, independent of the locale
+    # The bytes of the variable, independent of the locale.
+    path.write_bytes(os.fsencode(context.job_document))
     return replace(context, job_file=str(path), job_document="")
 
 
@@ -193,9 +192,8 @@ def _expand_references(value: Any, argv: list[str]) -> Any:
     """Replace each reference `{"$argv": 3}` by its argument."""
 
     def expand(item: Any) -> Any:
-        if isinstance(item, dict) and isinstance(
-            item.get(ARGV_REFERENCE), int
-        ):  # arguments are never mappings themselves
+        # Arguments are never mappings themselves.
+        if isinstance(item, dict) and isinstance(item.get(ARGV_REFERENCE), int):
             return argv[item[ARGV_REFERENCE]]
         return [expand(part) for part in item] if isinstance(item, list) else item
 

@@ -22,9 +22,8 @@ _READ_BY_TORCH = (
     rb"|TORCH_(?!NCCL_|FR_|HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)\w+"
 )
 """Variables that torch, or a library that it loads, may read at its import."""
-_QUOTED = (
-    rb"\s*\\?[\"'](" + _READ_BY_TORCH + rb")\\?[\"']\s*"
-)  # in a notebook's JSON, quotes are escaped
+# In a notebook's JSON, quotes are escaped.
+_QUOTED = rb"\s*\\?[\"'](" + _READ_BY_TORCH + rb")\\?[\"']\s*"
 _SETS_VARIABLE = re.compile(
     rb"environ\s*\[" + _QUOTED + rb"\]\s*\|?=(?!=)"
     rb"|(?:environ\s*\.\s*(?:setdefault|pop)|putenv|unsetenv)\s*\(" + _QUOTED + rb"[,)]"

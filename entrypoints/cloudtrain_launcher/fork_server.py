@@ -97,9 +97,8 @@ class ForkServer:
         try:
             self._socket.send(message)
             while answer.get("number") != self._requests:
-                answer = json.loads(
-                    self._socket.recv(MAX_MESSAGE_BYTES)
-                )  # not JSON if the server has died
+                # Not JSON if the server has died.
+                answer = json.loads(self._socket.recv(MAX_MESSAGE_BYTES))
         except TimeoutError:
             raise ForkServerError(
                 f"the process that forks them has not answered for {ANSWER_SECONDS} s"

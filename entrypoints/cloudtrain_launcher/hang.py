@@ -66,9 +66,8 @@ class HangWatch:
         `last_output`: when one of them last printed, by `time.monotonic()`.
         """
         time_now = time.monotonic()
-        if self._late_ranks.check(
-            time_now - last_output
-        ):  # it asks the same ranks for their stacks
+        # It asks the same ranks for their stacks.
+        if self._late_ranks.check(time_now - last_output):
             self._samples.clear()
             return
         if not self._limit or time_now - last_output < self._limit / 4:

@@ -189,9 +189,8 @@ class Launcher:
             Path(folder).mkdir(parents=True, exist_ok=True)
         if self.job.dependencies:
             self._begin("installing")
-            packages.start(
-                os.environ
-            )  # in parallel with the restore of checkpoints, which may also take minutes
+            # In parallel with the restore of checkpoints, which may also take minutes.
+            packages.start(os.environ)
         # Checkpoints of this job's attempts are in its storage; an earlier run's are not.
         self._restore(context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True)
         self.storage_sync.mark_synced()
@@ -226,9 +225,8 @@ class Launcher:
 
     def _end_trial(self, outcome: str) -> None:
         if self.announcer is not None:
-            self.announcer.announce(
-                outcome
-            )  # first: peers' ranks fail soon after this node's ranks end
+            # First: peers' ranks fail soon after this node's ranks end.
+            self.announcer.announce(outcome)
         self.stop.end_trial(outcome)
 
     def _finish(self, packages: Installation) -> None:

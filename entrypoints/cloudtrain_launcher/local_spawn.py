@@ -68,9 +68,8 @@ def run(
     """
     context: Any = multiprocessing.get_context("spawn" if spawn else "fork")
     call = _pickle_call(function, args, kwargs) if spawn else (function, args, kwargs)
-    store = TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )  # holds its port from here
+    # Holds its port from here.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes: list[Any] = []
     pipes: list[Connection] = []
     flush()
@@ -121,9 +120,8 @@ def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
     outcome is sent: its receiver may end the rank.
     """
     os.environ.update(variables)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the notebook's process receives it and stops all ranks
+    # The notebook's process receives it and stops all ranks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.path.insert(0, str(JOB_MODULES))
     atexit._clear()  # the notebook's handlers
@@ -138,9 +136,8 @@ def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
         outcome = ForkingPickler.dumps((function(*args, **kwargs), None))
     except BaseException as error:  # noqa: BLE001  (also SystemExit: whatever ended the function ends the rank)
         code = 1
-        pipe.send_bytes(
-            ForkingPickler.dumps((None, _error_of(error, int(variables["RANK"]))))
-        )  # its peers wait
+        # Its peers wait.
+        pipe.send_bytes(ForkingPickler.dumps((None, _error_of(error, int(variables["RANK"])))))
         ExitTimer(code).start(EXIT_TIMEOUT_SECONDS)
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         with suppress(BaseException):

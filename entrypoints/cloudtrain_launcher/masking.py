@@ -34,9 +34,8 @@ class SecretMasker:
                             "utf-8", "surrogateescape"
                         )
                     )
-        self._values = sorted(
-            masked, key=len, reverse=True
-        )  # a value that contains another comes first
+        # A value that contains another comes first.
+        self._values = sorted(masked, key=len, reverse=True)
 
     def mask(self, line: bytes) -> bytes:
         """Return the line with every secret value masked."""

@@ -146,9 +146,8 @@ def _write(
             os.fsync(file.fileno())
         info = os.fstat(content.fileno())
         with suppress(OSError):  # a mount of cloud storage may not store times
-            os.utime(
-                temporary, ns=(info.st_atime_ns, info.st_mtime_ns)
-            )  # programs look for the newest checkpoint
+            # Programs look for the newest checkpoint.
+            os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))
         temporary.replace(destination)
         return True
     finally:

@@ -137,9 +137,8 @@ class Streams:
         visible = _visible_text(pipe.buffer)
         if len(visible) <= MAX_UNFINISHED_BYTES:
             return b"\r" + visible
-        split = len(pipe.buffer) - masker.partial_match_length(
-            pipe.buffer
-        )  # do not split a secret value
+        # Do not split a secret value.
+        split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)
         self._handle_line(pipe, pipe.buffer[:split])
         return pipe.buffer[split:]
 

@@ -65,9 +65,8 @@ def run_torchrun(
     hang = HangWatch(job, ranks, scratch, lambda text: log(context.node_rank, text))
     terminated = killed = False
     while torchrun.poll() is None:
-        if (
-            stop.is_requested() and not terminated
-        ):  # only once: a second SIGTERM would interrupt torchrun's own stop
+        # Only once: a second SIGTERM would interrupt torchrun's own stop.
+        if stop.is_requested() and not terminated:
             terminated = True
             torchrun.terminate()
         streams.pump(timeout=hang.seconds_between_checks)

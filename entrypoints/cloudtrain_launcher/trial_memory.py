@@ -39,6 +39,5 @@ class TrialMemory:
             text = json.dumps({"run": self._run_id, "reports": reports, "position": position})
             draft = self._folder / f"{FILE_NAME}.{os.getpid()}"
             draft.write_text(text, encoding="utf-8")
-            draft.replace(
-                self._folder / FILE_NAME
-            )  # whole at once: it may be uploaded at any moment
+            # Whole at once: it may be uploaded at any moment.
+            draft.replace(self._folder / FILE_NAME)

@@ -21,9 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-if (
-    __name__ == "__main__"
-):  # started by its path: import from the folder of the package, not from this one
+# Started by its path: import from the folder of the package, not from this one.
+if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_launcher import destroyed_groups, shutdown
@@ -260,9 +259,8 @@ def _report_error(error: BaseException, attempt: int) -> None:
     hint = full_disk_hint(error, os.environ)
     emit(described.replace(hint=hint) if hint else described)
     try:
-        sys.excepthook(
-            type(error), error, frames
-        )  # the program's own hook, such as a crash reporter's
+        # The program's own hook, such as a crash reporter's.
+        sys.excepthook(type(error), error, frames)
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
         sys.__excepthook__(type(error), error, frames)
 

@@ -62,9 +62,8 @@ def emit(kind: str, /, **fields: Any) -> None:
     line = event_line(kind, **fields)
     if kind in SIGNED_EVENTS and _key:
         line = signed_marker(_key).encode() + line[len(MARKER) :]
-    with suppress(
-        AttributeError, OSError, ValueError
-    ):  # a program may have closed or replaced its output
+    # A program may have closed or replaced its output.
+    with suppress(AttributeError, OSError, ValueError):
         sys.stdout.flush()
     with suppress(OSError):
         os.write(_output_fd, line)

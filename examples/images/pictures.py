@@ -43,9 +43,8 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         path, label = self.files[index]
         with Image.open(path) as file:
             picture = file.convert("RGB").resize((SIZE, SIZE))
-        if (
-            self.augment and random.random() < 0.5
-        ):  # the trainer seeds this by the sample and the epoch
+        # The trainer seeds this by the sample and the epoch.
+        if self.augment and random.random() < 0.5:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(picture)).permute(2, 0, 1), label
 

@@ -130,6 +130,5 @@ class Ssh(plugin.BatchProvider):
         host = plugin.RunRecord(run).config(SshConfig).host
         folder = quote(self.job_folder(run))
         argv = [*SSH, host, f"umask 077; mkdir -p {folder} && cd {folder} || exit 1; {command}"]
-        return plugin.program_output(
-            argv, data, unknown=(255,), **more
-        )  # 255: the connection has failed
+        # 255: the connection has failed.
+        return plugin.program_output(argv, data, unknown=(255,), **more)

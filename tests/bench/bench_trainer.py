@@ -74,9 +74,8 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
     with suppress(ImportError):
         from accelerate import Accelerator
 
-        ways["accelerate"] = loop(
-            *with_accelerate(Accelerator(cpu=True)), steps
-        )  # it makes the process group
+        # It makes the process group.
+        ways["accelerate"] = loop(*with_accelerate(Accelerator(cpu=True)), steps)
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     with suppress(ImportError):
@@ -324,9 +323,8 @@ def with_trainer(steps: int) -> Window:
     def window() -> tuple[float, float]:
         nonlocal number
         number = 0
-        made.position = Position(
-            made.position.step, made.position.epoch + 1
-        )  # a separate epoch, like the others
+        # A separate epoch, like the others.
+        made.position = Position(made.position.step, made.position.epoch + 1)
         made.steps = made.position.step + WARM + steps
         made._train_epoch()
         return since(begun)

@@ -126,6 +126,5 @@ def _descendants() -> list[int]:
 if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
     raise OSError(ctypes.get_errno(), "this process cannot become a subreaper; Linux is needed")
 atexit.register(end_all)
-signal.signal(
-    signal.SIGTERM, lambda *_: sys.exit(143)
-)  # so that what was started is ended then, too
+# So that what was started is ended then, too.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -84,9 +84,8 @@ def test_a_change_of_train_rebuilds_no_layer_of_packages(
 def test_what_the_build_does_not_see_changes_nothing(
     engine: Engine, image: str, context: Path
 ) -> None:
-    build = engine.build(
-        context, "before", "REVISION=cafe"
-    )  # a copy of the folder: the image has a trainer besides
+    # A copy of the folder: the image has a trainer besides.
+    build = engine.build(context, "before", "REVISION=cafe")
     assert build.returncode == 0, build.stdout
     (context / "README.md").write_text("changed")
     (context / "id_rsa").write_text("a key that lay about")

@@ -92,9 +92,8 @@ def test_what_the_trainer_writes_for_tensorboard_is_uploaded(
 def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(
     cli: CommandLine, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        cloud.account, "caller_policy", None
-    )  # else these are denied, before anything is looked at
+    # Else these are denied, before anything is looked at.
+    monkeypatch.setattr(cloud.account, "caller_policy", None)
     cli.write(job_yaml=DIGITS)
     cloud.account.quotas["ml.m5.xlarge"] = 1
     try:

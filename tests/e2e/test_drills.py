@@ -117,9 +117,8 @@ def test_starter_recovers_its_parameters_from_restart_and_torn_file(
 def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "300"))
     drill = cli.start("drill", "--only", "rank-killed")
-    eventually(
-        lambda: len(list((drills(cli) / "runs").glob("*/checkpoints"))) == 2
-    )  # it runs, and is no longer forked
+    # It runs, and is no longer forked.
+    eventually(lambda: len(list((drills(cli) / "runs").glob("*/checkpoints"))) == 2)
     os.kill(drill.pid, signal.SIGINT)
     out, err = drill.communicate(timeout=60)
     assert drill.wait() == 130, (out, err)

@@ -61,9 +61,8 @@ def mark(docker: DockerClient) -> Iterator[str]:
     mark = f"cloudtrain.test={uuid.uuid4().hex}"
     yield mark
     mine = {"filters": {"label": mark}, "all": True}
-    while images := docker.images.list(
-        **mine
-    ):  # the steps of a build cannot go before what was built upon them
+    # The steps of a build cannot go before what was built upon them.
+    while images := docker.images.list(**mine):
         removed = [image for image in images if _removed(docker, image.id)]
         assert removed, images
 
@@ -161,9 +160,8 @@ def test_azure_job_names_the_digest_and_the_next_one_does_not_build(
             assert [call.operation for call, _ in cloud.endpoint.sent].count("PutJob") == 1
             requests.append(json.dumps([body for _, body in cloud.endpoint.sent]))
             for image in docker.images.list(filters={"label": mark}):
-                docker.images.remove(
-                    image.id, force=True
-                )  # what is not here cannot be pushed again
+                # What is not here cannot be pushed again.
+                docker.images.remove(image.id, force=True)
         tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag
         pushed = inspect_image(f"{host}/own:{tag}")
         assert pushed is not None

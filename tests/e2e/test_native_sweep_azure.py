@@ -79,9 +79,8 @@ def cloud() -> Iterator[AzureCloud]:
 @pytest.fixture(autouse=True)
 def folder(cloud: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The job's folder; the image's python3 is the program of the test."""
-    monkeypatch.setenv(
-        "AZUREML_CURRENT_CLOUD", ""
-    )  # the SDK sets it: what is unset here is unset again afterwards
+    # The SDK sets it: what is unset here is unset again afterwards.
+    monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")
     monkeypatch.delenv("AZUREML_CURRENT_CLOUD")
     enter_job(tmp_path, cloud.environment(), monkeypatch)
     use_path(cloud, python_program(tmp_path / "image" / "python3", PROGRAM).parent)

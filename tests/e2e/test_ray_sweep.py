@@ -152,18 +152,18 @@ def test_ray_tune_sweep_survives_a_killed_driver_and_ends_when_stopped(
     sweep.start_driver()
     eventually(lambda: waits(3))
     assert outcomes(sweep)[2:] == [(2, "interrupted"), (2, "completed")]
+    # It continued with the fourth epoch.
     assert [run.resumes for run in third.runs] == [
         "",
         third.runs[0].run,
-    ]  # it continued with the fourth epoch
+    ]
     assert third.curve == [0.9 - 1, 0.9 - 1 / 2, 0.9 - 1 / 3, 0.9 - 1 / 4]
 
     assert sweep.stop().state == "stopped"
     assert outcomes(sweep)[4:] == [(3, "stopped")]
     assert sweep.best()[0].number == 2
-    ending = processes_of(
-        folder
-    )  # the driver itself, and the processes of the killed one, which Ray ends later
+    # The driver itself, and the processes of the killed one, which Ray ends later.
+    ending = processes_of(folder)
     eventually(lambda: not any(map(is_running, ending)))
     assert processes_of(folder) == []
 

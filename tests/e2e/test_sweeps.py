@@ -98,9 +98,8 @@ def summary_of(sweep: Sweep) -> list[tuple[Any, ...]]:
                 entries.append(("suggested", event.trial, event.parameters["x"]))
             case Reported():
                 entries.append(("reported", event.trial, event.report, event.value))
-            case RunEnded() if (
-                event.outcome != "interrupted"
-            ):  # a submission that was killed has started nothing
+            # A submission that was killed has started nothing.
+            case RunEnded() if event.outcome != "interrupted":
                 entries.append(("ended", event.trial, event.outcome))
     return entries
 

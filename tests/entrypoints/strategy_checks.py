@@ -218,9 +218,8 @@ def check_skipped_steps(ranks: Ranks) -> None:
             loop.step.train_step(batches, 0, 100)
             before = weights()
             inputs, targets = next(batches)
-            if (
-                ranks.rank == 1 or strategy != "fsdp"
-            ):  # under tp and pipeline the ranks share the samples
+            # Under tp and pipeline the ranks share the samples.
+            if ranks.rank == 1 or strategy != "fsdp":
                 inputs = inputs * float("nan")
             loop.step.train_step(iter([(inputs, targets)]), 1, 100)
             after = weights()

@@ -92,9 +92,8 @@ def test_variables_that_torch_reads_at_import_take_effect(
         "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport"
         " torch\nprint(torch.get_num_threads(), 'threads')"
     )
-    text = finish(
-        start(tmp_path, script, processes=2)
-    )  # by default each of two has half of the cores
+    # By default each of two has half of the cores.
+    text = finish(start(tmp_path, script, processes=2))
     assert "[rank 0] 2 threads" in text
     assert (
         f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported"

@@ -151,10 +151,11 @@ def test_a_models_own_mistake_is_its_own_error() -> None:
 
 def test_given_weights_are_placed_instead(tmp_path: Path) -> None:
     weights = {name: value + 1 for name, value in Manifold().state_dict().items()}
+    # One name of two, and a tensor that keeps the model's own.
     del (
         weights["embedding.weight"],
         weights["mask"],
-    )  # one name of two, and a tensor that keeps the model's own
+    )
     torch.save(weights, tmp_path / "given.pt")
     model = build(Manifold, "--weights", str(tmp_path / "given.pt"), "--partial-weights")
     state = model.state_dict()

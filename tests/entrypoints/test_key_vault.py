@@ -103,9 +103,8 @@ def test_the_token_is_for_the_cloud_of_the_vault(host: str, cloud: str) -> None:
 def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "http_proxy", f"http://127.0.0.1:{free_port()}"
-    )  # not for addresses on the node itself
+    # Not for addresses on the node itself.
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     vault.answers["/secrets/db/0a1b"] = [
         (200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})
     ]

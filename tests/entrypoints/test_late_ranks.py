@@ -51,9 +51,8 @@ def test_a_rank_that_works_on_alone_is_reported_with_its_stack_and_left_alone(
     assert line.endswith(
         " s ago with exit code 0; rank 0 is still running; nothing has been heard since"
     )
-    assert re.search(
-        r"^\[node 0\] rank 0 is (busy|blocked):$", text, re.MULTILINE
-    )  # too little CPU looks like none
+    # Too little CPU looks like none.
+    assert re.search(r"^\[node 0\] rank 0 is (busy|blocked):$", text, re.MULTILINE)
     assert any(
         line.startswith("[node 0]   File") and "in evaluate" in line for line in text.splitlines()
     )

@@ -23,9 +23,8 @@ def test_peers_that_are_there_and_those_that_come_later_hear_the_same(
     heard: queue.Queue[tuple[str, float]] = queue.Queue()
     port = free_port()
     began = time.time()
-    listen(
-        HERE, port, lambda *message: heard.put(message)
-    )  # before there is anything to connect to
+    # Before there is anything to connect to.
+    listen(HERE, port, lambda *message: heard.put(message))
     first = Announcer(HERE, port)
     first.announce("pruned")
     assert heard.get(timeout=HANG_SECONDS)[0] == "pruned"

@@ -41,9 +41,8 @@ SPLIT = [name for name in SMALL if name != "keras-mnist"]
 
 def small(name: str, seed: int = 0) -> Task:
     """The smallest form of the task, without network; skipped if its framework is not installed."""
-    if (
-        name == "keras-mnist" and find_spec("keras") is None
-    ):  # importing it here would choose another backend
+    # Importing it here would choose another backend.
+    if name == "keras-mnist" and find_spec("keras") is None:
         pytest.skip("keras is not installed (the dev extra has it)")
     return tasks.build(name, seed, **SMALL[name])
 

@@ -109,9 +109,8 @@ def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
     for events in runs:
         for event in events["metrics"]:
             for name, value in event["values"].items():
-                curves[name].append(
-                    (event["step"], pytest.approx(value, rel=1e-6))
-                )  # its files hold float32
+                # Its files hold float32.
+                curves[name].append((event["step"], pytest.approx(value, rel=1e-6)))
         for event in events["progress"]:
             for name in event.keys() - reserved:
                 curves[f"train/{name}"].append(

@@ -146,10 +146,11 @@ def become_agent(command: Sequence[str], env: Mapping[str, str], output: int) ->
         os.environ.update(env)
         agent = command[2]
         paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+        # The launcher's variables: its folder, and the job's.
         sys.path[:2] = [
             str(Path(agent).parent),
             *paths,
-        ]  # the launcher's variables: its folder, and the job's
+        ]
         sys.argv = list(command[2:])
         sys.orig_argv = list(command)
         runpy.run_path(agent, run_name="__main__")

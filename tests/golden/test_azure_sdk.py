@@ -22,9 +22,8 @@ REGISTERED = (
     "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/environments/e/versions/1"
 )
 """What stands in place of an image or a build once the SDK has registered it."""
-SCHEMA = (
-    official_schema()
-)  # looked up at import: the tests' home lacks the variable that names its folder
+# Looked up at import: the tests' home lacks the variable that names its folder.
+SCHEMA = official_schema()
 HARD = [
     "plain",
     "${{inputs.labels}}",

@@ -15,9 +15,8 @@ import cloudtrain
 from cloudtrain.providers import Request, get_provider
 from tests.golden.cases import CASES, SWEEPS, plan_of
 
-REWRITE = os.environ.get(
-    "CLOUDTRAIN_REWRITE_GOLDEN"
-)  # read at import: the tests' own home has no such variable
+# Read at import: the tests' own home has no such variable.
+REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
 FOLDER = Path(__file__).parent
 WRITTEN_BY = "0.1.0"
 """The version in the tags of the files: a release changes none of them."""

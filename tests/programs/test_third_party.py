@@ -113,9 +113,8 @@ def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(
     assert on_two == pytest.approx(on_one_node, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "nodes"), [("test_script", 1), ("test_sync", 2)]
-)  # the first compares files of all ranks in one working folder, which two nodes have not
+# The first compares files of all ranks in one working folder, which two nodes have not.
+@pytest.mark.parametrize(("name", "nodes"), [("test_script", 1), ("test_sync", 2)])
 def test_what_accelerate_tests_itself_with_passes(
     programs: CommandLine, name: str, nodes: int
 ) -> None:

@@ -259,9 +259,8 @@ def test_a_list_asks_a_silent_cloud_once_and_shows_no_growing_time(site: Site) -
     (row,) = (line for line in result.out.splitlines() if line.startswith(f"{run.id} "))
     assert row.split()[1:4] == ["pending", site.provider, "2x1"]
     assert row.split()[-1] == "ago"
-    assert (
-        len(row.split()) == 7
-    )  # the last three say when it was submitted; nothing how long it took
+    # The last three say when it was submitted; nothing how long it took.
+    assert len(row.split()) == 7
     assert f"shown as last seen, {NOT_ASKED}" in result.err
 
 

@@ -74,10 +74,11 @@ def test_a_job_that_is_shown_can_be_planned(
     provider, _, as_ = where.partition(" as ")
     if provider == "ssh":
         request.getfixturevalue("ssh_provider")
+    # By the command, which holds the request against the cloud's rules.
     if provider in (
         "aws",
         "azure",
-    ):  # by the command, which holds the request against the cloud's rules
+    ):
         ended = call("plan", "--provider", provider)
         assert ended.code == 0, ended.err
     else:  # by the API, which does not ask whether this machine has the GPUs

@@ -51,9 +51,8 @@ class Allocations:
         self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         kineto_results: Any = self._profile.kineto_results
         noted = sorted(_totals(kineto_results.experimental_event_tree()))
-        earlier = (
-            noted[0][1] - noted[0][2] if noted else 0
-        )  # of earlier measurements in this process
+        # Of earlier measurements in this process.
+        earlier = noted[0][1] - noted[0][2] if noted else 0
         self.sums = [(at, total - earlier) for at, total, _ in noted]
 
     def peaks(self) -> list[int]:

@@ -55,10 +55,11 @@ def become_command(request: dict[str, Any], streams: list[int], report: int) -> 
         os.environ.update(request["env"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.path[0] = request["folder"]
+        # Runpy writes the file's name over the first.
         sys.argv = [
             "cloudtrain",
             *request["arguments"],
-        ]  # runpy writes the file's name over the first
+        ]
         os.write(report, f"{os.getpid()}\n".encode())
         os.close(report)
         if request["program"]:

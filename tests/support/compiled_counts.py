@@ -83,9 +83,8 @@ def kernels_of(scheduler: Any) -> Kernels:
     counts = []
     for node in scheduler.nodes:
         made = getattr(node, "node", None)
-        is_view = getattr(
-            getattr(made, "op_overload", None), "is_view", False
-        )  # of complex numbers
+        # Of complex numbers.
+        is_view = getattr(getattr(made, "op_overload", None), "is_view", False)
         if not (
             is_view or isinstance(node, NopKernelSchedulerNode) or isinstance(made, ir.MultiOutput)
         ):

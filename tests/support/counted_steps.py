@@ -175,9 +175,8 @@ def _known_shapes(tokens: int) -> Iterator[None]:
     """
 
     def receive(stage: Any, source: int) -> Any:
-        samples = 32 // (
-            2 * dist.get_world_size()
-        )  # of a micro-batch: a pipeline makes two for each of its ranks
+        # Of a micro-batch: a pipeline makes two for each of its ranks.
+        samples = 32 // (2 * dist.get_world_size())
         shape = torch.Size((samples, tokens, gpt.SIZES["tiny"].width))
         is_forward = source < stage.stage_index
         meta = _utils._TensorMeta(

@@ -172,9 +172,8 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 _bytes(value) for value in _tensors(arguments) if value.dtype == torch.int64
             )
             moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in _tensors(result))
-        if (
-            func._schema.is_mutable and result is None
-        ):  # such as _foreach_mul_, which returns nothing
+        # Such as _foreach_mul_, which returns nothing.
+        if func._schema.is_mutable and result is None:
             moved += sum(_bytes(value) for value in _written(func, arguments[0]))
         self.counts.add_kernel(name, launches, moved)
 
@@ -199,9 +198,8 @@ def launches_of(name: str, args: Sequence[Any]) -> int:
                 launches = launches + 1
                 blocks = 0
                 tensors = 0 if chunk == chunks else 1
-    return (
-        launches + bool(blocks) + (name == "_foreach_norm")
-    )  # the norms of the chunks are added up at the end
+    # The norms of the chunks are added up at the end.
+    return launches + bool(blocks) + (name == "_foreach_norm")
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -259,9 +257,8 @@ _cpu_cross_entropy = F.cross_entropy
 
 def _rms_norm_on_gpu(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
     """One kernel, where x and weight have one dtype; autocast computes it in float32."""
-    if (
-        not isinstance(x, FakeTensor) or torch.compiler.is_compiling()
-    ):  # inductor makes its own kernel
+    # Inductor makes its own kernel.
+    if not isinstance(x, FakeTensor) or torch.compiler.is_compiling():
         return _cpu_rms_norm(x, shape, weight, eps)
     whole, factor = (x.float(), weight.float()) if torch.is_autocast_enabled("cpu") else (x, weight)
     if whole.dtype != factor.dtype:  # torch decomposes it on a GPU as well

@@ -95,9 +95,8 @@ class ForkedCommand:
 
     def _end(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._report], [], [], timeout)[0]:
-            self.returncode = int(
-                self._report.readline() or -signal.SIGKILL
-            )  # no line: the server was killed
+            # No line: the server was killed.
+            self.returncode = int(self._report.readline() or -signal.SIGKILL)
             self._report.close()
         return self.returncode
 

@@ -103,9 +103,8 @@ class FunctionTrials:
                 "outcome": self._outcome(trial, report, value),
             }
             if job["outcome"]:
-                self._write(
-                    trial.run, job
-                )  # the job has decided, whether or not anybody hears of it
+                # The job has decided, whether or not anybody hears of it.
+                self._write(trial.run, job)
         reported = Reported(time=due, trial=trial.number, report=report, value=value)
         events: list[SweepEvent] = [reported] if trial.reports < report else []
         return (

@@ -22,9 +22,8 @@ START = 1_795_213_200.0
 """The Unix timestamp at which every recorded session begins."""
 
 SCREENS = Path(__file__).resolve().parents[1] / "data" / "screens"
-REWRITE = os.environ.get(
-    "CLOUDTRAIN_REWRITE_GOLDEN"
-)  # read at import: the tests' own home has no such variable
+# Read at import: the tests' own home has no such variable.
+REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
 
 Step = tuple[float, str | dict[str, Any]]
 """Seconds after the start, and a line of the first node's log, or an event: of the client, or

@@ -190,12 +190,10 @@ def test_a_program_ignores_no_signal_that_it_did_not_choose_to(room: Room) -> No
     own_status = dict(
         line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
     )
-    chosen = ~sum(
-        1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33)
-    )  # Python's, libc's: nptl(7)
-    assert (
-        int(status["SigIgn"], 16) & chosen == int(own_status["SigIgn"], 16) & chosen
-    )  # the tests' parent may ignore some
+    # Python's, libc's: nptl(7).
+    chosen = ~sum(1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33))
+    # The tests' parent may ignore some.
+    assert int(status["SigIgn"], 16) & chosen == int(own_status["SigIgn"], 16) & chosen
     assert int(status["SigBlk"], 16) == int(own_status["SigBlk"], 16)
 
 

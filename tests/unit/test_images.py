@@ -22,9 +22,8 @@ from cloudtrain.catalog import dlc as images
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions
 from tests.support.limits import HANG_SECONDS
 
-REWRITE = os.environ.get(
-    "CLOUDTRAIN_REWRITE_TABLES"
-)  # read at import: the tests' own home has no such variable
+# Read at import: the tests' own home has no such variable.
+REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")
 TABLES = Path(images.__file__).parent
 KEPT = 8
 """Number of the newest versions in the table."""

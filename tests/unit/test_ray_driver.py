@@ -244,9 +244,8 @@ def test_successor_of_a_killed_driver_keeps_every_trial_and_rung(
 ) -> None:
     never_killed = sweep(tmp_path / "never")
     expected = run_to_the_end(never_killed)
-    for count in range(
-        1, sum(1 for _ in never_killed.events_from()), 2
-    ):  # the other half: again and again, below
+    # The other half: again and again, below.
+    for count in range(1, sum(1 for _ in never_killed.events_from()), 2):
         folder = sweep(tmp_path / str(count))
         killed_at(folder, count)
         assert sum(1 for _ in folder.events_from()) == count

@@ -52,10 +52,11 @@ def test_settings_and_plain_overrides_may_stand_in_any_order() -> None:
     space, remaining = split_overrides(
         ["args.epochs=3", "args.lr=1,2", "name=x", "args.b=int(1, 4)", "args.lr=3,4"]
     )
+    # The last one counts, as of any override.
     assert space == {
         "args.lr": [3, 4],
         "args.b": "int(1, 4)",
-    }  # the last one counts, as of any override
+    }
     assert remaining == ("args.epochs=3", "name=x")
 
 

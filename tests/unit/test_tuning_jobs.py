@@ -56,9 +56,8 @@ def test_what_a_tuning_job_cannot_express_is_refused_at_its_line(case: str) -> N
     changes, path, fragment = REFUSED[case]
     issues = get_provider("aws").native_sweeps().rules(plan_of("aws", changed(*changes)))
     assert any(issue.field.endswith(path) and fragment in issue.message for issue in issues), issues
-    is_newer = (
-        case == "many variables"
-    )  # a maximum of the service model, which may be older than the service
+    # A maximum of the service model, which may be older than the service.
+    is_newer = case == "many variables"
     assert any(issue.is_error for issue in issues) != is_newer
 
 

@@ -67,10 +67,11 @@ SERVICES: dict[str, dict[str, str]] = {
     "ssh": {"type": "ssh", "nodes": "all"},
     "jupyter": {"type": "jupyter_lab"},
     "vscode": {"type": "vs_code"},
+    # CLOUDTRAIN_TENSORBOARD_DIR.
     "tensorboard": {
         "type": "tensor_board",
         "log_dir": "kept/output/tensorboard",
-    },  # CLOUDTRAIN_TENSORBOARD_DIR
+    },
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 

@@ -192,9 +192,8 @@ class DockerNode:
                         f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; containers may continue"
                     )
                 waited = True
-        if (
-            waited or not self.output.engine_lost
-        ):  # during a shutdown the connection is lost several times
+        # During a shutdown the connection is lost several times.
+        if waited or not self.output.engine_lost:
             self.output.log(
                 f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s"
             )

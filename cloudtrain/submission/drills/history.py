@@ -69,9 +69,8 @@ def history_of(events: Iterable[Event]) -> RunHistory:
                     and event.why not in history.restart_reasons
                 ):
                     history.restart_reasons.append(event.why)
-                if (
-                    attempt.steps or attempt.resumed_at is not None
-                ):  # every node reports the restart
+                # Every node reports the restart.
+                if attempt.steps or attempt.resumed_at is not None:
                     history.attempts.append(attempt)
                     attempt = Attempt()
             case Resumed() if event.step is not None:

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-if (
-    __name__ == "__main__"
-):  # started by its path: import from the folder of the package, not from this one
+# Started by its path: import from the folder of the package, not from this one.
+if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "job"))
 

@@ -142,12 +142,13 @@ def install_by_uv(
     `lines`: the requirements in `files`. Raise InstallationError.
     """
     env = uv_environ(environ)
+    # Uv lacks a variable for it.
     install = [
         uv,
         "pip",
         "install",
         *(["--no-index"] if is_without_index(environ) else []),
-    ]  # uv lacks a variable for it
+    ]
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
     below = [*install, "--dry-run", "--break-system-packages", "--python", sys.executable, *how]
     missing = missing_packages(

@@ -190,9 +190,8 @@ class Checkpointer:
         self.checkpoints.load(checkpoint, step.model, step.optimizer)
 
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
-        if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[
-            0
-        ]:  # an earlier release saved such weights
+        # An earlier release saved such weights.
+        if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:
             raise Refused(
                 f"{checkpoint.folder} contains weights that are not finite: remove it to resume from an"
                 " earlier checkpoint, or start from scratch: --no-resume here, cloudtrain rerun"

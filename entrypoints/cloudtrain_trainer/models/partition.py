@@ -89,9 +89,8 @@ def repeated_blocks(model: nn.Module) -> Sequence[nn.Module]:
     So are blocks that are used twice, since FSDP does not know which use is the last.
     """
     uses = _parameter_uses(model)
-    blocks = {
-        id(block): block for block in _blocks(model)
-    }  # a module that is used twice counts once
+    # A module that is used twice counts once.
+    blocks = {id(block): block for block in _blocks(model)}
     return [block for block in blocks.values() if _shares_nothing(block, uses)]
 
 

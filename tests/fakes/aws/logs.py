@@ -89,9 +89,8 @@ class LogGroup:
 
     def _begin(self, stream: str) -> None:
         if not self._streams:
-            with suppress(
-                self._client.exceptions.ResourceAlreadyExistsException
-            ):  # a stack may have made it
+            # A stack may have made it.
+            with suppress(self._client.exceptions.ResourceAlreadyExistsException):
                 self._client.create_log_group(logGroupName=GROUP)
         if stream not in self._streams:
             self._client.create_log_stream(logGroupName=GROUP, logStreamName=stream)

@@ -178,9 +178,8 @@ def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
     for key in sorted(keys):
         for name in _KEY_USES:
             yield Attempt(action=f"kms:{name}", resource=key)
-        lent = {
-            "kms:GrantIsForAWSResource": "true"
-        }  # SageMaker creates the grant, on the role's behalf
+        # SageMaker creates the grant, on the role's behalf.
+        lent = {"kms:GrantIsForAWSResource": "true"}
         yield Attempt(action="kms:CreateGrant", resource=key, context=lent)
 
 

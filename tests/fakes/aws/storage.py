@@ -118,9 +118,8 @@ class Checkpoints:
 
     def _files(self) -> Iterator[tuple[Path, tuple[int, int]]]:
         for top in self._folders if self._uri else ():
-            for folder, _, names in os.walk(
-                top
-            ):  # one that is renamed or deleted meanwhile is passed over
+            # One that is renamed or deleted meanwhile is passed over.
+            for folder, _, names in os.walk(top):
                 for path in (Path(folder, name) for name in sorted(names)):
                     with suppress(FileNotFoundError):
                         status = path.stat()

@@ -196,9 +196,8 @@ class Resolver:
                 return str(names[name])
             return str(self.attribute(name.split(".", 1)) if "." in name else self.ref(name))
 
-        return re.sub(r"\$\{([^!}]+)\}", replacement, text).replace(
-            "${!", "${"
-        )  # "${!x}" means the literal text "${x}"
+        # "${!x}" means the literal text "${x}".
+        return re.sub(r"\$\{([^!}]+)\}", replacement, text).replace("${!", "${")
 
 
 def _function(name: str) -> Callable[[Resolver, Any], Any] | None:

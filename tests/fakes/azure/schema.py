@@ -192,9 +192,8 @@ def duration_seconds(text: str) -> int | None:
 
 
 _BESIDE = Path(__file__).resolve().parents[4] / "shared" / "azure-schema"
-_OFFICIAL = Path(
-    os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE
-)  # at import: a test's home has an empty environment
+# At import: a test's home has an empty environment.
+_OFFICIAL = Path(os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE)
 
 
 @cache

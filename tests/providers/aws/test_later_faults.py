@@ -103,9 +103,8 @@ def test_a_fetch_copies_everything_although_every_call_goes_wrong_once(
     cloud: Cloud, tmp_path: Path, kind: FaultKind
 ) -> None:
     run = with_results(cloud, f"fetch-{kind.replace('_', '-')}")
-    for nth in range(
-        1, MANY, 1 if kind == "slow" else 2
-    ):  # the call between two faults is the second try
+    # The call between two faults is the second try.
+    for nth in range(1, MANY, 1 if kind == "slow" else 2):
         cloud.endpoint.fault(kind, "s3", nth=nth, seconds=0.05)
     run.fetch(tmp_path / "result", checkpoints=True)
     struck = {call.operation for _, call in cloud.endpoint.struck}
@@ -124,10 +123,11 @@ def test_refused_fetch_leaves_nothing_and_the_next_copies_everything(
         cloud.endpoint.reset()
         cloud.endpoint.fault(kind, "s3", nth=nth)
         result = tmp_path / str(nth)
+        # Its answer has an empty body: the client asks again.
         if (kind, call.operation) != (
             "expired",
             "HeadObject",
-        ):  # its answer has an empty body: the client asks again
+        ):
             with pytest.raises(CloudError):
                 run.fetch(result, checkpoints=True)
             assert not result.exists()

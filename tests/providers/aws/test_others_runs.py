@@ -95,9 +95,8 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
 def test_releasing_machines_that_are_not_kept_is_reported(
     cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = mine(
-        "unkept-1", data_dir, aws={"keep_alive": "30 min"}
-    )  # the account's quota is 0, which AWS does not report
+    # The account's quota is 0, which AWS does not report.
+    run = mine("unkept-1", data_dir, aws={"keep_alive": "30 min"})
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(30).kept is None
     with pytest.raises(SystemExit) as stopped:

@@ -72,9 +72,8 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cl
     cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=ALWAYS)
     shown: list[str] = []
     with pytest.raises(CloudError, match="DescribeTrainingJob"):
-        shown.extend(
-            line.text for line in find_run(run.id).logs()
-        )  # which has not asked a moment ago
+        # Which has not asked a moment ago.
+        shown.extend(line.text for line in find_run(run.id).logs())
     assert shown == ["hello"]
 
 

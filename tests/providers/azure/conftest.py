@@ -48,8 +48,7 @@ def folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(
-        f"print('never run', {str(tmp_path)!r})\n"
-    )  # new to the workspace
+    # New to the workspace.
+    (tmp_path / "train.py").write_text(f"print('never run', {str(tmp_path)!r})\n")
     cloud.endpoint.reset()
     return tmp_path

@@ -83,9 +83,8 @@ def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
         submitted("tagged-1")
     monkeypatch.setattr(cloud.account, "user", "carol@example.com")
     old = submitted("untagged-1")
-    del cloud.service.jobs[old.id].properties["tags"][
-        "cloudtrain-owner"
-    ]  # as an earlier version left it
+    # As an earlier version left it.
+    del cloud.service.jobs[old.id].properties["tags"]["cloudtrain-owner"]
     import_remote_runs("azure", data_dir=data_dir)
     owners = {run: str(line["owner"]).partition("@")[0] for run, line in listed(data_dir).items()}
     assert (owners["tagged-1"], owners["untagged-1"]) == ("bob", "carol")

@@ -157,10 +157,11 @@ def test_a_local_folder_is_uploaded_once_and_known_by_its_content(
     (folder / "data" / "a.txt").write_text("a")
     (folder / "data" / "b.txt").write_text("b")
     (folder / "data" / "deep" / "link").symlink_to("../a.txt")
+    # As data folders have them, so that nobody commits what is in there.
     for name in (
         ".gitignore",
         ".amlignore",
-    ):  # as data folders have them, so that nobody commits what is in there
+    ):
         (folder / "data" / name).write_text("*\n")
     (folder / ".cloudtrainignore").write_text("data/\n")
     local = {"inputs": {"train": "./data"}}
