@@ -19,7 +19,7 @@ from tests.support.native_sweeps import changed
 
 REFUSED = {
     "SageMaker's own name": (['sweep.space={"_tuning_x": [1, 2]}'], "_tuning_x", "as SageMaker's own"),
-    "another sampler": (["sweep.sampler=tpe"], "sweep.sampler", "no sampler tpe"),
+    "another sampler": (["sweep.sampler=tpe"], "sweep.sampler", "does not have the sampler tpe"),
     "a part of a grid": (
         ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "all 3 points",
     ),
