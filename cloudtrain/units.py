@@ -133,7 +133,7 @@ def format_number(value: Any) -> str:
         return str(value)
     if abs(value) >= 999.5e9:
         return f"{value:.3g}"
-    # Never "1e+03k".
+    # A value that would round to 1000 takes the next unit: never "1e+03k".
     for limit, unit, suffix in (
         (999.5e6, 1e9, "G"),
         (999.5e3, 1e6, "M"),

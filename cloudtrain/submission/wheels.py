@@ -203,10 +203,7 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
     process = subprocess.run(
         [python, "-m", "pip", command, *flags, *arguments],
         # A module `pip` of the working folder is not ours.
-        env={
-            **os.environ,
-            "PYTHONSAFEPATH": "1",
-        },
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         check=False,

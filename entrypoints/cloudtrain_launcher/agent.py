@@ -177,5 +177,5 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
     sys.stdout.flush()
-    # Torchrun has ended its processes, and torch's teardown takes a quarter of a second.
+    # torchrun has ended its processes, and torch's teardown takes a quarter of a second.
     os._exit(exit_code)

@@ -43,7 +43,7 @@ def write_on_request(folder: str, local_rank: int) -> None:
     request = _request_path(Path(folder), local_rank)
     output = os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(STACK_SIGNAL, file=output, all_threads=True)
-    with suppress(FileExistsError):  # of an earlier attempt
+    with suppress(OSError):  # an earlier attempt made it, or the disk cannot hold a pipe
         os.mkfifo(request, 0o600)
     # Programs may count or join what `threading` lists.
     _thread.start_new_thread(_answer_requests, (request, output))

@@ -67,7 +67,7 @@ SERVICES: dict[str, dict[str, str]] = {
     "ssh": {"type": "ssh", "nodes": "all"},
     "jupyter": {"type": "jupyter_lab"},
     "vscode": {"type": "vs_code"},
-    # CLOUDTRAIN_TENSORBOARD_DIR.
+    # The folder that jobs find in CLOUDTRAIN_TENSORBOARD_DIR.
     "tensorboard": {
         "type": "tensor_board",
         "log_dir": "kept/output/tensorboard",

@@ -142,7 +142,7 @@ def install_by_uv(
     `lines`: the requirements in `files`. Raise InstallationError.
     """
     env = uv_environ(environ)
-    # Uv lacks a variable for it.
+    # uv lacks a variable for it.
     install = [
         uv,
         "pip",
