@@ -138,7 +138,8 @@ def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
         f"--nproc-per-node={job.processes}",
         f"--max-restarts={job.restarts}",
         "--monitor-interval=0.1",
-        f"--shutdown-timeout={max(5, job.grace_seconds - 5)}",
+        # The launcher kills ranks that outlast the grace period, and reports that it did.
+        f"--shutdown-timeout={job.grace_seconds + 5}",
     ]
     if job.restarts == 0:
         arguments += [

@@ -139,6 +139,14 @@ def test_what_a_rank_does_is_told_by_stack_and_cpu(
     assert shown.place == f"train.py:{7 if still else 6}"
 
 
+def test_the_cost_of_writing_stacks_is_not_work_of_the_rank(tmp_path: Path) -> None:
+    at = stack((str(tmp_path / "train.py"), 7, "main"))
+    samples = [Sample(0.2 * n, 0.005 * n, at) for n in range(15)]
+    assert activity(0, samples, tmp_path).kind == "blocked"
+    computing = [Sample(0.2 * n, 0.05 * n, at) for n in range(15)]
+    assert activity(0, computing, tmp_path).kind == "busy"
+
+
 def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> RankActivity:
     return RankActivity(
         number, kind, call=call if kind == "collective" else "", file="train.py", line=line

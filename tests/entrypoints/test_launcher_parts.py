@@ -69,7 +69,11 @@ def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
         "--max-restarts=0",
     } <= set(arguments)
     assert not any("rdzv-backend" in argument for argument in arguments)
-    assert "--shutdown-timeout=115" in arguments
+
+
+def test_the_launcher_kills_ranks_before_torchrun_does() -> None:
+    arguments = torchrun.torchrun_arguments(JOB, platforms.plain_context(ENVIRON))
+    assert f"--shutdown-timeout={JOB.grace_seconds + 5}" in arguments
 
 
 def test_restarts_mean_a_c10d_rendezvous_that_keeps_the_nodes_in_order() -> None:
