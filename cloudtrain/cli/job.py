@@ -207,7 +207,7 @@ def plan_command(
         else:
             print_output("\n".join(lines) or f"the same request as {against}")
     elif as_json:
-        print_json(dict(api.render(plan).document))
+        print_json(dict(plan.request.document))
     else:
         print_prose(overview(plan, issues))
     raise_errors(issues)
@@ -263,7 +263,7 @@ def submit_command(
     raise_errors(issues)
     if dry_run:
         if as_json:
-            print_json(dict(api.render(plan).document))
+            print_json(dict(plan.request.document))
         return
     start(plan, issues, detach=detach, as_json=as_json, yes=options["yes"])
 

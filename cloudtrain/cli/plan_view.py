@@ -22,7 +22,6 @@ from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.inputs import Input
 from cloudtrain.spec.plain_secrets import hide_secrets
-from cloudtrain.submission import jobs as api
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.rehearsals import without_varying
@@ -118,7 +117,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         *(("" if number else "machine", text) for number, text in enumerate(machine_lines(plan))),
         *(("" if number else "sweep", text) for number, text in enumerate(_sweep(plan))),
         *([("rehearsed", text)] if (text := rehearsed(plan)) else []),
-        ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields{_request_hint(plan)}"),
+        ("request", f"{_kind(plan)}{len(plan.request.document)} fields{_request_hint(plan)}"),
     ]
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
     lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
@@ -280,7 +279,7 @@ def _limits(plan: Plan) -> str:
     runtime = f"stops after {format_duration(seconds)}" if seconds else "no time limit"
     origin = plan.origins.get("limits.max_runtime") if seconds == limits.max_runtime else None
     restarts = f"{count(limits.restarts, 'restart')} in place"
-    early = api.render(plan).job.stop_after_seconds
+    early = plan.request.job.stop_after_seconds
     saves = f"; it saves and stops by itself after {format_duration(early)}" if early else ""
     return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}{saves}"
 
@@ -308,7 +307,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     """
     from difflib import unified_diff
 
-    request = api.render(plan)
+    request = plan.request
     new = {"request": request.document, "job": request.job.to_json()}
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:

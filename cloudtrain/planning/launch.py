@@ -95,6 +95,17 @@ class JobDocument:
         return document
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """The request that starts a job: `plan --json` prints `document`, `start` sends it."""
+
+    provider: str
+    document: Mapping[str, Any]
+    """Request in the platform's format: plain JSON."""
+    job: JobDocument
+    """Document for the launcher of every node, sent with the request."""
+
+
 def job_document(plan: Plan) -> JobDocument:
     """Return the job document, the same for every platform."""
     spec = plan.spec

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from cloudtrain.issues import Issue, dotted
 from cloudtrain.planning.target import Target
 
 if TYPE_CHECKING:  # watching a run must not import pydantic
+    from cloudtrain.planning.launch import Request
     from cloudtrain.spec.model import JobSpec
     from cloudtrain.spec.yaml_document import Document
 
@@ -116,7 +118,7 @@ class PlanContext:
     """The newest successful rehearsal of a cloud job, or None."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """All decisions about a run, before anything happens."""
 
@@ -131,8 +133,15 @@ class Plan:
     """Origin of each field of the spec, by dotted path."""
     host: Target
     """Place of execution. A rehearsal executes the request of `target` elsewhere."""
+    renderer: Callable[[Plan], Request] = field(repr=False, compare=False)
+    """Function of the target's provider that renders a plan."""
     spec_text: str = ""
     overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def request(self) -> Request:
+        """Request of the job, rendered once. A submit that builds an image renders another."""
+        return self.renderer(self)
 
     @property
     def provider(self) -> str:
@@ -205,10 +214,12 @@ def make_plan(
     context: PlanContext,
     target: Target,
     host: Target | None = None,
+    *,
+    render: Callable[[Plan], Request],
 ) -> Plan:
     """Combine spec, context and target. Raise SpecError for anything the target cannot do.
 
-    `host`: place of execution for a rehearsal; default: the target.
+    `render`: the `render` of the target's provider. `host`: place of execution for a rehearsal; default: the target.
     """
     origins = {dotted(keys): origin for keys, origin in document.origins.items() if keys}
     origins |= {name: origin for name, origin in target.origins.items() if origin}
@@ -227,6 +238,7 @@ def make_plan(
         unused=tuple(_unused(spec, document, target)),
         origins=origins,
         host=host or target,
+        renderer=render,
         spec_text=document.text,
         overrides=document.overrides,
     )

@@ -17,7 +17,7 @@ from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.planning.launch import JobDocument
+    from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import ProviderConfig, Target
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
     from cloudtrain_launcher.events import Event, Submitted, Submitting
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """The request that starts a job: `plan --json` prints `document`, `start` sends it."""
-
-    provider: str
-    document: Mapping[str, Any]
-    """Request in the platform's format: plain JSON."""
-    job: JobDocument
-    """Document for the launcher of every node, sent with the request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

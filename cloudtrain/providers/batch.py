@@ -16,7 +16,8 @@ from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, Outcome, UsageError
-from cloudtrain.providers import Note, Progress, Provider, Request
+from cloudtrain.planning.launch import Request
+from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.shared.idempotent_create import reconcile
 from cloudtrain.providers.shared.log_attempt import LogAttempt
 from cloudtrain.providers.shared.outcome import (

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from cloudtrain.providers import DiscoveredRun, Progress, Request
+from cloudtrain.planning.launch import Request
+from cloudtrain.providers import DiscoveredRun, Progress
 
 if TYPE_CHECKING:
     from cloudtrain.issues import Issue

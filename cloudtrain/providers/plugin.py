@@ -11,14 +11,14 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import Declaration, Setting
 from cloudtrain.errors import CloudError, Outcome, RunExists, StorageError, UsageError
 from cloudtrain.issues import Issue, warning
-from cloudtrain.planning.launch import JobDocument, Launch
+from cloudtrain.planning.launch import JobDocument, Launch, Request
 from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ResolvedImage
 from cloudtrain.planning.selection import PlannedImage, select_image
 from cloudtrain.planning.shell import shell_script
 from cloudtrain.planning.target import ProviderConfig, Target
-from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
 from cloudtrain.providers.batch import BatchProvider, JobStatus, program_output
 from cloudtrain.providers.shared.idempotent_create import reconcile
 from cloudtrain.providers.shared.log_attempt import LogAttempt

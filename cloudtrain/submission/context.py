@@ -289,8 +289,11 @@ def resolve_targets(
     """
     runs = get_provider(provider)
     if as_ is None:
-        shown = runs.target(settings, spec, rehearsal=True) if preview else None
-        return (shown if shown and shown.placeholders else runs.target(settings, spec)), None
+        target = runs.target(settings, spec)
+        if preview and target.problems:
+            shown = runs.target(settings, spec, rehearsal=True)
+            target = shown if shown.placeholders else target
+        return target, None
     contract = declaration_of(as_).contract
     is_plain = contract == "plain"  # its request has one platform's own paths
     if as_ == provider or is_plain or contract not in runs.contracts:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
-from cloudtrain.providers import Note, Progress, Request, get_provider
+from cloudtrain.providers import Note, Progress, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
@@ -100,7 +101,10 @@ def plan(
         host or target,
     )
     context = read_context(job.spec, job.folder, settings, run_id, progress, wheels)
-    return with_rehearsal(make_plan(job.spec, job.document, context, target, host))
+    render_plan = get_provider(target.provider).render
+    return with_rehearsal(
+        make_plan(job.spec, job.document, context, target, host, render=render_plan)
+    )
 
 
 def vendor(
@@ -126,7 +130,7 @@ def vendor(
 
 def render(plan: Plan) -> Request:
     """Return the request that `submit` would send, plain JSON, with the job document."""
-    return get_provider(plan.target.provider).render(plan)
+    return plan.request
 
 
 def submit(

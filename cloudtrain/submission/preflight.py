@@ -45,8 +45,10 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
     `starting`: True if the job starts unless a check refuses it; see `Provider.checks`.
     """
     issues = offline_issues(plan)
+    refused_paths = {issue.path for issue in issues if issue.path and issue.is_error}
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
-        issues += get_provider(provider).checks(plan, starting=starting)
+        checks = get_provider(provider).checks(plan, starting=starting)
+        issues += [issue for issue in checks if issue.path not in refused_paths]
     return sorted(issues, key=_errors_first)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import StorageError
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
-from cloudtrain.providers import Request, get_provider
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import RunFolder
@@ -60,7 +60,7 @@ def with_rehearsal(plan: Plan) -> Plan:
     rehearsals = list(_succeeded(plan))
     if not rehearsals:
         return plan
-    request = _documents(get_provider(plan.target.provider).render(plan))
+    request = _documents(plan.request)
     comparable = _comparable(request, plan.run_id, plan.context.source.digest)
     digest = json_digest(comparable)
     line = next(

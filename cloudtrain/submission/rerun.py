@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, TrialRules, make_plan
+from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.record import PlanRecord, RunRecord
@@ -98,4 +99,5 @@ def replan(
     # Keep the rehearsal, unless another provider is selected.
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
     target, host = resolve_targets(spec, settings, provider or old.provider, as_)
-    return make_plan(spec, document, context, target, host)
+    render = get_provider(target.provider).render
+    return make_plan(spec, document, context, target, host, render=render)

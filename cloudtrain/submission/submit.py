@@ -14,8 +14,9 @@ from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError, Outcome, RefusedError, StorageError
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import Note, Progress, Request, get_provider
+from cloudtrain.providers import Note, Progress, get_provider
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
@@ -54,8 +55,9 @@ def submit(
     raise_errors(preflight(plan) if issues is None else issues)
     image = resolve_image(plan, pushing, note)
     store = RunStore(Path(plan.context.data_dir))
-    # A rehearsed request names the cloud's image, not the local one.
-    request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
+    request = plan.request
+    if image is not None and image.address != image.planned and not plan.is_rehearsal:
+        request = get_provider(plan.target.provider).render(plan, image)
     archive = archive or pack_source(plan, progress)
     if plan.is_rehearsal:
         record_rehearsal(plan, request)

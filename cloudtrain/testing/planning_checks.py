@@ -12,8 +12,8 @@ from typing import Any
 from cloudtrain.declaration import Declaration, declaration_of
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
-from cloudtrain.planning.launch import JobDocument
-from cloudtrain.providers import Provider, Request
+from cloudtrain.planning.launch import JobDocument, Request
+from cloudtrain.providers import Provider
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.model import json_schema
 from cloudtrain.spec.section import Section

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from cloudtrain.errors import JobFailed, RunExists
-from cloudtrain.providers import Request
+from cloudtrain.planning.launch import Request
 from cloudtrain.runs.history import History
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.jobs import render, submit

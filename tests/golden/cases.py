@@ -253,4 +253,5 @@ def plan_of(provider: str, text: str) -> Plan:
         resume_run="digits-7f3a",
         resume_from=EARLIER[provider] if "spot" not in text else "",
     )
-    return make_plan(spec, document, context, get_provider(provider).target(SETTINGS, spec))
+    owner = get_provider(provider)
+    return make_plan(spec, document, context, owner.target(SETTINGS, spec), render=owner.render)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.providers import Request, get_provider
+from cloudtrain.planning.launch import Request
+from cloudtrain.providers import get_provider
 from tests.golden.cases import CASES, SWEEPS, plan_of
 
 # Read at import: the tests' own home has no such variable.

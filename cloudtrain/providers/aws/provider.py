@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
+from cloudtrain.planning.launch import Request
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
 from cloudtrain.providers.aws.config import AwsConfig, config_of, request_of
 from cloudtrain.providers.aws.connection import client_of_run, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
@@ -85,7 +86,8 @@ class SageMakerProvider(Provider):
                 return Request(
                     provider=self.name, document=trial_body(plan), job=tuning_document(plan)
                 )
-        return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))
+        job = job_of(plan)
+        return Request(provider=self.name, document=body_of(plan, image, job.to_json()), job=job)
 
     def repository(self, settings: Settings) -> str:
         """Return an ECR repository; a bare name is in the role's account and settings' region."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, RunExists
-from cloudtrain.providers import Progress, Request
+from cloudtrain.planning.launch import Request
+from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.connection import client_of_run
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.runs.observation import Observation

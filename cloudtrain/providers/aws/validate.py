@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.field_map import spec_path
-from cloudtrain.providers.aws.request import body_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.aws.service_model import models, request_violations
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
@@ -25,7 +24,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
     model.
     """
     issues = [plan.located(issue) for issue in broken_rules(plan)]
-    issues += _spec_issues(plan, request_violations(body_of(plan)), issues)
+    issues += _spec_issues(plan, request_violations(plan.request.document), issues)
     messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
     if not plan.is_rehearsal and find_spec("boto3") is None:
         messages.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
@@ -45,10 +44,9 @@ def model_issues(plan: Plan) -> list[Issue]:
         from cloudtrain.providers.aws.shapes import violations
     except ImportError:
         return [Issue((), "boto3 is not installed", INSTALL)]
-    issues = violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan))
-    refused = _spec_issues(
-        plan, [violation for violation in issues if violation.is_error], rule_issues(plan)
-    )
+    shape = input_shape("sagemaker", "CreateTrainingJob")
+    errors = [issue for issue in violations(shape, plan.request.document) if issue.is_error]
+    refused = _spec_issues(plan, errors, [])
     return [replace(issue, hint="pip install --upgrade boto3") for issue in refused]
 
 
@@ -73,7 +71,7 @@ def _spec_issues(plan: Plan, violations: list[Issue], known_issues: list[Issue])
 
 def _own_share(plan: Plan, violation: Issue) -> str:
     """Return `, 10 of them set by cloudtrain` if a list is too long and partly ours, or ""."""
-    body = body_of(plan)
+    body = plan.request.document
     ours: dict[tuple[str, ...], int] = {
         ("Tags",): len(body["Tags"]) - len(plan.spec.tags),
         ("Environment",): len(body["Environment"]) - len(plan.spec.env),

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
+from cloudtrain.planning.launch import Request
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
 from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
 from cloudtrain.providers.azure.connection import client_of_run, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
@@ -87,7 +88,8 @@ class AzureMLProvider(Provider):
                 return Request(
                     provider=self.name, document=rehearsed_trial(plan), job=shared_job(plan)
                 )
-        return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
+        job = job_of(plan)
+        return Request(provider=self.name, document=document_of(plan, image, job), job=job)
 
     def repository(self, settings: Settings) -> str:
         """Return `azure.repository`, in any registry that the workspace may pull from."""

@@ -15,7 +15,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
-from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, job_of
+from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
@@ -294,7 +294,7 @@ def _names(plan: Plan) -> Iterator[Issue]:
 
 
 def _size(plan: Plan) -> Iterator[Issue]:
-    size = len(as_variable(job_of(plan).to_json()).encode("utf-8", "replace"))
+    size = len(as_variable(plan.request.job.to_json()).encode("utf-8", "replace"))
     if size > JOB_BYTES:
         hint = "put long values into a file in the source folder"
         yield Issue(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts
-from cloudtrain.providers import Progress, Request
+from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.connection import client_of_run
 from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.runs.observation import Observation

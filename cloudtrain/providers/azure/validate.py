@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.azure.request import document_of, input_name
+from cloudtrain.providers.azure.request import input_name
 from cloudtrain.providers.azure.rules import broken_rules, notes
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import MAX_NAMED, input_problem, list_input
@@ -38,7 +38,7 @@ def local_issues(plan: Plan) -> list[Issue]:
 def _uploads(plan: Plan) -> list[Issue]:
     """Return problems with local inputs and the Dockerfile: missing, empty or too large."""
     issues: list[Issue] = []
-    document = document_of(plan)
+    document = plan.request.document
     environment = document["environment"]
     if isinstance(environment, dict) and "build" in environment:
         build = environment["build"]

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Progress, Request
+from cloudtrain.providers import Progress
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container_spec import (
     Bind,

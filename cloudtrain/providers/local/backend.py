@@ -11,8 +11,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.issues import Issue
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import CLOUD_FIELDS
-from cloudtrain.providers import Note, Progress, Provider, Request
+from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.lifeline import lifeline
 from cloudtrain.providers.local.processes import reap_in_background, run_module
