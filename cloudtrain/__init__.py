@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
     from cloudtrain.submission.jobs import Job, load, plan, render, submit, vendor
     from cloudtrain.submission.lookup import find_run, list_runs
-    from cloudtrain.submission.notebook import launch
     from cloudtrain.submission.run import Run
     from cloudtrain.sweeps.planning import plan_sweep
     from cloudtrain.sweeps.start import start_sweep
@@ -38,7 +37,6 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
     **dict.fromkeys(("find_run", "list_runs"), "submission.lookup"),
     "Run": "submission.run",
-    "launch": "submission.notebook",
     "plan_sweep": "sweeps.planning",
     "start_sweep": "sweeps.start",
     **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
@@ -61,7 +59,6 @@ __all__ = [
     "UsageError",
     "find_run",
     "find_sweep",
-    "launch",
     "list_runs",
     "load",
     "plan",

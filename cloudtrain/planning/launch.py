@@ -150,14 +150,10 @@ def dependencies_document(plan: Plan) -> dict[str, Any]:
     file = dependencies.file or plan.context.source.requirements
     if dependencies.off or not (dependencies.packages or file):
         return {}
-    limits = plan.spec.limits
-    resources = plan.spec.resources
-    comes_back = plan.target.contract != "plain" and bool(resources.spot or limits.retries)
     return {
         **({"packages": list(dependencies.packages)} if dependencies.packages else {"file": file}),
         **({"wheels": WHEELS} if dependencies.vendor else {}),
         **({"replace_torch": True} if dependencies.replace_torch else {}),
-        **({"keep": True} if comes_back else {}),
     }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from cloudtrain.errors import SourceError
-from cloudtrain_launcher.packages import image, requirement_files, source_files
-from cloudtrain_launcher.packages import index_settings as index
+from cloudtrain_launcher.packages import image, lock_file, requirement_files
 from cloudtrain_launcher.packages.requirement_files import Requested as Requested
 from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
 
@@ -18,7 +17,7 @@ CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 def requested_by(root: Path, file: str) -> Requested:
     """Return the requirements of a file. Raise SourceError if it cannot be read."""
     try:
-        return source_files.read_requested(root, file)
+        return lock_file.read_requested(root, file)
     except requirement_files.InvalidRequirements as error:
         hint = (
             "dependencies: none in job.yaml installs nothing; dependencies: FILE names another file"
@@ -54,11 +53,6 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
 def satisfies(version: str, requirement: Requirement) -> bool:
     """Return True if a version satisfies a requirement."""
     return image.satisfies(version, requirement)
-
-
-def index_settings(environ: Mapping[str, str], root: Path) -> list[str]:
-    """Return settings of package indexes for a digest; they may hold passwords."""
-    return list(index.index_settings(environ, root))
 
 
 def hide_passwords(text: str) -> str:

@@ -38,10 +38,7 @@ MAX_NAMED = 5
 
 _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
-_INDEX_VARIABLES = (
-    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX",
-    "UV_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND",
-)  # fmt: skip
+_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
 """Modules of every job."""
 

@@ -28,10 +28,10 @@ from cloudtrain.source.requirements import (
     Requested,
     automatic_file,
     hide_passwords,
-    index_settings,
     requested_by,
     requested_list,
 )
+from cloudtrain_launcher.packages.image import index_settings
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import Target

@@ -72,10 +72,6 @@ JOB_VARIABLES = {
 """Variables of a job's process, beside those set by its platform and torchrun."""
 
 GPU_VARIABLES = {
-    "CLOUDTRAIN_RANK_CPUS": (
-        "the CPUs of each rank, near its GPU, if GPUs belong to several NUMA nodes; "
-        "`NUMA_BINDING: no` in the job's `env` disables it"
-    ),
     "TORCH_NCCL_DUMP_ON_TIMEOUT": (
         "1, on GPUs: when an NCCL collective times out, the last collectives of each rank are "
         "saved, unless the job's `env` sets 0"
@@ -91,7 +87,7 @@ GPU_VARIABLES = {
         "1, in the trainer: messages precede computation, unless the job's `env` sets 0"
     ),
 }
-"""More variables of GPU jobs, set by `flight_recorder`, `numa` and the trainer's `nccl`."""
+"""More variables of GPU jobs, set by `flight_recorder` and the trainer's `nccl`."""
 
 INTERNAL = {
     "CLOUDTRAIN_RESULT_FILE",

@@ -62,7 +62,7 @@ class Job:
     """Packages to install before the start.
 
     `file`: the requirements file, or `packages`: a list. `wheels`: a folder of the source with
-    wheels. `replace_torch`. `keep`: whether to store them for the next attempt.
+    wheels. `replace_torch`.
     """
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Metric printed by the first rank -> regular expression whose group is the number."""

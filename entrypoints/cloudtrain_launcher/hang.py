@@ -27,7 +27,6 @@ from cloudtrain_launcher.hang_verdict import (
     to_error,
     verdict,
 )
-from cloudtrain_launcher.late_ranks import LateRanks
 from cloudtrain_launcher.rank_samples import RankSamples
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit
@@ -56,7 +55,6 @@ class HangWatch:
         self.seconds_between_checks = min(1.0, self._limit / SAMPLES) if self._limit else 1.0
         """Maximum seconds between two calls of `check`."""
         self._samples = RankSamples(scratch)
-        self._late_ranks = LateRanks(job, ranks, scratch, log)
         self._next_sample = 0.0
         self._has_warned = False
 
@@ -66,10 +64,6 @@ class HangWatch:
         `last_output`: when one of them last printed, by `time.monotonic()`.
         """
         time_now = time.monotonic()
-        # It asks the same ranks for their stacks.
-        if self._late_ranks.check(time_now - last_output):
-            self._samples.clear()
-            return
         if not self._limit or time_now - last_output < self._limit / 4:
             self._samples.clear()
             self._take_back()

@@ -38,18 +38,6 @@ def has_accelerator() -> bool:
     )
 
 
-def gpu_pci_addresses() -> list[str]:
-    """Return the PCI addresses of visible GPUs, such as `0000:3b:00.0`; () without a driver."""
-    addresses = []
-    for number in range(visible_gpus()):
-        text = ctypes.create_string_buffer(32)
-        if ctypes.CDLL("libcuda.so.1").cuDeviceGetPCIBusId(text, len(text), number) != 0:
-            return []
-        domain, _, place = text.value.decode().lower().partition(":")
-        addresses.append(f"{int(domain, 16):04x}:{place}")
-    return addresses
-
-
 def has_efa() -> bool:
     """Return whether the machine has an EFA adapter; without one libfabric fails or hangs."""
     return any(Path("/dev/infiniband").glob("uverbs*"))

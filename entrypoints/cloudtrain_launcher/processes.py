@@ -99,11 +99,6 @@ def _read_count(path: str, name: str) -> int | None:
     return None
 
 
-def is_alive(pid: int) -> bool:
-    """Return whether a process exists and has not ended; False without /proc."""
-    return process_state(pid) not in ("", "Z", "X")
-
-
 def process_state(pid: int) -> str:
     """Return the kernel's state of a process, a letter of proc(5); empty if unknown.
 

@@ -19,7 +19,7 @@ from cloudtrain_launcher.events import (
     Restarted,
 )
 from cloudtrain_launcher.printed_metrics import PrintedMetrics
-from cloudtrain_launcher.processes import OutOfMemoryKills, is_alive
+from cloudtrain_launcher.processes import OutOfMemoryKills
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
@@ -90,15 +90,6 @@ class RankTracker:
             for local, pid in self._pids.items()
             if pid and self._ranks[local] not in self.finished
         }
-
-    def lingering(self) -> dict[int, int]:
-        """Return local rank -> process id of ranks that reported a good end but still exist."""
-        pids = {
-            local: pid
-            for local, pid in self._pids.items()
-            if pid and self._ranks[local] in self.finished
-        }
-        return {local: pid for local, pid in pids.items() if is_alive(pid)}
 
     def rank_of(self, local_rank: int) -> int:
         """Return the rank of a local rank; -1 if it has not started."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _io
 import faulthandler
+import functools
 import gc
 import os
 import sys
@@ -17,13 +18,11 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from cloudtrain_launcher.exit_timer import ExitTimer
-
 STALL_SECONDS = 60
 """Time limit for closing a file, such as a pipe without a reader or a mount that hangs."""
 
 LOCKED_SECONDS = 5
-"""Additional time limit for a thread that never releases the interpreter's lock."""
+"""Additional time limit if another thread never releases the interpreter's lock."""
 
 _STANDARD_FDS = (0, 1, 2)
 _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
@@ -39,23 +38,41 @@ def ignore_frozen() -> None:
     _frozen_before = gc.get_freeze_count()
 
 
-def has_frozen_objects() -> bool:
-    """Return whether the program has frozen objects, which `gc.get_objects` does not list."""
-    return gc.get_freeze_count() > _frozen_before
+_destroyed_groups: list[Any] = []
+
+
+def keep_destroyed_groups() -> None:
+    """Keep the process groups that a program destroys, if torch has been imported already.
+
+    A DDP model may outlive its group and then end it while it holds the interpreter's lock, which
+    gloo's threads may wait for (torch 2.13, `~Reducer`). A Python reference prevents that.
+    """
+    modules: Any = sys.modules
+    c10d = modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return
+    destroy = c10d.destroy_process_group
+
+    @functools.wraps(destroy)
+    def keep_and_destroy(*args: Any, **kwargs: Any) -> Any:
+        _destroyed_groups.extend(c10d._world.pg_map)
+        return destroy(*args, **kwargs)
+
+    for module in (c10d, modules["torch.distributed"]):
+        module.destroy_process_group = keep_and_destroy
 
 
 class Watchdog:
-    """Exit of the process with `code` after `seconds` without `reset`, even with the lock held."""
+    """Exit of the process with `code` after `seconds` without `reset`.
 
-    def __init__(
-        self, code: int, seconds: float = STALL_SECONDS, locked_seconds: float = LOCKED_SECONDS
-    ) -> None:
+    If a thread holds the interpreter's lock, the code is 1, and the stacks are printed.
+    """
+
+    def __init__(self, code: int, seconds: float = STALL_SECONDS) -> None:
         self._was_reset = threading.Event()
         self._code = code
         self._seconds = seconds
-        self._locked_seconds = locked_seconds
-        self._exit_timer = ExitTimer(code)
-        self._start_timers()
+        self._limit_locked_time()
         threading.Thread(target=self._watch, daemon=True, name="closing files").start()
 
     def reset(self) -> None:
@@ -65,23 +82,18 @@ class Watchdog:
     def _watch(self) -> None:
         while self._was_reset.wait(self._seconds):
             self._was_reset.clear()
-            self._start_timers()
-        _print_error(
-            f"open files could not be closed within {self._seconds:g} s: they may lack their end"
-        )
+            self._limit_locked_time()
+        _print_error(f"the end took longer than {self._seconds:g} s: open files may lack their end")
         os._exit(self._code)
 
-    def _start_timers(self) -> None:
-        """Start the C library's timers: one shows the program's stack, the other ends it."""
-        faulthandler.dump_traceback_later(self._seconds + self._locked_seconds / 2, file=2)
-        self._exit_timer.start(self._seconds + self._locked_seconds)
+    def _limit_locked_time(self) -> None:
+        faulthandler.dump_traceback_later(self._seconds + LOCKED_SECONDS, exit=True, file=2)
 
 
-def open_files(excluded: Iterable[object] = ()) -> list[Any]:
-    """Return the process's open files, except `excluded` ones, StringIO and BytesIO."""
-    if has_frozen_objects():
-        gc.unfreeze()  # get_objects() does not list frozen objects
-    skipped = {id(item) for item in excluded}
+def open_files() -> list[Any]:
+    """Return the process's open files, without StringIO and BytesIO."""
+    if gc.get_freeze_count() > _frozen_before:
+        gc.unfreeze()  # get_objects() does not list the objects that the program has frozen
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
     is_file_class: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
     files = []
@@ -91,7 +103,7 @@ def open_files(excluded: Iterable[object] = ()) -> list[Any]:
             is_file_class[kind] = any(
                 base is _io._IOBase or base is zip_file for base in kind.__mro__
             )
-        if is_file_class[kind] and id(item) not in skipped and not _is_closed(item):
+        if is_file_class[kind] and not _is_closed(item):
             files.append(item)
     return files
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain_launcher import numa
 from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.events import Event
@@ -58,7 +57,7 @@ def run_torchrun(
     streams.add_wakeup(_wakeup_on_signals())
     if stop.is_requested():
         return TorchrunExit(NOT_STARTED)
-    torchrun = _start(job, context, scratch, {STREAM_KEY: key, **_binding(job, context)})
+    torchrun = _start(job, context, scratch, {STREAM_KEY: key})
     assert torchrun.stdout is not None  # noqa: S101  (a pipe, see _start)
     streams.add_torchrun(torchrun.stdout.fileno())
     grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
@@ -85,16 +84,6 @@ def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) ->
     if ranks.failures:
         streams.pump(timeout=0)  # a dead rank's own report of its error comes first
         ranks.report_failures(stopping=bool(stop.reason))
-
-
-def _binding(job: Job, context: NodeContext) -> dict[str, str]:
-    cpus = numa.rank_cpus(job, os.environ)
-    if cpus:
-        log(
-            context.node_rank,
-            f"ranks run on the CPUs beside their GPUs; {numa.SWITCH}=no leaves all CPUs to all",
-        )
-    return {numa.RANK_CPUS: cpus} if cpus else {}
 
 
 def _start(

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from cloudtrain_launcher import destroyed_groups, shutdown
+from cloudtrain_launcher import shutdown
 from cloudtrain_launcher.contract import (
     JOB_FILE,
     PAYLOAD_DIR,
@@ -36,13 +36,10 @@ from cloudtrain_launcher.contract import (
 )
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
-from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted, Warned
-from cloudtrain_launcher.exit_timer import ExitTimer
+from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_launcher.full_disk import full_disk_hint
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
-from cloudtrain_launcher.numa import bind_rank
-from cloudtrain_launcher.own_processes import warn_of_own_ranks
 from cloudtrain_launcher.stacks import write_on_request
 
 if find_spec("cloudtrain_job") is None:  # in a job this folder is already last in PYTHONPATH
@@ -74,11 +71,9 @@ def main(parent: int) -> NoReturn:
         os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, "")
     )
     write_on_request(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
-    bind_rank(int(os.environ["LOCAL_RANK"]), os.environ)
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()
-    destroyed_groups.keep_those_in_use()
-    warn_of_own_ranks(_warn)
+    shutdown.keep_destroyed_groups()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     try:
@@ -114,12 +109,6 @@ def emit(event: Event) -> None:
     """Send an event of this rank to the launcher; do nothing in a fork of the program."""
     if os.getpid() == _rank_pid:
         cloudtrain_job.emit_event(event)
-
-
-def _warn(text: str) -> None:
-    """Print a warning of this rank, and show it at the end of the run."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
-    emit(Warned(message=text))
 
 
 def run(job: Job) -> None:
@@ -275,21 +264,19 @@ def _exit(code: int) -> NoReturn:
     Threads are joined, exit handlers run, objects collected and files closed. The teardown
     sometimes ends a finished rank by SIGABRT (pytorch/pytorch#190489), and with it the job.
     """
-    if code:
-        ExitTimer(code).start(EXIT_DEADLINE_SECONDS)
+    watchdog = shutdown.Watchdog(code, EXIT_DEADLINE_SECONDS) if code else None
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
         with suppress(BaseException):  # each prints its own error; the next step must still run
             step()
     emit(RankEnded(exitcode=code, group=_group_size()))
     with suppress(BaseException):
-        _finalize(code)
+        _finalize(watchdog or shutdown.Watchdog(code))
     os._exit(code)
 
 
-def _finalize(code: int) -> None:
+def _finalize(watchdog: shutdown.Watchdog) -> None:
     """Flush buffers, collect the program's objects and close its open files."""
     threading.excepthook = lambda _: None  # a running daemon thread loses its globals and files
-    watchdog = shutdown.Watchdog(code)
     files = shutdown.open_files()
     shutdown.flush(files)
     watchdog.reset()

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
-from cloudtrain_launcher.numa import bound_cpus
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.rules import Refused
 
@@ -290,9 +289,6 @@ def exit_on_uncaught_errors() -> None:
 
 def available_cores() -> int:
     """Return the number of CPU cores for all ranks of this node, by their affinity."""
-    bound = bound_cpus(os.environ)
-    if bound:
-        return len(frozenset().union(*bound))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

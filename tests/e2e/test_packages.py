@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.command_line import CommandLine, CommandResult
-from tests.support.lockless import lockless_python
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
@@ -103,15 +102,6 @@ def test_they_are_installed_once_on_this_machine_whichever_cloud_is_rehearsed(
     )
     (installed,) = (path for path in (cli.data / "packages").iterdir() if path.is_dir())
     assert (installed / "bin" / "python3").exists()
-
-
-def test_they_are_installed_once_on_a_disk_without_locks(tmp_path: Path) -> None:
-    cli = CommandLine(tmp_path / "lockless", env=lockless_python(tmp_path / "site"))
-    write_source(cli)
-    check_runs(
-        cli, {way: cli.run("submit", "--run-id", f"run-{way}") for way in ("first", "second")}
-    )
-    cli.close()
 
 
 @pytest.mark.docker

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain_launcher.host import free_port
-from tests.entrypoints.test_launcher import events, finish, start
+from tests.entrypoints.test_launcher import finish, start
 
 SCRIPT = """
 import os, sys
@@ -41,44 +41,14 @@ def test_ranks_of_its_own_meet_and_so_does_the_process_itself(tmp_path: Path) ->
     assert "[rank 0] and one of 1" in text
 
 
-OF_TWO_RANKS = """
-import torch.multiprocessing
-
-def work(rank):
-    pass
-
-if __name__ == "__main__":
-    torch.multiprocessing.{start}
-"""
-
-
-@pytest.mark.torchrun
-@pytest.mark.parametrize("new_process", [False, True], ids=["forked", "started anew"])
-@pytest.mark.parametrize(
-    "call", ['start_processes(work, nprocs=2, start_method="fork")', "spawn(work)"]
-)
-def test_starting_ranks_in_each_of_several_ranks_warns_at_once(
-    call: str, new_process: bool, tmp_path: Path
-) -> None:
-    process = start(tmp_path, OF_TWO_RANKS.format(start=call), processes=2, new_process=new_process)
-    text = finish(process)
-    assert process.returncode == 0, text
-    warnings = [event["message"] for event in events(text) if event["type"] == "warning"]
-    starting = [warning for warning in warnings if "resources.processes to 1" in warning]
-    assert len(starting) == 1, text
-    assert starting[0].startswith("train.py:8: starts processes with torch.multiprocessing in each")
-    assert f"[rank 0] warning: {starting[0]}" in text
-
-
 @pytest.mark.torchrun
 @pytest.mark.parametrize(
     ("use", "is_warned"),
     [
         ("", True),
-        ("dist.all_reduce(torch.ones(1))", False),
         ("dist.barrier(dist.new_group())", False),
     ],
-    ids=["unused", "a collective", "a collective of another group"],
+    ids=["unused", "a collective of another group"],
 )
 def test_ranks_that_exchange_nothing_in_their_group_end_with_a_warning(
     use: str, is_warned: bool, tmp_path: Path

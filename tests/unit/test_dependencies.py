@@ -105,14 +105,6 @@ def test_without_a_file_that_asks_for_anything_nothing_is_installed(job: Path) -
     assert "dependencies" not in cloudtrain.render(planned).job.to_json()
 
 
-def test_what_a_job_that_may_come_back_has_installed_is_kept_in_its_storage(job: Path) -> None:
-    write(job, {"requirements.txt": "einops\n"})
-    resources = {**LIMITS["resources"], "spot": True}
-    spot = plan(job, "aws", **AWS, **{**LIMITS, "resources": resources})
-    assert dependencies_document(spot) == {"file": "requirements.txt", "keep": True}
-    assert dependencies_document(plan(job, "aws", **AWS, **LIMITS)) == {"file": "requirements.txt"}
-
-
 def test_missing_or_ignored_requirements_file_is_refused_at_its_line(
     job: Path,
 ) -> None:

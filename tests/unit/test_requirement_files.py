@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher.packages.lock_file import read_lock
+from cloudtrain_launcher.packages.lock_file import read_lock, read_requested
 from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
     Requested,
     requested_list,
 )
-from cloudtrain_launcher.packages.source_files import read_requested
 from tests.support.samples import write
 
 

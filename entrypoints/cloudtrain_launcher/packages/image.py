@@ -6,6 +6,7 @@ gigabytes and may not work with the machine's driver.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -16,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -28,7 +30,7 @@ _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
 """Name of a CUDA library, as `pip freeze` lists it for another torch."""
 
 
-_LAYOUT = "2"
+_LAYOUT = "3"
 """Version of the layout; a new one retires the environments of earlier versions."""
 
 
@@ -140,3 +142,29 @@ def environment_digest(lines: Iterable[str], folder: Path) -> str:
         below += [site, *sorted(entry.name for entry in Path(site).glob("*-info"))]
     text = "\n".join([*below, "--", *lines])
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
+    """Return lines for a digest of pip's settings, which may name another package index.
+
+    Never show or store them: addresses may hold passwords. `source`: the source folder.
+    """
+    variables = sorted(name for name in environ if name.startswith("PIP_"))
+    lines = [f"{name}={environ[name].replace(str(source), '')}" for name in variables]
+    for file in _pip_files(environ):
+        if file.is_file():
+            lines.append(sha256(read_regular_file(file)).hexdigest())
+    return lines
+
+
+def _pip_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the paths of pip's configuration, which may not exist."""
+    named = environ.get("PIP_CONFIG_FILE", "")
+    if named == os.devnull:  # then pip reads no file
+        return []
+    home = Path(environ.get("HOME", "/"))
+    folders = [Path(part) for part in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)]
+    folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config"))
+    files = [folder / "pip" / "pip.conf" for folder in folders]
+    files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", Path(sys.prefix) / "pip.conf"]
+    return [*files, *([Path(named)] if named else [])]

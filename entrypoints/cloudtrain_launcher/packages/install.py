@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import metadata
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -28,17 +25,14 @@ if __name__ == "__main__":
 from cloudtrain_launcher import reporting
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.masking import masker
-from cloudtrain_launcher.packages import archives, image, installers, layered
-from cloudtrain_launcher.packages.index_settings import index_settings
+from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.installers import Files, InstallationError
-from cloudtrain_launcher.packages.lock_file import read_lock
+from cloudtrain_launcher.packages.lock_file import read_lock, read_requested
 from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
     Requested,
-    Requirement,
     requested_list,
 )
-from cloudtrain_launcher.packages.source_files import read_requested
 
 
 @dataclass(frozen=True)
@@ -60,19 +54,6 @@ class Task:
     wheels: str = ""
     """Folder of wheels sent with the job, the only source of packages; empty: none."""
     replace_torch: bool = False
-    archives: list[str] = field(default_factory=list)
-    """Folders that may hold an earlier attempt's archive of the environment."""
-    archive_into: str = ""
-    """Folder for this node's archive; empty: store none."""
-
-
-UNUSED_SECONDS = 28 * 24 * 3600
-"""Age of an environment's last start after which no job can still use it."""
-
-
-def archive_name(environment: Path) -> str:
-    """Return the name of an environment's archive, the same for all its replacements."""
-    return f"{environment.name.partition('.')[0]}.packages"
 
 
 def main() -> int:
@@ -81,23 +62,18 @@ def main() -> int:
     task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     masker.add(os.environ.get(name, "") for name in task.masked)
     try:
-        environment, result = Installation(task).run()
+        result = Installation(task).run()
     except (InstallationError, InvalidRequirements) as error:
-        environment = None
         result = {"error": str(error), "hint": getattr(error, "hint", "")}
     except OSError as error:
         why = (
             f"the packages cannot be installed: {error.strerror or error}"
             + f" ({error.filename})" * bool(error.filename)
         )
-        environment = None
         result = {"error": why, "hint": installers.hint_for_output(str(error))}
     draft = Path(task.result + ".partial")
     draft.write_text(json.dumps(result), encoding="utf-8")
     draft.replace(task.result)
-    if environment and task.archive_into:
-        with suppress(OSError):  # the next attempt installs again
-            archives.save(environment, Path(task.archive_into, archive_name(environment)))
     return 0
 
 
@@ -111,53 +87,22 @@ class Installation:
         masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
-    def run(self) -> tuple[Path | None, dict[str, Any]]:
-        """Return the environment and the result document. Raise InstallationError or OSError."""
+    def run(self) -> dict[str, Any]:
+        """Return the result document. Raise InstallationError or OSError."""
         result: dict[str, Any] = {"environment": "", "warnings": self.warnings}
         if not any(not line.constraint for line in self.lines):
-            return None, result
+            return result
         environment = self._environment()
         with layered.making(
             environment,
             lambda: self._log("waiting for another process to install the same packages"),
         ):
-            environment, changed = self._unchanged_or_new(environment)
-            document = layered.contents(environment)
-            result["reused"] = document is not None
-            if document is None:
-                if changed:
-                    self.warnings.append(
-                        f"a job has changed {changed} of the kept packages; installing them again"
-                    )
-                document = self._make(environment)
+            installed = layered.installed_in(environment)
+            result["reused"] = installed is not None
+            result["installed"] = self._make(environment) if installed is None else installed
         layer = Path(self.task.result).parent / "layer"
         layered.create_layer(layer, environment)
-        return environment, {
-            **result,
-            "environment": str(layer),
-            "installed": document["installed"],
-        }
-
-    def _unchanged_or_new(self, first: Path) -> tuple[Path, str]:
-        """Return the first unchanged or missing environment, and the last change of another.
-
-        A changed environment stays for UNUSED_SECONDS after its last start, as jobs may run in it.
-        """
-        changed = ""
-        for number in count():
-            environment = first.with_name(f"{first.name}.{number}") if number else first
-            complete = environment / layered.COMPLETE
-            if layered.contents(environment) is None:
-                break
-            if layered.is_unchanged(environment):
-                with suppress(OSError):
-                    os.utime(complete)
-                break
-            if time.time() - complete.stat().st_mtime > UNUSED_SECONDS:
-                layered.remove(environment)
-                break
-            changed = layered.last_change(environment)
-        return environment, changed
+        return {**result, "environment": str(layer)}
 
     def _environment(self) -> Path:
         """Return the environment's path; one with code of the source belongs to this run only."""
@@ -176,7 +121,7 @@ class Installation:
             *self._wheels_of_the_source(),
         ]
         if not self.task.wheels:  # else no index is used
-            lines += index_settings(os.environ, Path(self.task.source).resolve())
+            lines += image.index_settings(os.environ, Path(self.task.source).resolve())
         return folder / image.environment_digest(lines, folder)
 
     def _wheels_of_the_source(self) -> list[str]:
@@ -193,54 +138,32 @@ class Installation:
         wheels += [Path(line.wheel) for line in self.lines if line.wheel]
         return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in wheels]
 
-    def _make(self, environment: Path) -> dict[str, Any]:
-        """Create the environment, replacing an existing one; remove it again after a failure."""
-        started = time.monotonic()
-        below = image.site_folders()
+    def _make(self, environment: Path) -> dict[str, str]:
+        """Create the environment, replacing an existing one; return name -> version of its packages.
+
+        Remove it again after a failure.
+        """
         try:
-            layered.create(environment, below)
-            if restored := self._restore(environment, below):
-                return restored
+            layered.create(environment, image.site_folders())
             self._install(environment)
             distributions = metadata.distributions(path=[str(layered.site_of(environment))])
             installed = {
                 distribution.metadata["Name"]: distribution.version
                 for distribution in distributions
             }
-            document = {
-                "installed": installed,
-                "seconds": round(time.monotonic() - started, 3),
-                "below": below,
-            }
-            layered.complete(environment, document)
+            layered.complete(environment, installed)
         except BaseException:
             layered.remove(environment)
             raise
-        return document
-
-    def _restore(self, environment: Path, below: list[str]) -> dict[str, Any] | None:
-        """Restore the packages from an earlier attempt's first valid archive; None without one."""
-        for folder in self.task.archives:
-            if archives.restore(environment, Path(folder, archive_name(environment))):
-                self._log("reusing the packages of an earlier attempt")
-                document = layered.contents(environment)
-                layered.complete(environment, document or {})
-                return document
-            layered.create(environment, below)
-        return None
+        return installed
 
     def _install(self, environment: Path) -> None:
         folder = Path(self.task.result).parent / "requirements"
         folder.mkdir(mode=0o700, exist_ok=True)
         files = self._write_files(folder)
         environ = {**os.environ, **self._only_wheels()}
-        python = layered.python_of(environment)
-        uv = installers.find_uv(environ)
         try:
-            if uv:
-                installers.install_by_uv(uv, python, files, self.lines, environ, self._log)
-            else:
-                installers.install_by_pip(python, files, environ, self._log)
+            installers.install(layered.python_of(environment), files, environ, self._log)
         except InstallationError as error:
             raise self._explained(error) from None
 
@@ -262,7 +185,7 @@ class Installation:
             return {}
         # A URL is free of spaces, so that pip does not split it.
         wheels = Path(self.task.wheels).resolve().as_uri()
-        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_FIND_LINKS": wheels}
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels}
 
     def _explained(self, error: InstallationError) -> InstallationError:
         """Add the failing requirement and a hint to an error."""
@@ -302,8 +225,6 @@ def read_task(task: Task, held: Collection[str]) -> Requested:
     except OSError as error:
         raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None
 
-
-__all__ = ["Installation", "Requirement", "Task", "main", "read_task"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,14 +15,11 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain_launcher.contract import Job, NodeContext
+from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.packages.installers import InstallationError as InstallationError
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """Folder of the environments kept on this machine; by default in the user's cache."""
-
-STORED = ".cloudtrain-packages"
-"""Folder among a job's checkpoints for the packages of the next attempt."""
 
 SHOWN = 8
 """Maximum number of packages named in a line of the log."""
@@ -34,9 +31,9 @@ PATH = "PATH"
 class Installation:
     """The installation of one node. `scratch`: a folder for temporary files of this job."""
 
-    def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
+    def __init__(self, job: Job, node: int, scratch: Path) -> None:
         self._job = job
-        self._context = context
+        self._node = node
         self._scratch = scratch
         self._result = scratch / "packages.json"
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,26 +100,17 @@ class Installation:
     def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:
         """Return the task for `install.py`."""
         dependencies = self._job.dependencies
-        context = self._context
-        stored = [
-            context.checkpoint_dir,
-            context.synced_dirs.get(context.checkpoint_dir, ""),
-            context.resume_dir,
-        ]
-        keeps = bool(dependencies.get("keep")) and context.node_rank == 0
         wheels = Path.cwd() / str(dependencies.get("wheels", ""))
         return {
             "source": str(Path.cwd()),
             "result": str(self._result),
             "folder": str(packages_folder(environ, self._scratch)),
-            "node": context.node_rank,
+            "node": self._node,
             "masked": [*self._job.secrets, *self._job.masked],
             "file": dependencies.get("file", ""),
             "packages": dependencies.get("packages", []),
             "wheels": str(wheels) if dependencies.get("wheels") else "",
             "replace_torch": bool(dependencies.get("replace_torch")),
-            "archives": [f"{folder}/{STORED}" for folder in stored if folder],
-            "archive_into": f"{context.checkpoint_dir}/{STORED}" if keeps else "",
         }
 
 

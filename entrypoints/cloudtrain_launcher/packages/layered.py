@@ -6,8 +6,7 @@ contains the file `COMPLETE`; leftovers of a killed process or a full disk are r
 prevents concurrent creation.
 
 A job runs in a thin layer above the kept environment: packages that its program installs go there
-and vanish with the run. The kept files are read-only, and `COMPLETE` records their state, so that a
-changed environment (root may write anything) is not used again.
+and vanish with the run.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ import json
 import os
 import shlex
 import shutil
-import stat
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from cloudtrain_launcher.file_locks import locked
 
@@ -31,8 +27,6 @@ COMPLETE = "cloudtrain-complete.json"
 
 BELOW = "_cloudtrain_below.pth"
 """File that Python reads at its start, to add the packages below at the end of the path."""
-
-_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def python_of(environment: Path) -> Path:
@@ -45,20 +39,14 @@ def site_of(environment: Path) -> Path:
     return next(environment.glob("lib/python*/site-packages"))
 
 
-def contents(environment: Path) -> dict[str, Any] | None:
-    """Return the content of `COMPLETE`; None for an incomplete environment."""
+def installed_in(environment: Path) -> dict[str, str] | None:
+    """Return name -> version of the installed packages; None for an incomplete environment."""
     try:
         document = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    is_valid = isinstance(document, dict) and isinstance(document.get("installed"), dict)
-    return document if is_valid and python_of(environment).exists() else None
-
-
-def is_unchanged(environment: Path) -> bool:
-    """Return whether a complete environment is unchanged."""
-    document = contents(environment)
-    return document is not None and document.get("state") == _state(environment)
+    installed = document.get("installed") if isinstance(document, dict) else None
+    return installed if isinstance(installed, dict) else None
 
 
 @contextmanager
@@ -80,14 +68,10 @@ def create(environment: Path, below: Sequence[str]) -> None:
     (site_of(environment) / BELOW).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def complete(environment: Path, document: dict[str, Any]) -> None:
-    """Make the files read-only and mark the environment as complete. Raise OSError."""
-    for path in _files(environment):
-        mode = path.lstat().st_mode
-        if stat.S_ISREG(mode) and mode & _WRITABLE:
-            path.chmod(stat.S_IMODE(mode) & ~_WRITABLE)
+def complete(environment: Path, installed: Mapping[str, str]) -> None:
+    """Mark the environment as complete. Raise OSError."""
     draft = environment / f"{COMPLETE}.partial"
-    draft.write_text(json.dumps({**document, "state": _state(environment)}), encoding="utf-8")
+    draft.write_text(json.dumps({"installed": installed}), encoding="utf-8")
     draft.replace(environment / COMPLETE)
 
 
@@ -112,35 +96,6 @@ def _is_python(program: Path, environment: Path) -> bool:
         head = file.read(4096)
     interpreter = os.fsencode(environment / "bin" / "python")
     return head.startswith(b"#!") and interpreter in b"".join(head.splitlines(keepends=True)[:2])
-
-
-def _files(environment: Path) -> Iterator[Path]:
-    """Yield the files of an environment in order, without bytecode, which running jobs add."""
-    for folder, folders, names in os.walk(environment):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        links = [name for name in folders if Path(folder, name).is_symlink()]
-        yield from (Path(folder, name) for name in sorted([*names, *links]))
-
-
-def _state(environment: Path) -> str:
-    """Return a digest of all names, sizes and change times."""
-    digest = sha256()
-    for path in _files(environment):
-        if path.name.startswith(COMPLETE):
-            continue
-        status = path.lstat()
-        times = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        digest.update(
-            f"{path.relative_to(environment)}\0{times}\n".encode(errors="surrogateescape")
-        )
-    return digest.hexdigest()
-
-
-def last_change(environment: Path) -> str:
-    """Return the most recently changed file below the environment, for messages."""
-    paths = [path for path in _files(environment) if not path.name.startswith(COMPLETE)]
-    newest = max(paths, key=lambda path: path.lstat().st_ctime_ns)
-    return str(newest.relative_to(environment))
 
 
 def remove(environment: Path) -> None:

@@ -16,6 +16,8 @@ from cloudtrain_launcher.packages.requirement_files import (
     Requested,
     Requirement,
     normalised,
+    read_project,
+    read_requirements,
     read_toml,
 )
 
@@ -142,3 +144,16 @@ def _indexes(packages: list[Mapping[str, Any]], folder: Path) -> Iterator[str]:
                 if local
                 else f"--extra-index-url {index}"
             )
+
+
+def read_requested(folder: Path, file: str) -> Requested:
+    """Read a requirements file of the source. Raise OSError or InvalidRequirements.
+
+    Return all of a uv.lock: only a node can evaluate its markers.
+    """
+    name = Path(file).name
+    if name == "uv.lock":
+        return read_lock(folder, file)
+    if name.endswith(".toml"):
+        return read_project(folder, file)
+    return read_requirements(folder, file)
