@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -181,13 +180,6 @@ class Provider(ABC):
         `archive`: the source as tar.gz. `record` stores an observation at once, so that it survives
         a crash of this process. An error without `Outcome.UNKNOWN` means that no job was started.
         """
-
-    def warm(self, data_dir: Path) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Open a context that starts many short jobs sooner, if the platform can do that.
-
-        Holds for jobs of this process and data folder. Jobs that cannot use it start as usual.
-        """
-        return nullcontext()
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
         """Return the pause between two calls of `observe`, in seconds."""

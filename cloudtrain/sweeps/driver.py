@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from cloudtrain.sweeps.events import (
@@ -29,9 +28,6 @@ PAUSE_SECONDS = 0.2
 
 class Trials(Protocol):
     """Carries out the trials of a sweep, as runs or in another way."""
-
-    def warm(self) -> AbstractContextManager[None]:
-        """Return a context that makes starts cheap while the sweep is driven."""
 
     def start(self, trial: Trial) -> RunEnded | None:
         """Start the latest run of a trial unless it was started. Return the event of a refused run."""
@@ -111,11 +107,10 @@ def drive(
         journal.read()
         if journal.state.state not in ("running", "stopping"):
             return journal.state
-        with trials.warm():
-            driver = Driver(journal, trials, suggester)
-            driver.recover()
-            while not driver.advance():
-                (pause or _pause)()
+        driver = Driver(journal, trials, suggester)
+        driver.recover()
+        while not driver.advance():
+            (pause or _pause)()
     return journal.state
 
 

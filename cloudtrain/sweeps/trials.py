@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -82,10 +82,6 @@ class RunTrials:
         self._provider = get_provider(definition.provider)
         self._runs: dict[str, _TrialRun] = {}
         self._published: dict[str, str] = {}
-
-    def warm(self) -> AbstractContextManager[None]:
-        """Return a context with a process that has imported torch, if the provider keeps one."""
-        return self._provider.warm(self._data_dir)
 
     def has_run(self, trial: Trial) -> bool:
         """Return True if the latest run of a trial was submitted."""

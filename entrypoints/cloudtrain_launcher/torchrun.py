@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
@@ -22,9 +22,6 @@ from cloudtrain_launcher.streams import Streams
 
 JOIN_TIMEOUT_SECONDS = 900
 """Maximum wait for peers at the rendezvous: nodes pull the image at different speeds."""
-
-RESERVED_PROCESSES = "_cloudtrain_reserved"
-"""Module with reserve processes that have imported torch, if the launcher's parent is warm."""
 
 NOT_STARTED = 143
 """Exit code after a stop before torchrun's start, as of a process ended by SIGTERM."""
@@ -94,9 +91,7 @@ def _start(
     log_dir = f"--log-dir={scratch / 'torchrun'}"
     argv = [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)]
     env = {**job_environment(job, context, scratch, os.environ), **variables}
-    reserved: Any = sys.modules.get(RESERVED_PROCESSES)
-    forked: subprocess.Popen[bytes] | None = reserved.start(argv, env) if reserved else None
-    return forked or subprocess.Popen(
+    return subprocess.Popen(
         argv,
         env=env,
         stdin=subprocess.DEVNULL,

@@ -19,7 +19,6 @@ FEW = 50
 
 OURS = """
 import sys, time
-from contextlib import nullcontext
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from cloudtrain.spec.search_space import read_space
@@ -29,7 +28,6 @@ from cloudtrain.sweeps.events import Reported, RunEnded
 from cloudtrain.sweeps.journal import SweepFolder
 
 class Trials:
-    def warm(self): return nullcontext()
     def start(self, trial): return None
     def publish(self, state): pass
     def request_stop(self, trial): pass

@@ -1,7 +1,4 @@
-"""A program that writes facts about its process as JSON: one file per rank, below `argv[1]`.
-
-With the argument `brief` it neither starts processes nor trains.
-"""
+"""A program that writes facts about its process as JSON: one file per rank, below `argv[1]`."""
 
 from __future__ import annotations
 
@@ -147,16 +144,13 @@ def main() -> None:
         ],
         "torch": [torch.get_num_threads(), torch.get_num_interop_threads()],
     }
-    if "brief" not in sys.argv:
-        facts |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
+    facts |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
     # Expensive imports, on one rank each: a child that is spawned imports torch again, and
     # torch.compile a compiler.
-    facts["spawn"] = (
-        [of_a_child("spawn"), loaded("spawn")] if rank == 0 and "brief" not in sys.argv else []
-    )
+    facts["spawn"] = [of_a_child("spawn"), loaded("spawn")] if rank == 0 else []
     dist.init_process_group("gloo")
     seed = torch.initial_seed()
-    facts["trained"] = "" if "brief" in sys.argv else trained(compiles=rank == 1)
+    facts["trained"] = trained(compiles=rank == 1)
     facts["warnings"] = [sys.warnoptions, [str(item) for item in warnings.filters]]
     dist.destroy_process_group()
     facts["only"] = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +54,6 @@ class FunctionTrials:
         self.jobs = folder.path / "jobs"
         self.jobs.mkdir(exist_ok=True)
         self.state: SweepState | None = None
-
-    def warm(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def start(self, trial: Trial) -> RunEnded | None:
         file = self.jobs / f"{trial.run}.json"

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.issues import Issue
@@ -97,7 +97,7 @@ class LocalBackend(Provider):
     def start(
         self,
         plan: Plan,
-        request: Request,
+        request: Request,  # noqa: ARG002
         run: RunFolder,
         archive: Path,
         progress: Progress | None,  # noqa: ARG002
@@ -114,8 +114,6 @@ class LocalBackend(Provider):
             storing(paths.supervisor_log),
             open(paths.supervisor_log, "wb", opener=private_opener) as log,
         ):
-            if forked := self.fork_supervisor(plan, request, argv, log):
-                return ProcessIdentity.of(forked).to_json()
             process = subprocess.Popen(
                 [*run_module("local.supervisor"), *argv],
                 cwd=run.path,
@@ -127,19 +125,6 @@ class LocalBackend(Provider):
         identity = ProcessIdentity.of(process.pid).to_json()  # before it can be reaped
         reap_in_background(process)
         return identity
-
-    def fork_supervisor(
-        self,
-        plan: Plan,  # noqa: ARG002
-        request: Request,  # noqa: ARG002
-        argv: Sequence[str],  # noqa: ARG002
-        log: IO[bytes],  # noqa: ARG002
-    ) -> int | None:
-        """Start the supervisor from a warm process; return its process id, or None.
-
-        `argv`: its arguments, first the run's folder. `log`: file for its output.
-        """
-        return None
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
         """Return one second: observing a run on this machine is cheap."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import IO
 
 from cloudtrain.planning.launch import Launch
-from cloudtrain.providers.local import reserved
-from cloudtrain.providers.local.reserved import Program
 from cloudtrain.runs.logs import format_timestamp, split_events
 from cloudtrain_launcher.events import Cause, Event, NodeEnded, NodeStarted
 
@@ -24,7 +22,7 @@ class Node:
     """A launcher and its reports."""
 
     rank: int
-    process: subprocess.Popen[bytes] | Program
+    process: subprocess.Popen[bytes]
     log: IO[bytes]
     """Log file of the node, unbuffered."""
     unfinished_line: bytes = b""
@@ -111,7 +109,7 @@ def start_node(launch: Launch, env: Mapping[str, str], log: IO[bytes], *, umask:
 
     `umask`: for files of the job; -1: the supervisor's.
     """
-    process = reserved.start(launch.argv, env, launch.cwd, umask) or subprocess.Popen(
+    process = subprocess.Popen(
         launch.argv,
         cwd=launch.cwd,
         env=env,

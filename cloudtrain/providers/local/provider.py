@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.issues import Issue
-from cloudtrain.planning.launch import Launch, Request
+from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
@@ -22,14 +21,11 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
+    from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.rehearsal.base import Emulator
     from cloudtrain.providers.rehearsal.plan import EmulatedPlan
     from cloudtrain.spec.model import JobSpec
-
-
-_WARM = "cloudtrain.providers.local.warm"
-"""Imported only if a process is kept warm: most programs start one run."""
 
 
 class LocalProvider(LocalBackend):
@@ -99,31 +95,6 @@ class LocalProvider(LocalBackend):
         from cloudtrain.providers.rehearsal.plain import PlainEmulator
 
         return PlainEmulator(paths, request)
-
-    def warm(self, data_dir: Path) -> AbstractContextManager[None]:
-        """Keep a process with torch imported; runs with the same environment start from it."""
-        from cloudtrain.providers.local.warm import warm_process
-
-        return warm_process(data_dir)
-
-    def fork_supervisor(
-        self, plan: Plan, request: Request, argv: Sequence[str], log: IO[bytes]
-    ) -> int | None:
-        """Start the supervisor from the process of `warm`; return None if that is impossible."""
-        if (
-            _WARM not in sys.modules
-            or plan.is_rehearsal
-            or request.job.dependencies
-            or not request.job.warm
-        ):
-            return None
-        from cloudtrain.providers.local.warm import open_for
-
-        warm = open_for(Path(plan.context.data_dir))
-        if warm is None:
-            return None
-        launches = [Launch.from_json(launch) for launch in request.document["launches"]]
-        return warm.start(launches, argv, log)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """Return the launches, one per node, with all paths of the run."""

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -35,7 +35,6 @@ class RayWorker:
         self._folder = SweepFolder(folder)
         self._cpus = cpus
         self._trials: RunTrials | None = None
-        self._warm = ExitStack()
         self._events: deque[SweepEvent] = deque()
         self._state: SweepState | None = None
         self._number = 0
@@ -77,7 +76,7 @@ class RayWorker:
         return trials.start(state.trials[number])
 
     def _open(self) -> RunTrials:
-        """Return the runs of the sweep with a warm process. Raise UsageError without its folder."""
+        """Return the runs of the sweep. Raise UsageError without its folder."""
         if self._trials is None:
             # The driver imports this class, and does without this import.
             from cloudtrain.sweeps.trials import RunTrials
@@ -91,7 +90,6 @@ class RayWorker:
                 ) from error
             at_once = min(definition.parallel, max(1, _cores() // self._cpus))
             self._trials = RunTrials(self._folder, replace(definition, parallel=at_once))
-            self._warm.enter_context(self._trials.warm())
         return self._trials
 
     def next_event(self) -> SweepEvent:
@@ -116,7 +114,6 @@ class RayWorker:
                 self._trials.request_stop(trial)
                 self._take(*self._trials.observe(trial))
                 time.sleep(PAUSE_SECONDS)
-        self._warm.close()
 
     def _running(self) -> Trial | None:
         trial = self._state.trials[self._number] if self._state else None
