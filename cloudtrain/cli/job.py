@@ -272,7 +272,7 @@ def _as_checked_here(plan: Plan) -> Plan:
     """Return the plan without the requirements of its sweep's cluster."""
     if plan.spec.sweep is None:
         return plan
-    from cloudtrain.sweeps.ray.rules import as_checked_here
+    from cloudtrain.sweeps.rules import as_checked_here
 
     return as_checked_here(plan)
 

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
 
 START = "start"
-OF_RUNS = (
-    "attach",
-    "compare",
-    "diagnose",
-    "fetch",
-    "list",
-    "logs",
-    "metrics",
-    "rerun",
-    "show",
-    "status",
-    "stop",
-)
-"""Commands that take a sweep instead of a run."""
 
 
 class SweepGroup(click.Group):
@@ -48,8 +34,6 @@ class SweepGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, with `start` in front of an unknown word."""
-        if len(args) > 1 and args[0] in OF_RUNS and not Path(args[0]).exists():
-            raise UsageError(f"sweep has no command {args[0]}", hint=command(args[0], *args[1:]))
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
             args = [START, *args]
         return super().parse_args(ctx, args)
@@ -134,8 +118,7 @@ def start_command(
     from cloudtrain.submission.context import with_wheels
     from cloudtrain.submission.preflight import preflight, raise_errors
     from cloudtrain.sweeps.planning import plan_sweep
-    from cloudtrain.sweeps.ray.rules import as_checked_here
-    from cloudtrain.sweeps.rules import sweep_issues
+    from cloudtrain.sweeps.rules import as_checked_here, sweep_issues
     from cloudtrain.sweeps.start import start_sweep
 
     loaded = _load(job, options)
@@ -263,10 +246,6 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
         ).values
         values = batch_size_values(space, spec, objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--batch-size"))
-        if options["trials"]:  # which the rules refuse
-            flags.append(
-                FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}")
-            )
     elif space and not has_section:
         values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))
@@ -278,14 +257,9 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
             flags.append(
                 FlagText(f"sweep.objective={objective}", f"--objective {options['objective']}")
             )
-        if options["trials"]:
-            flags.append(
-                FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}")
-            )
-    if options["parallel"]:
-        flags.append(
-            FlagText(f"sweep.parallel={options['parallel']}", f"--parallel {options['parallel']}")
-        )
+    for name in ("trials", "parallel"):
+        if options[name]:
+            flags.append(FlagText(f"sweep.{name}={options[name]}", f"--{name} {options[name]}"))
     return load_job(job, {**options, "overrides": (*flags, *overrides)})
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +16,11 @@ from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import replace_text, storing
 
 if TYPE_CHECKING:
+    from cloudtrain.sweeps.state import SweepState
     from cloudtrain.sweeps.sweep import Sweep
 
+COLUMNS = ("trial", "state", "reports", "value", "usd", "seconds", "run")
+"""Columns of every table; the settings follow the trial's number."""
 FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 
 
@@ -32,8 +38,8 @@ FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file."
 def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
     """Draw SWEEP as one standalone HTML page.
 
-    It has the objective over trials and over money or time, the curves of all trials with the
-    rungs, and the importance of each setting. It also works before the sweep has ended.
+    It has the objective over trials, the curves of all trials with the rungs, and the importance of
+    each setting. It also works before the sweep has ended.
     """
     from cloudtrain.sweeps.sweep import find_sweep
 
@@ -46,14 +52,12 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     Raise UsageError if the file exists already.
     """
     from cloudtrain.pages.sweep_page import page
-    from cloudtrain.sweeps.history import history
-    from cloudtrain.sweeps.importance import importance
+    from cloudtrain.sweeps.optuna_studies import importance
 
     file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
-    events = [event for event, _ in sweep.folder.events_from()]
     state = sweep.status()
     with storing(file, "write it elsewhere with -o"):
-        replace_text(file, page(state, history(sweep.definition, events), importance(state)))
+        replace_text(file, page(state, importance(state)))
     print_output(str(file))
 
 
@@ -74,9 +78,7 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values
     and its reports.
     """
-    from cloudtrain.sweeps.export import as_csv
-    from cloudtrain.sweeps.history import heard_of
-    from cloudtrain.sweeps.optuna_study import write_study
+    from cloudtrain.sweeps.optuna_studies import write_study
     from cloudtrain.sweeps.sweep import find_sweep
 
     exported = find_sweep(sweep, data_dir=folder)
@@ -89,11 +91,38 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     state = exported.status()
     with storing(file, "write it elsewhere with -o"):
         if file.suffix == ".csv":
-            replace_text(file, as_csv(state))
+            replace_text(file, _as_csv(state))
         else:
-            times = heard_of(event for event, _ in exported.folder.events_from())
-            write_study(state, times, file)
+            write_study(state, file)
     print_output(str(file))
+
+
+def _as_csv(state: SweepState) -> str:
+    """Return a header and one line for each trial (RFC 4180).
+
+    `value` is the latest report of the objective, empty if it is not finite. A setting with the
+    name of a column becomes `parameters.NAME`.
+    """
+    keys = list(state.definition.space)
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(
+        [
+            COLUMNS[0],
+            *(f"parameters.{key}" if key in COLUMNS else key for key in keys),
+            *COLUMNS[1:],
+        ]
+    )
+    for trial in state.trials:
+        value = trial.value if trial.value is not None and math.isfinite(trial.value) else ""
+        outcome = (trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run)
+        writer.writerow([trial.number, *(_cell(trial.parameters[key]) for key in keys), *outcome])
+    return file.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return a value as a program receives it: true and false as in job.yaml."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def output_file(named: Path | None, default: Path, force: bool) -> Path:

@@ -23,8 +23,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
-from cloudtrain.sweeps import batch_size
-from cloudtrain.sweeps.definition import METHOD_NAMES, Definition
+from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.extension import Extension
 from cloudtrain.sweeps.failures import FailedTrials, failed_trials
@@ -51,7 +50,6 @@ def overview(plan: SweepPlan) -> str:
         f"{definition.sweep_id}  {_trials(definition)}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}{_until(definition)}",
         f"  method      {_method(plan)}",
-        *_known_before(plan),
         *(
             f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
             for at, (key, dimension) in enumerate(definition.space.items())
@@ -75,7 +73,7 @@ def _method(plan: SweepPlan) -> str:
     if definition.engine == "native":
         return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
-    return METHOD_NAMES[definition.sampler] + engine
+    return definition.method + engine
 
 
 def _until(definition: Definition) -> str:
@@ -84,18 +82,6 @@ def _until(definition: Definition) -> str:
         if definition.target is None
         else f", until {format_number(definition.target)} is reached"
     )
-
-
-def _known_before(plan: SweepPlan) -> list[str]:
-    """Return lines about the points to try first, and the trials to learn from."""
-    definition = plan.definition
-    lines = []
-    if definition.try_first:
-        lines.append(f"  first       {count(len(definition.try_first), 'known point')}")
-    if definition.earlier:
-        sweep = plan.job.spec.sweep.learn_from if plan.job.spec.sweep else ""
-        lines.append(f"  learns      from {count(len(definition.earlier), 'trial')} of {sweep}")
-    return lines
 
 
 def _stopping(definition: Definition) -> str:
@@ -294,12 +280,13 @@ def report(sweep: Sweep, state: SweepState) -> None:
 
 def batch_size_lines(sweep: Sweep, state: SweepState) -> list[str]:
     """Return the spec after a search for a batch size, and the command to train."""
-    args, is_trainer = sweep.arguments()
-    advice = batch_size.advice(state, args, is_trainer=is_trainer)
-    return [
-        *(f"  {name:<8} {one_line(text)}" for name, text in advice),
-        f"  train    {command('rerun', sweep.id, '--best')}",
-    ]
+    lines = [f"  train    {command('rerun', sweep.id, '--best')}"]
+    best = state.best
+    if best is not None:
+        (key,) = best.parameters
+        spec = f"args: {{{key.removeprefix('args.')}: {best.batch_size}}}"
+        lines.insert(0, f"  spec     {one_line(spec)}")
+    return lines
 
 
 def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
@@ -326,7 +313,6 @@ def _failed_lines(group: FailedTrials) -> list[str]:
     numbers = ", ".join(map(str, group.trials[:MAX_NUMBERS]))
     more = ", …" if len(group.trials) > MAX_NUMBERS else ""
     rows = [("cause", diagnosis.cause), ("trials", f"{numbers}{more}")]
-    rows += [("set apart", text) for text in group.set_apart_by]
     if diagnosis.evidence:
         rows.append(("evidence", f"{diagnosis.evidence[0].place}  {diagnosis.evidence[0].text}"))
     if diagnosis.remedy:

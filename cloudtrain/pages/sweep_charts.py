@@ -1,4 +1,4 @@
-"""Charts of a sweep's objective: over trials, over their cost, and the curve of every trial."""
+"""Charts of a sweep's objective: over trials, and the curve of every trial."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from cloudtrain.pages.svg import (
     text_width,
     tooltip,
 )
-from cloudtrain.sweeps.history import Moment
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 
@@ -115,44 +114,6 @@ def over_trials(state: SweepState) -> str:
         x, y, "trial", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)]
     )
     return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
-
-
-def over_cost(state: SweepState, moments: Sequence[Moment]) -> str:
-    """Draw the best value after each run, over money, or over time without a bill."""
-    billed = state.definition.trial_cap.usd is not None
-    longest = max((moment.seconds for moment in moments), default=0.0)
-    unit, size = _time_unit(longest)
-    at = [moment.usd if billed else moment.seconds / size for moment in moments]
-    x = x_scale(0, max(at, default=1.0))
-    y = y_scale(
-        [value for moment in moments for value in (moment.value, moment.best) if value is not None]
-    )
-    best = [
-        (x.at(position), y.at(moment.best))
-        for position, moment in zip(at, moments, strict=True)
-        if moment.best is not None
-    ]
-    marks = [
-        mark(
-            moment.state,
-            x.at(position),
-            BOTTOM if moment.value is None else y.at(moment.value),
-            title=f"trial {moment.trial}, {moment.state}",
-        )
-        for position, moment in zip(at, moments, strict=True)
-    ]
-    spent = "USD spent" if billed else f"time since the first trial ({unit})"
-    names = frame(x, y, spent, state.definition.metric)
-    label = f"{state.definition.metric} over the {spent}, and the best value"
-    return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
-
-
-def _time_unit(seconds: float) -> tuple[str, int]:
-    if seconds > 7200:
-        return "h", 3600
-    if seconds > 120:
-        return "min", 60
-    return "s", 1
 
 
 def curves(state: SweepState) -> str:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cloudtrain.pages.document import chart, document, folded, table
 from cloudtrain.pages.svg import element, line, picture, text, words
-from cloudtrain.pages.sweep_charts import curves, legend, over_cost, over_trials
-from cloudtrain.sweeps.definition import METHOD_NAMES
-from cloudtrain.sweeps.history import Moment
-from cloudtrain.sweeps.importance import Importance
+from cloudtrain.pages.sweep_charts import curves, legend, over_trials
+from cloudtrain.sweeps.optuna_studies import Importance
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.units import format_duration, format_number
 
 
-def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> str:
+def page(state: SweepState, shares: Importance) -> str:
     """Return a sweep as an HTML document."""
     definition = state.definition
     charts = [
@@ -22,11 +18,6 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
             "Objective over trials",
             "The line is the best value; trials without a value are at the bottom.",
             over_trials(state),
-        ),
-        chart(
-            f"Objective over {_cost(state)}",
-            "Each mark is the end of a run.",
-            over_cost(state, moments),
         ),
         chart("Curves", _about_curves(state), curves(state)),
         chart("Importance of settings", _sentence(shares.method), _bars(shares)),
@@ -44,10 +35,6 @@ def page(state: SweepState, moments: Sequence[Moment], shares: Importance) -> st
         _table(state),
     ]
     return document(f"{definition.sweep_id}: {definition.metric}", *body)
-
-
-def _cost(state: SweepState) -> str:
-    return "money" if state.definition.trial_cap.usd is not None else "time"
 
 
 def _about_curves(state: SweepState) -> str:
@@ -69,7 +56,7 @@ def _summary(state: SweepState) -> str:
     parts = [
         f"{state.state}{why}, {len(state.trials)} of {state.planned} trials",
         f"objective {definition.metric}, {goal}",
-        f"method {METHOD_NAMES[definition.sampler]}, on {definition.provider}",
+        f"method {definition.method}, on {definition.provider}",
     ]
     if definition.trial_cap.usd is not None:
         parts.append(f"{state.spent_usd:.2f} USD spent")

@@ -102,6 +102,16 @@ Dimension = Uniform | Integers | Choice
 """Possible values of a setting."""
 
 
+def points_of(space: Mapping[str, Dimension]) -> int | None:
+    """Return the number of points of a space; None if it contains a real range."""
+    count = 1
+    for dimension in space.values():
+        if isinstance(dimension, Uniform):
+            return None
+        count *= len(dimension.values) if isinstance(dimension, Choice) else dimension.size
+    return count
+
+
 def read_space(value: Any) -> Mapping[str, Dimension]:
     """Read settings with their possible values. Raise FieldErrors with all mistakes.
 

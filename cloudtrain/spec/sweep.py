@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.issues import Issue
 from cloudtrain.spec.batch_sizes import most_trials
-from cloudtrain.spec.fields import FieldError, expect
+from cloudtrain.spec.fields import expect
 from cloudtrain.spec.search_space import (
     FORMS,
-    Choice,
     Dimension,
     Integers,
     Scalar,
+    points_of,
     read_points,
     read_space,
 )
@@ -28,31 +29,6 @@ MAX_PARALLEL = 100
 
 def _read_metric(value: Any) -> str:
     return str(expect(value, str, "a metric name, such as val_accuracy"))
-
-
-_ELSEWHERE = {
-    "tpe": "method: bayesian, whose sampler is tpe",
-    "gp": "method: bayesian, with sampler: gp",
-    "qmc": "method: random, or method: bayesian, whose sampler is tpe",
-    "hyperband": "method: asha",
-    "bohb": "method: asha, with sampler: tpe",
-    "batch-size": "method: batch_size",
-}
-"""Names of methods in other tools."""
-
-
-def _read_method(value: Any) -> Any:
-    if isinstance(value, str) and value.lower() in _ELSEWHERE:
-        raise FieldError(f"unknown method {value!r}", _ELSEWHERE[value.lower()])
-    return value
-
-
-def _read_sampler(value: Any) -> Any:
-    if value == "qmc":
-        raise FieldError(
-            "the sampler 'qmc' was removed", "use sampler: random, or tpe with bayesian and asha"
-        )
-    return value
 
 
 class Objective(Section):
@@ -149,20 +125,15 @@ class Sweep(Section):
         BeforeValidator(read_space),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
     ] = Field(description=f"settings and their possible values: {FORMS}, or a list")
-    method: Annotated[
-        Literal["grid", "random", "bayesian", "asha", "batch_size"], BeforeValidator(_read_method)
-    ] = Field(
+    method: Literal["grid", "random", "bayesian", "asha", "batch_size"] = Field(
         "bayesian",
         description=(
             "how values are chosen; asha: at random, with early stopping; batch_size: the largest"
             " that fits into memory, and the fastest"
         ),
     )
-    sampler: Annotated[Literal["tpe", "gp", "random"] | None, BeforeValidator(_read_sampler)] = (
-        Field(
-            None,
-            description="how bayesian (tpe, gp) and asha (random, tpe) choose; default: the first",
-        )
+    sampler: Literal["tpe", "random"] | None = Field(
+        None, description="how asha chooses values: random, or tpe, which learns from trials"
     )
     trials: int | None = Field(
         None, ge=1, le=MAX_TRIALS, description="number of trials; default of a grid: all points"
@@ -172,12 +143,6 @@ class Sweep(Section):
         BeforeValidator(read_points),
         WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     ] = Field((), description="points to try first; missing settings are chosen")
-    learn_from: str | None = Field(
-        None,
-        description=(
-            "an earlier sweep with the same space and metric, whose trials tpe and gp start from"
-        ),
-    )
     parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="number of trials at once")
     early_stopping: EarlyStopping | None = Field(
         None, description="end trials that fall behind; always on for asha"
@@ -189,11 +154,9 @@ class Sweep(Section):
         le=10,
         description="restarts of a failed trial before it counts as failed",
     )
-    engine: Literal["auto", "portable", "native", "ray"] = Field(
-        "auto",
-        description=(
-            "portable: from this machine, for any provider; native: the cloud's own; auto: portable"
-        ),
+    engine: Literal["portable", "native", "ray"] = Field(
+        "portable",
+        description="portable: from this machine, for any provider; native: the cloud's own",
     )
     ray: RayResources = RayResources.model_construct()
     seed: int = Field(
@@ -210,7 +173,7 @@ class Sweep(Section):
 
     @property
     def chosen_sampler(self) -> str:
-        """Chooser of the values: tpe, gp, random, grid or batch_size."""
+        """Chooser of the values: tpe, random, grid or batch_size."""
         default = {"bayesian": "tpe", "asha": "random"}
         return self.sampler or default.get(self.method, self.method)
 
@@ -226,26 +189,12 @@ class Sweep(Section):
     @property
     def grid_size(self) -> int:
         """Number of points of the grid; 0 for a range of real numbers."""
-        size = 1
-        for dimension in self.space.values():
-            if isinstance(dimension, Choice):
-                size *= len(dimension.values)
-            elif isinstance(dimension, Integers):
-                size *= dimension.size
-            else:
-                return 0
-        return size
+        return points_of(self.space) or 0
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
         """Return fields of the section that are impossible together."""
         from cloudtrain.spec.sweep_rules import contradictions
 
-        return [issue_at(("sweep",), issue) for issue in contradictions(section, spec)]
-
-
-def issue_at(keys: Keys, issue: Issue) -> Issue:
-    """Return the same issue below these keys."""
-    from dataclasses import replace
-
-    return replace(issue, path=(*keys, *issue.path))
+        issues = contradictions(section, spec)
+        return [replace(issue, path=("sweep", *issue.path)) for issue in issues]

@@ -24,34 +24,22 @@ from cloudtrain.spec.search_space import (
 VARIED = ("args", "env", "inputs", "resources", "checkpoints", "launch")
 """Sections whose settings may differ between trials."""
 
-_FIXED: Mapping[str, tuple[str, str]] = {
-    "name": (
-        "is the name of the sweep; trials have numbers",
-        "vary an argument, or remove it",
-    ),
-    "entrypoint": (
-        "is the same for all trials",
-        "run a sweep per program, or vary an argument",
-    ),
-    "source": ("is the same for all trials", "run a sweep per source"),
-    "image": ("is the same for all trials", "run a sweep per image"),
-    "dependencies": ("are the same for all trials", "run a sweep per set of packages"),
-    "limits": (
-        "are the same for all trials, because the budget depends on them",
-        "set them outside the sweep",
-    ),
-    "metrics": ("are the same for all trials", "list all of them under metrics"),
-    "keep": ("is the same for all trials", "list all patterns under keep"),
-    "tags": ("are the same for all trials", "remove it"),
-    "secrets": (
-        "are the same for all trials, and a search must not read them",
-        "vary another setting",
-    ),
-    "sweep": ("is the search itself", "vary an argument"),
-}
-"""Reasons why other sections are the same for all trials, with a hint."""
+FIXED = (
+    "name",
+    "entrypoint",
+    "source",
+    "image",
+    "dependencies",
+    "limits",
+    "metrics",
+    "keep",
+    "tags",
+    "secrets",
+    "sweep",
+)
+"""Sections that all trials share."""
 
-SECTIONS = (*VARIED, *_FIXED)
+SECTIONS = (*VARIED, *FIXED)
 """All fields of a job, without sections of providers."""
 
 
@@ -95,19 +83,14 @@ def _problem(key: str, path: Keys) -> tuple[str, str] | None:
         return f"{key!r} has an empty part", "write an argument (lr) or a path (args.lr, env.SEED)"
     if not remainder:
         return None
-    if first in _FIXED:
-        return _FIXED[first]
     if first in VARIED:
         if first == "args" and len(remainder) > 1:
             return "names a part of an argument, which does not exist", f"write args.{remainder[0]}"
         if path == ("checkpoints", "uri"):
             return "differs for each trial already", "remove it"
         return None
-    if is_provider(first):
-        return (
-            "is the same for all trials",
-            f"set it in the section {first}",
-        )
+    if first in FIXED or is_provider(first):
+        return "is the same for all trials", f"vary a setting of {', '.join(VARIED)}"
     suggestion = did_you_mean(first, SECTIONS)
     return (
         f"unknown section {first!r}{suggestion}",

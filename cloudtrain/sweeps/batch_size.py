@@ -7,8 +7,6 @@ batch generalises at least as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from cloudtrain.spec.batch_sizes import next_size
 from cloudtrain.sweeps.state import SIZE_TOLERANCE, SweepState, Trial
@@ -80,30 +78,3 @@ def _problem(state: SweepState) -> str:
 def _ended(trial: Trial) -> str:
     how = "was stopped" if trial.state == "stopped" else "failed"
     return f"{how} ({trial.reason})" if trial.reason else how
-
-
-def advice(
-    state: SweepState, args: Mapping[str, Any], *, is_trainer: bool
-) -> list[tuple[str, str]]:
-    """Return named lines for the spec: the size, and how to keep a larger batch with it.
-
-    `args`: arguments of the job by name. `is_trainer`: whether the job is the shared trainer, which
-    accumulates gradients itself.
-    """
-    best = state.best
-    if best is None:
-        return []
-    (key,), size = best.parameters, best.batch_size
-    name = key.removeprefix("args.")
-    lines = [("spec", f"args: {{{name}: {size}}}")]
-    batch = args.get(name)
-    passes = args.get("accumulate", 1) if is_trainer else 1
-    if not isinstance(batch, int) or not isinstance(passes, int) or batch <= size:
-        return lines
-    parts = math.ceil(batch * passes / size)
-    how = (
-        f"args: {{{name}: {batch}, accumulate: {parts}}}"
-        if is_trainer
-        else f"accumulate {parts} of them in each step"
-    )
-    return [*lines, ("or", f"{how}, which keeps the batch of {batch}")]

@@ -9,15 +9,6 @@ from typing import Any, Literal
 from cloudtrain.spec.search_space import Dimension, Scalar, read_space
 from cloudtrain.sweeps.checked import read_checked
 
-METHOD_NAMES = {
-    "grid": "grid",
-    "random": "random",
-    "tpe": "bayesian (TPE)",
-    "gp": "bayesian (Gaussian process)",
-    "batch_size": "batch_size",
-}
-"""Names of the samplers for people."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caps:
@@ -25,15 +16,6 @@ class Caps:
 
     usd: float | None = None
     seconds: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierTrial:
-    """Trial of another sweep over the same space."""
-
-    parameters: Mapping[str, Scalar]
-    value: float | None
-    """None if it failed or reported no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,14 +32,12 @@ class Definition:
     metric: str
     goal: Literal["minimize", "maximize"]
     space: Mapping[str, Dimension]
-    sampler: Literal["grid", "random", "tpe", "gp", "batch_size"]
+    sampler: Literal["grid", "random", "tpe", "batch_size"]
     seed: int = 0
     target: float | None = None
     """Value of a trial that ends the sweep; a better one does, too."""
     try_first: tuple[Mapping[str, Scalar], ...] = ()
     """Values of the first trials; a setting that is left out is chosen."""
-    earlier: tuple[EarlierTrial, ...] = ()
-    """Trials of another sweep, known from the start."""
     trials: int
     """Number of trials; in a search for a batch size, the maximum."""
     parallel: int = 1
@@ -84,6 +64,11 @@ class Definition:
     """GPUs that Ray lends a trial; None: as many as it asks for."""
 
     @property
+    def method(self) -> str:
+        """Name of the sampler for people."""
+        return "bayesian (TPE)" if self.sampler == "tpe" else self.sampler
+
+    @property
     def is_batch_size_search(self) -> bool:
         """True for a search for a batch size."""
         return self.sampler == "batch_size"
@@ -92,6 +77,14 @@ class Definition:
     def is_native(self) -> bool:
         """True if the cloud's own service runs the sweep; rehearsals run here."""
         return self.engine == "native" and not self.as_
+
+    def most_runs(self, trials: int) -> int:
+        """Return the maximum number of runs of these trials, with promotions and retries."""
+        runs = promoted = trials
+        for _ in self.rungs if self.promotes else ():
+            promoted //= self.eta
+            runs += promoted
+        return runs * (1 + self.retries)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON with the version of the format. The space is written as in job.yaml."""
@@ -104,10 +97,7 @@ class Definition:
 
         Raise ValueError if a field is missing or of another type.
         """
-        if document.get("sampler") == "qmc":  # version 0.2.0 spread values evenly
-            document = {**document, "sampler": "random"}
+        sampler = document.get("sampler")
+        removed = {"qmc": "random", "gp": "tpe"}  # samplers of 0.2.0 and 0.3.0
+        document = {**document, "sampler": removed.get(str(sampler), sampler)}
         return read_checked(Definition, document, space=read_space)
-
-
-Parameters = Mapping[str, Scalar]
-"""Value of each setting of the space."""

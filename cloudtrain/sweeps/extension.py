@@ -7,11 +7,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from cloudtrain.errors import UsageError
+from cloudtrain.spec.search_space import points_of
 from cloudtrain.spec.sweep import MAX_PARALLEL
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import Extended
-from cloudtrain.sweeps.grid import points_of
-from cloudtrain.sweeps.rungs import most_runs
 from cloudtrain.sweeps.schedule import cap_of_next
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_duration
@@ -123,8 +122,7 @@ def _worst_usd(extended: SweepState, trials: int) -> float | None:
     trial_usd = definition.trial_cap.usd
     if trial_usd is None:
         return None
-    promoting_rungs = len(definition.rungs) * definition.promotes
-    worst = trial_usd * most_runs(trials, definition.retries, promoting_rungs, definition.eta)
+    worst = trial_usd * definition.most_runs(trials)
     if definition.budget.usd is None:
         return worst
     return min(worst, definition.budget.usd - extended.spent_usd - extended.committed_usd)

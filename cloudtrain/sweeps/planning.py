@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
@@ -16,10 +15,9 @@ from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sweep import EarlyStopping, Sweep, default_rungs
 from cloudtrain.submission.jobs import Job, plan
-from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
+from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.rules import billed, last_report
-from cloudtrain.sweeps.rungs import most_runs, rungs_of
-from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain_launcher.rungs import rungs_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +36,8 @@ class SweepPlan:
         trial_usd = definition.trial_cap.usd
         if trial_usd is None:
             return None
-        runs = most_runs(
-            definition.trials,
-            definition.retries,
-            len(definition.rungs) * definition.promotes,
-            definition.eta,
-        )
-        return trial_usd * runs if budget is None else min(budget, trial_usd * runs)
+        worst = trial_usd * definition.most_runs(definition.trials)
+        return worst if budget is None else min(budget, worst)
 
     @property
     def is_billed(self) -> bool:
@@ -94,18 +87,7 @@ def plan_sweep(
         )
         capped = Job(spec=spec, document=document, folder=job.folder)
         job_plan = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
-    return _with_earlier_trials(planned(job_plan, sweep), sweep)
-
-
-def _with_earlier_trials(sweep_plan: SweepPlan, sweep: Sweep) -> SweepPlan:
-    """Add the results of `learn_from`: later suggestions need only the sweep's files."""
-    if sweep.learn_from is None or sweep_plan.definition.engine == "native":
-        return sweep_plan
-    from cloudtrain.sweeps.sweep import find_sweep
-
-    state = find_sweep(sweep.learn_from, data_dir=str(sweep_plan.job.context.data_dir)).status()
-    earlier = earlier_trials(state, sweep_plan.definition)
-    return replace(sweep_plan, definition=replace(sweep_plan.definition, earlier=earlier))
+    return planned(job_plan, sweep)
 
 
 def planned(job_plan: Plan, sweep: Sweep) -> SweepPlan:
@@ -131,16 +113,13 @@ def _definition(job_plan: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         grace = stopping.grace or grace
         eta = stopping.eta or eta
     estimate = billed(job_plan)
-    engine: Literal["portable", "native", "ray"] = (
-        "portable" if sweep.engine == "auto" else sweep.engine
-    )
     sampler: Any = sweep.chosen_sampler
     return Definition(
         sweep_id=sweep_id,
         name=job_plan.spec.name,
         provider=job_plan.provider,
         as_=job_plan.target.provider if job_plan.is_rehearsal else "",
-        engine=engine,
+        engine=sweep.engine,
         metric=sweep.objective.metric,
         goal=sweep.objective.goal,
         space=sweep.space,
@@ -156,7 +135,9 @@ def _definition(job_plan: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         rungs=tuple(rungs_of(grace, eta, last)) if stopping else (),
         eta=eta,
         last_report=last,
-        promotes=stopping is not None and engine != "ray" and _promotes(job_plan, stopping, last),
+        promotes=stopping is not None
+        and sweep.engine != "ray"
+        and _promotes(job_plan, stopping, last),
         budget=Caps(usd=sweep.budget.max_cost if estimate else None, seconds=sweep.budget.max_time),
         trial_cap=Caps(
             usd=estimate.worst_usd if estimate else None, seconds=job_plan.spec.limits.max_runtime
@@ -170,40 +151,3 @@ def _promotes(job_plan: Plan, stopping: EarlyStopping, last: int | None) -> bool
         return stopping.promote == "always"
     is_here = not declaration_of(job_plan.provider).is_remote
     return is_here and last is not None and job_plan.spec.entrypoint is None
-
-
-def earlier_trials(state: SweepState, definition: Definition) -> tuple[EarlierTrial, ...]:
-    """Return ended trials of a sweep whose values are in the space of another one.
-
-    Trials that it learned from come first. Raise UsageError if the objective differs or no trial
-    fits.
-    """
-    old = state.definition
-    if (old.metric, old.goal) != (definition.metric, definition.goal):
-        message = f"sweep {old.sweep_id} has another objective: {old.metric}, {old.goal}"
-        raise UsageError(message, hint="learn_from: a sweep for the same metric and goal")
-    ended = [trial for trial in state.trials if trial.state in ("completed", "pruned", "failed")]
-    trials = [
-        *old.earlier,
-        *(EarlierTrial(parameters=trial.parameters, value=_finite_value(trial)) for trial in ended),
-    ]
-    fitting = tuple(trial for trial in trials if _fits(trial, definition))
-    if not fitting:
-        message = f"no trial of sweep {old.sweep_id} has values for all settings of this space"
-        raise UsageError(
-            message, hint="learn_from: a sweep with the same settings, or leave it out"
-        )
-    return fitting
-
-
-def _finite_value(trial: Trial) -> float | None:
-    if trial.state == "failed" or trial.value is None or not math.isfinite(trial.value):
-        return None
-    return trial.value
-
-
-def _fits(trial: EarlierTrial, definition: Definition) -> bool:
-    space = definition.space
-    if trial.parameters.keys() != space.keys():
-        return False
-    return all(space[key].contains(value) for key, value in trial.parameters.items())

@@ -5,6 +5,7 @@ They use rules, tables and the disk: no network, no process, no SDK.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,14 +22,14 @@ from cloudtrain.spec.fields import read_arguments
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.objective import LENGTHS, REPORTED, report_count
 from cloudtrain.spec.search_space import Scalar
-from cloudtrain.spec.sweep import FEW_TRIALS, EarlyStopping, Sweep
+from cloudtrain.spec.sweep import EarlyStopping, Sweep
 from cloudtrain.spec.varied_settings import arguments_of, issues_of_values, path_of, samples
 from cloudtrain.submission.trainer_arguments import trainer_issues
-from cloudtrain.sweeps.ray.rules import ray_issues
-from cloudtrain.units import format_duration
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")
+RAY_MODULES = ("ray", "pandas", "pyarrow", "fsspec", "requests")
+"""Modules that `import ray.tune` needs; `pip install ray` alone does not install all."""
 
 
 def sweep_issues(plan: Plan) -> list[Issue]:
@@ -38,7 +39,6 @@ def sweep_issues(plan: Plan) -> list[Issue]:
         return []
     issues = [
         *_values(plan, sweep),
-        *_counts(sweep),
         *_objective(plan, sweep),
         *_budget(plan, sweep),
     ]
@@ -108,21 +108,6 @@ def _with_value(spec: JobSpec, path: Keys, value: Scalar) -> JobSpec | None:
     return None
 
 
-def _counts(sweep: Sweep) -> Iterator[Issue]:
-    size = sweep.grid_size
-    trials = sweep.trials
-    if trials and size and sweep.method == "grid" and trials < size:
-        message = f"leaves out {size - trials} of the grid's {size} points"
-        hint = f"trials: {size}, or leave it out"
-        yield warning(message, hint, path=("sweep", "trials"))
-    elif trials and size and trials > size:
-        message = f"are more than there are points: {size}"
-        yield warning(message, "each is tried once, then the sweep ends", path=("sweep", "trials"))
-    if sweep.parallel > sweep.trial_count:
-        message = f"is more than there are trials: {sweep.trial_count}"
-        yield warning(message, path=("sweep", "parallel"))
-
-
 def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     metric = sweep.objective.metric
     goal = sweep.objective.goal
@@ -156,17 +141,9 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     estimate = billed(plan)
     budget = sweep.budget
     limits = plan.spec.limits
-    if budget.max_time and limits.max_runtime and budget.max_time < limits.max_runtime:
-        message = (
-            f"ends trials before the {format_duration(limits.max_runtime)} that limits.max_runtime"
-            " allows them"
-        )
-        yield warning(message, path=("sweep", "budget", "max_time"))
-    if budget.max_cost is None or sweep.engine == "native":  # native sweeps have other rules
-        return
-    if estimate is None:
-        yield warning("plays no part: nothing is billed there", path=_MAX_COST)
-    elif estimate.usd_per_hour is None or estimate.worst_usd is None:
+    if budget.max_cost is None or estimate is None or sweep.engine == "native":
+        return  # native sweeps have other rules
+    if estimate.usd_per_hour is None or estimate.worst_usd is None:
         hint = f"{estimate.price_hint}, or replace it by budget.max_time"
         yield Issue(_MAX_COST, PRICE_UNKNOWN, hint)
     elif limits.max_runtime is None and limits.max_cost is None:
@@ -176,13 +153,6 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         yield Issue(
             _MAX_COST, message, "raise it, or set limits.max_runtime or limits.max_cost lower"
         )
-    elif estimate.worst_usd * sweep.trial_count > budget.max_cost + 1e-9:
-        count = int((budget.max_cost + 1e-9) / estimate.worst_usd)
-        message = (
-            f"pays for {count} of {sweep.trial_count} trials if each costs all it may:"
-            f" {estimate.worst_usd:.2f} USD"
-        )
-        yield warning(message, "trials that end early leave money for the rest", path=_MAX_COST)
 
 
 def _shares(
@@ -210,24 +180,6 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
             f" {declared.label} cannot receive any"
         )
         yield Issue(at, message, "promote: always works without; or remove early stopping")
-    if stopping.promote == "always" and declared.is_remote:
-        message = (
-            f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
-        )
-        hint = "promote: never ends trials that are behind, and starts none again"
-        yield warning(message, hint, path=("sweep", "early_stopping", "promote"))
-    if (
-        sweep.trial_count < FEW_TRIALS
-        and stopping.grace is None
-        and last_report(plan.spec, sweep) is None
-    ):
-        message = (
-            "compares trials after their first report, since the length of a trial is not known"
-        )
-        hint = (
-            "early_stopping: {max: 20}, the reports of a whole trial, such as its epochs; or grace"
-        )
-        yield warning(message, hint, path=at)
     yield from _trial_issues(plan, sweep, stopping)
 
 
@@ -246,11 +198,7 @@ def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at = ("sweep", "engine")
-    if (
-        sweep.engine != "native"
-        and sweep.chosen_sampler in ("tpe", "gp")
-        and find_spec("optuna") is None
-    ):
+    if sweep.engine != "native" and sweep.chosen_sampler == "tpe" and find_spec("optuna") is None:
         message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
         hint = "pip install 'cloudtrain[sweeps]', or method: random"
         yield Issue(("sweep", "sampler" if sweep.sampler else "method"), message, hint)
@@ -260,4 +208,42 @@ def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         except UsageError as error:
             yield Issue(at, error.what, "engine: portable runs trials wherever jobs run")
     if sweep.engine == "ray":
-        yield from ray_issues(plan)
+        yield from _ray(plan)
+
+
+def _ray(plan: Plan) -> Iterator[Issue]:
+    """Yield the reasons why Ray cannot run the trials of a plan."""
+    at: Keys = ("sweep", "engine")
+    hint = "engine: portable runs trials wherever jobs run"
+    label = plan.target.declaration.label
+    host = declaration_of(plan.provider)
+    if plan.is_rehearsal:
+        yield Issue(at, f"is no part of what runs on {label}, and cannot be rehearsed for it", hint)
+    elif host.is_remote:
+        message = f"runs trials on machines of its own cluster, not as jobs of {label}"
+        yield Issue(at, message, f"--provider local, from a node of the cluster; {hint}")
+    elif not host.runs_on_lent_machines:
+        message = (
+            f"lends trials some GPUs and cores of a machine, and jobs of {label} would see them all"
+        )
+        yield Issue(at, message, f"--provider local; {hint}")
+    if missing := [name for name in RAY_MODULES if find_spec(name) is None]:
+        message = f"needs Ray Tune, and this is not installed: {', '.join(missing)}"
+        yield Issue(at, message, "pip install 'cloudtrain[ray]'")
+    if (address := os.environ.get("RAY_ADDRESS", "")).partition("://")[1]:
+        message = (
+            f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}, a way in"
+            " from outside"
+        )
+        yield Issue(
+            at,
+            message,
+            "start the sweep there, or as a Ray job: ray job submit -- cloudtrain sweep",
+        )
+
+
+def as_checked_here(plan: Plan) -> Plan:
+    """Return the job as this machine can check it: without GPUs that Ray provides."""
+    if plan.spec.sweep is None or plan.spec.sweep.engine != "ray" or not plan.gpus:
+        return plan
+    return replace(plan, target=replace(plan.target, gpus=0))

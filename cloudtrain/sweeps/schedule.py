@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from cloudtrain.runs.ids import trial_run_id
+from cloudtrain.spec.search_space import points_of
 from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.giving_up import why_to_give_up
-from cloudtrain.sweeps.grid import points_of
-from cloudtrain.sweeps.rungs import promotable
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
+from cloudtrain_launcher.rungs import promotable
 
 SHORTEST_SECONDS = 60
 """Minimum time limit of a trial."""
+MAX_ALIKE = 3
+"""Maximum trials that end for one cause that no value of a setting explains."""
+MAX_WITHOUT_RESULT = 8
+"""Maximum trials that end without a number for any cause.
+
+If half of a space fails, the chance of this many failures in a row is 1 in 256.
+"""
+INDEPENDENT_OF_VALUES = frozenset(
+    (
+        "ImportError",
+        "IndentationError",
+        "ModuleNotFoundError",
+        "NameError",
+        "SyntaxError",
+        "TabError",
+    )
+)
+"""Exceptions that a program raises whatever its arguments are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None if running else End("succeeded", _target_reached(state, state.reached))
     if len(running) >= state.definition.parallel:
         return None
-    if not state.definition.is_batch_size_search and (given_up := why_to_give_up(state)):
+    if not state.definition.is_batch_size_search and (given_up := _why_to_give_up(state)):
         return None if running else _end(state, given_up)
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _trial_count(state):
@@ -167,3 +187,53 @@ def _end(state: SweepState, reason: str) -> End:
     if not reason and len(state.trials) < state.wanted:
         reason = f"all {len(state.trials)} combinations of its values were tried"
     return End("succeeded", reason)
+
+
+def _why_to_give_up(state: SweepState) -> str:
+    """Return the reason to start no further trials; empty if the sweep may continue.
+
+    A sweep is given up if no trial has reported a number and other values would not change that.
+    Trials before the latest extension do not count: the user has seen their results.
+    """
+    if any(_has_result(trial) for trial in state.trials):
+        return ""
+    lost = [
+        trial
+        for trial in state.trials[state.extended_at :]
+        if trial.state in ("failed", "completed")
+    ]
+    metric = state.definition.metric
+    by_cause: dict[str, list[Trial]] = defaultdict(list)
+    for trial in lost:
+        by_cause[_cause(trial)].append(trial)
+
+    for cause, trials in by_cause.items():
+        if cause and len(trials) >= MAX_ALIKE:
+            return (
+                f"given up: {len(trials)} trials {_what_happened(trials, metric)}, which no value"
+                " explains"
+            )
+    if len(lost) >= MAX_WITHOUT_RESULT:
+        last = lost[-1].reason or f"it trained to its end without {metric}"
+        return (
+            f"given up: {len(lost)} trials ended, and none has reported {metric}; the last one:"
+            f" {last}"
+        )
+    return ""
+
+
+def _has_result(trial: Trial) -> bool:
+    return any(math.isfinite(value) for value in trial.curve)
+
+
+def _cause(trial: Trial) -> str:
+    """Return a key of failures with one cause; empty if a value may be the cause."""
+    if trial.state == "completed":
+        return "" if trial.reports else "no report"
+    return trial.cause if trial.cause in INDEPENDENT_OF_VALUES else ""
+
+
+def _what_happened(trials: Sequence[Trial], metric: str) -> str:
+    if trials[0].state == "completed":
+        return f"trained to their end without reporting {metric}"
+    return f"failed alike ({trials[-1].reason})"

@@ -116,8 +116,7 @@ def read_objective(text: str) -> dict[str, str]:
         metric = text or DEFAULT_METRIC
         goal = ""
     goal = goal or REPORTED.get(metric, "")
-    goals = [word for word in ("minimize", "maximize") if goal and word.startswith(goal.lower())]
-    if not metric or len(goals) != 1:
+    if not metric or goal not in ("minimize", "maximize"):
         message = f"{text!r} does not say whether less or more of it is better"
         raise UsageError(message, hint="--objective val_accuracy:maximize, or val_loss:minimize")
-    return {"metric": metric, "goal": goals[0]}
+    return {"metric": metric, "goal": goal}

@@ -11,9 +11,16 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
+from cloudtrain.spec.search_space import (
+    Choice,
+    Dimension,
+    Integers,
+    Scalar,
+    Uniform,
+    points_of,
+)
 from cloudtrain.sweeps import batch_size
-from cloudtrain.sweeps.grid import Grid, number_of, point_at, points_of
+from cloudtrain.sweeps.optuna_studies import OptunaSampler
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.definition import Definition
@@ -39,18 +46,54 @@ def suggester_of(definition: Definition) -> Suggester:
         return Grid(definition.space)
     if definition.is_batch_size_search:
         return BatchSizes()
-    suggester = _sampler_of(definition)
+    suggester: Suggester = (
+        RandomValues(definition) if definition.sampler == "random" else OptunaSampler(definition)
+    )
     if points_of(definition.space) is not None:
         suggester = Distinct(suggester, definition)
     return KnownPoints(suggester, definition.try_first) if definition.try_first else suggester
 
 
-def _sampler_of(definition: Definition) -> Suggester:
-    if definition.sampler == "random":
-        return RandomValues(definition)
-    from cloudtrain.sweeps.optuna_sampler import OptunaSampler
+class Grid:
+    """Suggester of every point, in order; the last setting varies fastest."""
 
-    return OptunaSampler(definition)
+    def __init__(self, space: Mapping[str, Dimension]) -> None:
+        self._space = space
+
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
+        """Return the next point."""
+        return point_at(self._space, len(state.trials))
+
+
+def point_at(space: Mapping[str, Dimension], number: int) -> Mapping[str, Scalar]:
+    """Return a point by number, from 0. Raise ValueError for an infinite space."""
+    point: dict[str, Scalar] = {}
+    for key in reversed(list(space)):
+        values = grid_values(space[key])
+        number, at = divmod(number, len(values))
+        point[key] = values[at]
+    return {key: point[key] for key in space}
+
+
+def number_of(space: Mapping[str, Dimension], point: Mapping[str, Scalar]) -> int:
+    """Return the number of a point. Raise ValueError if the space does not contain it."""
+    number = 0
+    for key, dimension in space.items():
+        values = grid_values(dimension)
+        value = point[key]
+        if isinstance(values, range):
+            at = values.index(int(value))
+        else:  # with types: 1 and true are equal
+            at = [(type(one), one) for one in values].index((type(value), value))
+        number = number * len(values) + at
+    return number
+
+
+def grid_values(dimension: Dimension) -> Sequence[Scalar]:
+    """Return the values of a setting, in order. Raise ValueError for a real range."""
+    if isinstance(dimension, Uniform):
+        raise ValueError(f"{dimension.text()} has infinitely many values")
+    return dimension.values
 
 
 class Distinct:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.errors import RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
@@ -17,7 +16,6 @@ from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.ids import SWEEPS, sweep_ids
-from cloudtrain.runs.record import RunRecord
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps, Definition
@@ -134,12 +132,6 @@ class Sweep:
                 f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint
             )
         return best, self.run_of(best)
-
-    def arguments(self) -> tuple[Mapping[str, Any], bool]:
-        """Return the job's named arguments, and whether it runs the shared trainer."""
-        spec = RunRecord(RunFolder(self.folder.path)).spec
-        values = (spec.get("args") or {}).get("values")
-        return (values if isinstance(values, Mapping) else {}), spec.get("entrypoint") is None
 
     def run_of(self, trial: Trial) -> Run:
         """Return the latest run of a trial. Raise RunNotFound before its first run."""

@@ -25,10 +25,10 @@ from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.events import Launching, RunEnded
-from cloudtrain.sweeps.grid import grid_values
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
 from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
+from cloudtrain.sweeps.suggest import grid_values
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.azure.clients import cheap_clients

@@ -24,12 +24,12 @@ import cloudtrain
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.journal import DRIVER_LOCK
 from cloudtrain.sweeps.planning import plan_sweep
-from cloudtrain.sweeps.ray.rules import NEEDS
+from cloudtrain.sweeps.rules import RAY_MODULES
 from cloudtrain.sweeps.start import start_sweep
 from cloudtrain.sweeps.sweep import Sweep, list_sweeps
 from tests.support.waiting import eventually
 
-for module in NEEDS:
+for module in RAY_MODULES:
     pytest.importorskip(module, reason="Ray Tune is not installed: pip install 'cloudtrain[ray]'")
 
 SCRIPT = """

@@ -21,13 +21,14 @@ UNBOUNDED = {
     "providers/azure/infra.py": "a file of the package",
     "providers/azure/storage.py": "an archive that a submit has packed",
     "providers/docker/emulator.py": "a document that a submit has just written",
+    "providers/docker/gpus.py": "a file of the system",
     "providers/docker/node.py": "a document that a submit has just written",
     "providers/rehearsal/": "a document that a submit has just written, or a file of the system",
     "providers/local/": "a file of the system, or of a run that goes on",
     "source/results.py": "files that are copied, block by block",
     "submission/memory.py": "a file of the system",
     "submission/wheels.py": "a report that pip has just written",
-    "sweeps/optuna_study.py": "a study that is copied, block by block",
+    "sweeps/optuna_studies.py": "a study that is copied, block by block",
     "testing/": "files of the checks themselves",
 }
 """Modules and folders of `cloudtrain/` that read files in other ways, and what they read."""

@@ -21,8 +21,8 @@ from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
-from cloudtrain.sweeps.rungs import goes_on
 from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain_launcher.rungs import goes_on
 
 Values = Mapping[str, Scalar]
 

@@ -15,7 +15,6 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.spec.batch_sizes import RESOLUTION, most_trials, next_size
 from cloudtrain.spec.load import spec_from_values
 from cloudtrain.spec.search_space import Integers
-from cloudtrain.sweeps.batch_size import advice
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.journal import SweepFolder
@@ -174,21 +173,6 @@ def test_it_takes_no_more_trials(tmp_path: Path) -> None:
     search(tmp_path, float, most=4)
     with pytest.raises(UsageError, match="ends when the largest batch size is found"):
         Sweep(SweepFolder(tmp_path / "sweeps" / "digits-1")).plan_extension(5)
-
-
-def test_the_advice_keeps_the_batch_that_the_job_has(tmp_path: Path) -> None:
-    state = search(tmp_path, float, fits=96)
-    assert advice(state, {}, is_trainer=True) == [("spec", "args: {batch-size: 96}")]
-    assert advice(state, {"batch-size": 64}, is_trainer=True) == [
-        ("spec", "args: {batch-size: 96}")
-    ]
-    accumulated = "args: {batch-size: 512, accumulate: 11}, which keeps the batch of 512"
-    assert advice(state, {"batch-size": 512, "accumulate": 2}, is_trainer=True)[1] == (
-        "or",
-        accumulated,
-    )
-    hint = "accumulate 6 of them in each step, which keeps the batch of 512"
-    assert advice(state, {"batch-size": 512}, is_trainer=False)[1] == ("or", hint)
 
 
 def failed(exception: str, message: str) -> RunState:

@@ -46,11 +46,6 @@ REFUSED = {
         "sweep.try_first",
         "chooses all values itself",
     ),
-    "another sweep": (
-        "sweep.learn_from=digits-1",
-        "sweep.learn_from",
-        "learns from its own trials alone",
-    ),
     "steps": ('sweep.space={"width": "int(8, 64, 8)"}', "space.width", "has a step of 8"),
     "too little money": (
         "sweep.budget={max_cost: 4 USD}",

@@ -57,16 +57,6 @@ def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: Sw
     assert call("list", "--all").out.count("digits-k2x9-t00") == 3
 
 
-@pytest.mark.parametrize(
-    "words", [("stop", "digits-k2x9"), ("status", "digits-k2x9"), ("logs", "digits-k2x9", "-f")]
-)
-def test_a_command_of_runs_behind_sweep_says_what_to_type(words: tuple[str, ...]) -> None:
-    result = call("sweep", *words)
-    assert result.code == 2
-    assert f"sweep has no command {words[0]}" in result.err
-    assert f"cloudtrain {' '.join(words)}" in result.err
-
-
 def test_an_ended_sweep_says_why_it_ended_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

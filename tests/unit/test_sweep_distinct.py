@@ -1,23 +1,20 @@
-"""Finite spaces: no trial repeats, and Optuna gets the same data step by step as in one go."""
+"""Finite spaces: no trial repeats."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import UsageError
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, read_space
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, points_of, read_space
 from cloudtrain.sweeps.events import Suggested
-from cloudtrain.sweeps.grid import number_of, point_at, points_of
-from cloudtrain.sweeps.optuna_sampler import OptunaSampler
 from cloudtrain.sweeps.state import SweepState, state_of
-from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.suggest import number_of, point_at, suggester_of
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
@@ -84,59 +81,3 @@ def test_more_trials_of_a_space_that_has_none_left_are_refused(tmp_path: Path) -
     folder = ended_sweep(tmp_path, sweep_of(space, sampler="random", trials=5))
     with pytest.raises(UsageError, match="has tried all 2 combinations of its values"):
         Sweep(folder).plan_extension(3)
-
-
-class Compared:
-    """A suggester that is compared with a fresh one, and at times replaced as by a kill."""
-
-    def __init__(self, definition: Any, kills: set[int]) -> None:
-        self.definition = definition
-        self.kills = kills
-        self.kept = OptunaSampler(definition)
-        self.anew = 0
-        self.asked = 0
-
-    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
-        if len(state.trials) in self.kills:
-            self.kept = OptunaSampler(self.definition)
-        before = self.kept._study
-        for draw in (1, 2, 0) if len(state.trials) % 3 == 0 else (0,):
-            suggestion = self.kept.suggest(state, draw)
-            assert suggestion == OptunaSampler(self.definition).suggest(state, draw)
-        self.asked += 1
-        self.anew += self.kept._study is not before
-        return suggestion
-
-
-@settings(max_examples=12)
-@given(
-    seed=st.integers(0, 999),
-    kills=st.sets(st.integers(0, 25)),
-    parallel=st.integers(1, 4),
-    rungs=st.sampled_from([(), (1, 3)]),
-    space=st.sampled_from([SPACE, {"x": "uniform(0, 1)", "n": "int(1, 3)"}]),
-)
-def test_a_study_that_is_gone_on_with_suggests_what_one_made_anew_suggests(
-    seed: int, kills: set[int], parallel: int, rungs: tuple[int, ...], space: dict[str, str]
-) -> None:
-    changes = {"rungs": rungs, "promotes": bool(rungs)}
-    definition = definition_of(
-        space=space, sampler="tpe", trials=25, parallel=parallel, seed=seed, **changes
-    )
-    life = SweepLife(definition, seed=seed)
-    compared = Compared(definition, kills)
-    life.suggester = compared  # type: ignore[assignment]
-    life.run(most=2_000)
-    assert compared.asked == len(life.state.trials)
-    if not rungs:
-        assert compared.anew == 1 + len({kill for kill in kills if 0 < kill < compared.asked})
-
-
-def test_a_gaussian_process_suggests_the_same_from_a_study_that_is_gone_on_with() -> None:
-    pytest.importorskip("torch").set_num_threads(1)
-    definition = definition_of(space={"x": "uniform(0, 1)"}, sampler="gp", trials=13)
-    life = SweepLife(definition, seed=1)
-    compared = Compared(definition, {11})
-    life.suggester = compared  # type: ignore[assignment]
-    life.run(most=2_000)
-    assert compared.asked > 11

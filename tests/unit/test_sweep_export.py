@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cli.sweep_files import _as_csv
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import Launching, Reported, Suggested
-from cloudtrain.sweeps.export import as_csv
-from cloudtrain.sweeps.optuna_study import write_study
+from cloudtrain.sweeps.optuna_studies import write_study
 from cloudtrain.sweeps.state import SweepState, state_of
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
@@ -80,7 +80,7 @@ def test_a_value_that_is_no_number_is_empty_in_the_table() -> None:
             Reported(time=3.0, trial=0, report=1, value=None),
         ],
     )
-    assert as_csv(changed).splitlines() == [
+    assert _as_csv(changed).splitlines() == [
         "trial,on,state,reports,value,usd,seconds,run",
         "0,true,running,1,,0.0,0.0,a-bcde-t000",
     ]
@@ -124,7 +124,7 @@ def test_a_sweep_that_goes_on_can_be_exported(state: SweepState, tmp_path: Path)
         going.apply(Suggested(time=1.0, trial=number, parameters=parameters))
     going.apply(Launching(time=2.0, trial=0, run="digits-k2x9-t000"))
     going.apply(Reported(time=3.0, trial=0, report=1, value=math.nan))
-    write_study(going, {0: (1.0, 3.0), 1: (1.0, 1.0)}, tmp_path / "a?b %20.db")
+    write_study(going, tmp_path / "a?b %20.db")
     (tmp_path / "a?b %20.db").rename(tmp_path / "going.db")
     study = opened(tmp_path / "going.db")
     assert [trial.state.name for trial in study.trials] == ["RUNNING", "RUNNING"]

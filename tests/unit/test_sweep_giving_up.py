@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudtrain.sweeps.events import Extended, RunEnded
-from cloudtrain.sweeps.giving_up import MAX_ALIKE, MAX_WITHOUT_RESULT
-from cloudtrain.sweeps.schedule import End, next_action
+from cloudtrain.sweeps.schedule import MAX_ALIKE, MAX_WITHOUT_RESULT, End, next_action
 from tests.support.sweep_lives import SweepLife, definition_of
 
 

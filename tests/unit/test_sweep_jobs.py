@@ -31,7 +31,6 @@ REFUSED = {
         ['sweep.space={"a": "logint(1, 9)"}'], "sweep.space.a", "takes choice, uniform and quniform",
     ),
     "successive halving": (["sweep.method=asha"], "sweep.method", "lacks successive halving"),
-    "a Gaussian process": (["sweep.sampler=gp"], "sweep.sampler", "does not say that its bayesian sampling is gp"),
     "a part of a grid": (
         ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "does not say which 2",
     ),

@@ -14,8 +14,7 @@ import pytest
 from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.history import history
-from cloudtrain.sweeps.importance import importance
+from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.browser import Browser
@@ -79,17 +78,11 @@ def test_nothing_on_the_page_is_pale_cut_off_or_hidden(
     folder = ended_sweep(tmp_path, definition, function, lambda run: run.endswith("5"))
     status = Sweep(folder).status()
     file = tmp_path / "page.html"
-    file.write_text(
-        page(
-            status,
-            history(definition, [event for event, _ in folder.events_from()]),
-            importance(status),
-        )
-    )
+    file.write_text(page(status, importance(status)))
     assert looks(browser, file) == {}
 
 
 def test_a_page_without_a_trial_is_as_readable(tmp_path: Path, browser: Browser) -> None:
     sweep_state = SweepState.new(sweep_of({"lr": Uniform(0, 1)}, trials=3))
-    (tmp_path / "page.html").write_text(page(sweep_state, [], importance(sweep_state)))
+    (tmp_path / "page.html").write_text(page(sweep_state, importance(sweep_state)))
     assert looks(browser, tmp_path / "page.html") == {}

@@ -17,12 +17,11 @@ import pytest
 from cloudtrain.pages.axes import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
-from cloudtrain.sweeps import importance as importances
+from cloudtrain.sweeps import optuna_studies
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.events import RunEnded, Suggested
-from cloudtrain.sweeps.history import history
-from cloudtrain.sweeps.importance import importance
+from cloudtrain.sweeps.events import Suggested
 from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.state import SweepState, state_of
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call
@@ -87,13 +86,7 @@ def test_the_page_is_one_file_that_needs_nothing_else(ended: SweepFolder) -> Non
 
 def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
     sweep_state = state(ended)
-    root = parsed(
-        page(
-            sweep_state,
-            history(sweep_state.definition, [event for event, _ in ended.events_from()]),
-            importance(sweep_state),
-        )
-    )
+    root = parsed(page(sweep_state, importance(sweep_state)))
     drawings = {
         section.findtext("h2"): element
         for section in root.iter("section")
@@ -101,7 +94,6 @@ def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
     }
     assert [*drawings] == [
         "Objective over trials",
-        "Objective over money",
         "Curves",
         "Importance of settings",
     ]
@@ -125,14 +117,14 @@ def test_nothing_that_a_job_says_becomes_markup(ended: SweepFolder) -> None:
     reason = "</style><script>alert('x')\ud800\x00</script>"
     sweep_state = state(ended)
     sweep_state.trials[2].reason = reason
-    root = parsed(page(sweep_state, [], importance(sweep_state)))
+    root = parsed(page(sweep_state, importance(sweep_state)))
     assert "script" not in {element.tag for element in root.iter()}
     assert any("<script>alert('x')</script>" in (cell.text or "") for cell in root.iter("td"))
 
 
 def test_a_sweep_without_a_trial_has_a_page(tmp_path: Path) -> None:
     sweep_state = SweepState.new(definition_of(SPACE))
-    root = parsed(page(sweep_state, [], importance(sweep_state)))
+    root = parsed(page(sweep_state, importance(sweep_state)))
     assert "0 of 12 trials" in (root.findtext("body/p") or "")
 
 
@@ -143,15 +135,6 @@ def test_a_file_that_is_there_is_written_over_only_on_request(ended: SweepFolder
     assert Path("mine.html").read_text() == "mine"
     assert call("sweep", "plot", "digits", "-o", "mine.html", "--force").code == 0
     assert "<svg" in Path("mine.html").read_text()
-
-
-def test_what_was_best_and_spent_is_known_for_every_end_of_a_run(ended: SweepFolder) -> None:
-    sweep_state = state(ended)
-    moments = history(sweep_state.definition, [event for event, _ in ended.events_from()])
-    assert len(moments) == sum(len(trial.runs) for trial in sweep_state.trials)
-    assert moments[-1].usd == pytest.approx(sweep_state.spent_usd)
-    assert sweep_state.best is not None
-    assert moments[-1].best == sweep_state.best.value
 
 
 def quadratic(important: str) -> Callable[[Values, int], float]:
@@ -170,7 +153,7 @@ def test_the_setting_that_decides_is_the_most_important(tmp_path: Path) -> None:
 def test_without_optuna_importance_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importances, "find_spec", lambda _: None)
+    monkeypatch.setattr(optuna_studies, "find_spec", lambda _: None)
     result = importance(state(sweep_of_three_settings(tmp_path)))
     assert result.shares == {}
     assert result.method.endswith("pip install 'cloudtrain[sweeps]' scikit-learn")
@@ -223,13 +206,6 @@ def test_a_value_after_a_divergence_does_not_flatten_the_others() -> None:
     scale = y_scale([0.1, 0.2, 0.3, 0.4, 0.5, 1e30])
     assert scale.at(0.1) - scale.at(0.5) > (BOTTOM - TOP) / 10
     assert scale.at(1e30) == TOP
-
-
-def test_a_time_between_an_end_and_more_trials_is_none_of_the_sweep(ended: SweepFolder) -> None:
-    ends = [event for event, _ in ended.events_from() if isinstance(event, RunEnded)]
-    moments = history(ended.definition(), [event for event, _ in ended.events_from()])
-    assert len(moments) == len(ends)
-    assert all(moment.seconds >= 0 for moment in moments)
 
 
 def test_no_library_is_needed_to_draw_a_page() -> None:

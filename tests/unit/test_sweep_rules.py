@@ -90,39 +90,6 @@ def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(
     }
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (
-            "method: grid\n  trials: 3\n  space: {a: [1, 2], b: [1, 2]}",
-            "trials: leaves out 1 of the grid's 4 points",
-        ),
-        ("trials: 9\n  space: {a: [1, 2], b: [1, 2]}", "trials: are more than there are points: 4"),
-        (
-            "trials: 3\n  space: {a: 'uniform(0, 1)'}\n  parallel: 4",
-            "parallel: is more than there are trials: 3",
-        ),
-        (
-            "trials: 3\n  space: {a: 'uniform(0, 1)'}\n  budget: {max_cost: 5 USD}",
-            "budget.max_cost: plays no part: nothing is billed there",
-        ),
-        (
-            "method: asha\n  trials: 3\n  space: {a: 'uniform(0, 1)'}",
-            (
-                "method: compares trials after their first report, since the length of a trial is"
-                " not known"
-            ),
-        ),
-    ],
-)
-def test_what_is_likely_a_slip_is_a_warning(section: str, message: str) -> None:
-    (line,) = messages_of(
-        plan(section, "entrypoint: run.sh\nmetrics: {val_loss: 'loss ([0-9.]+)'}")
-    )
-    assert line.startswith("warning job.yaml:")
-    assert line.endswith(f"sweep.{message}")
-
-
 def test_a_goal_that_looks_for_the_worst_is_a_warning() -> None:
     (line,) = messages_of(
         plan(f"trials: 3\n  {SPACE}", objective="metric: val_accuracy, goal: minimize")
@@ -159,12 +126,6 @@ def test_metric_missing_in_the_script_warns_unless_a_pattern_matches(
             "cannot be kept: the price of this machine is unknown",
         ),
         (10.0, "max_runtime: 1 h", "9 USD", "is less than one trial may cost: 10.00 USD"),
-        (
-            10.0,
-            "max_runtime: 1 h",
-            "25 USD",
-            "pays for 2 of 4 trials if each costs all it may: 10.00 USD",
-        ),
         (10.0, "max_runtime: 1 h", "40 USD", None),
         # Without a limit each trial gets its share.
         (10.0, "", "0.40 USD", "pays for 36 s of each of 4 trials at 10.00 USD per hour"),
@@ -206,13 +167,6 @@ def test_worst_cost_is_that_of_all_trials_capped_by_the_budget() -> None:
     assert sweep_plan(free, free.spec.sweep).worst_usd is None
 
 
-def test_a_budget_in_time_that_ends_trials_before_their_limit_is_a_warning() -> None:
-    (line,) = messages_of(
-        plan(f"trials: 3\n  budget: {{max_time: 10 min}}\n  {SPACE}", "limits: {max_runtime: 1 h}")
-    )
-    assert line.endswith("max_time: ends trials before the 1 h that limits.max_runtime allows them")
-
-
 def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,11 +181,6 @@ def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
     monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=False))
     (line,) = messages_of(planned)
     assert "sweep.method: needs messages from the driver" in line
-    promoting = plan(f"trials: 3\n  early_stopping: {{promote: always}}\n  {SPACE}")
-    assert messages_of(promoting) == [
-        "warning job.yaml:6:20: sweep.early_stopping.promote: starts a machine on The cluster anew"
-        " for every rung that a trial goes on to"
-    ]
 
 
 def test_trial_that_the_provider_refuses_fails_before_the_first_trial() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.spec.sweep import default_rungs
-from cloudtrain.sweeps.rungs import goes_on, is_better, most_runs, promotable, rungs_of
+from cloudtrain_launcher.rungs import goes_on, is_better, promotable, rungs_of
+from tests.support.sweep_lives import definition_of
 
 VALUES = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 0.4]), st.floats(-1, 1), st.just(math.nan))
 GOALS = st.sampled_from(["minimize", "maximize"])
@@ -98,6 +99,7 @@ def test_a_value_that_is_not_a_number_is_worse_than_every_number() -> None:
 
 
 def test_the_most_runs_of_a_sweep_count_promotions_and_retries() -> None:
-    assert most_runs(trials=27, retries=0, promoting_rungs=0, eta=3) == 27
-    assert most_runs(trials=27, retries=0, promoting_rungs=3, eta=3) == 27 + 9 + 3 + 1
-    assert most_runs(trials=4, retries=2, promoting_rungs=1, eta=4) == 15
+    rungs = (1, 3, 9)
+    assert definition_of(rungs=rungs).most_runs(27) == 27
+    assert definition_of(rungs=rungs, promotes=True).most_runs(27) == 27 + 9 + 3 + 1
+    assert definition_of(rungs=(1,), promotes=True, eta=4, retries=2).most_runs(4) == 15

@@ -84,8 +84,7 @@ def test_lists_alone_are_a_grid_and_the_section_is_a_valid_one(
         ("", "val_accuracy", "maximize"),
         ("val_loss", "val_loss", "minimize"),
         ("accuracy:maximize", "accuracy", "maximize"),
-        ("accuracy:max", "accuracy", "maximize"),
-        ("a:b:min", "a:b", "minimize"),
+        ("a:b:minimize", "a:b", "minimize"),
     ],
 )
 def test_an_objective_is_a_metric_and_its_goal(text: str, metric: str, goal: str) -> None:

@@ -14,7 +14,7 @@ from cloudtrain.sweeps.events import Launching
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.planning import plan_sweep
 from cloudtrain.sweeps.state import Trial
-from cloudtrain.sweeps.trial_plans import TrialPlans
+from cloudtrain.sweeps.trials import TrialPlans
 
 SWEEP = {
     "objective": {"metric": "val_accuracy", "goal": "maximize"},

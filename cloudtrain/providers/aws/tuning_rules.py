@@ -96,8 +96,7 @@ def _space(plan: Plan) -> Iterator[Issue]:
 
 def _method(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
-    allowed = {"random": ("random",), "bayesian": ("gp",)}.get(sweep.method, ())
-    if sweep.sampler is not None and sweep.sampler not in allowed:
+    if sweep.sampler not in (None, sweep.method):
         message = (
             f"SageMaker does not have the sampler {sweep.sampler}: its {sweep.method} is its own"
         )
