@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.docker.engine import ROOT, Engine
+from tests.docker.engine import Engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
@@ -94,24 +94,3 @@ def test_both_clouds_find_the_python_of_the_image(
         engine.run(image, "-c", code, options=(*offline, "--entrypoint", "python3")) == "/opt/venv"
     )
     assert engine.run(image, "bash", "-c", f"python -c '{code}'", options=offline) == "/opt/venv"
-
-
-def test_the_image_says_what_it_was_built_from(engine: Engine, image: str) -> None:
-    config = engine.inspect(engine.image(image))["Config"]
-    labels = {
-        name.removeprefix("org.opencontainers.image."): value
-        for name, value in config["Labels"].items()
-    }
-    version = (
-        (ROOT / "cloudtrain/__init__.py")
-        .read_text()
-        .partition('__version__ = "')[2]
-        .partition('"')[0]
-    )
-    assert labels["version"] == version
-    assert labels["revision"] == "cafe", "what is said by hand counts more"
-    assert labels["title"] == "cloudtrain"
-    assert labels["base.name"] == engine.base
-    assert {"created", "source", "licenses", "description"} <= set(labels)
-    assert not config["Entrypoint"]
-    assert config["Cmd"] == ["train"]

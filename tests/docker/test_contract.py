@@ -108,27 +108,6 @@ def await_log(engine: Engine, name: str, text: str, times: int = 1) -> None:
         time.sleep(0.3)
 
 
-def test_it_trains_out_of_the_box(engine: Engine, image: str, tmp_path: Path) -> None:
-    with engine.container(image, options=("--network", "none")) as name:
-        engine.do("start", name)
-        await_log(engine, name, '"type":"progress"')
-        engine.do("stop", "--time", "60", name, timeout=90)
-        state = engine.inspect(name)["State"]
-        engine.do("cp", f"{name}:/opt/ml/checkpoints", str(tmp_path / "checkpoints"))
-    assert state["ExitCode"] == 5
-    assert list((tmp_path / "checkpoints").rglob("*.pt"))
-
-
-def test_it_trains_with_the_trainers_flags(engine: Engine, image: str, tmp_path: Path) -> None:
-    words = ("train", "--task", "digits", "--epochs", "1", "--batch-size", "256")
-    with engine.container(image, *words, options=("--network", "none")) as name:
-        log = engine.do("start", "--attach", name, timeout=RUN_SECONDS)
-        engine.do("cp", f"{name}:/opt/ml/model", str(tmp_path / "model"))
-    assert events(log)[-1]["outcome"] == "succeeded"
-    assert {event["epoch"] for event in events(log) if event["type"] == "metrics"} == {1}
-    assert any((tmp_path / "model").iterdir())
-
-
 OWN = """
 import os, signal, sys, time
 from pathlib import Path

@@ -15,7 +15,6 @@ import pytest
 from tests.support.command_line import CommandLine, CommandResult
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
-from tests.support.wheels import make_wheel, offline
 
 DIGITS = """
 name: digits
@@ -133,25 +132,6 @@ class Life:
 
     def look_at_the_interrupted(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """Check further facts of a run on spot machines that was interrupted, resumed and stopped."""
-
-    def test_packages_that_a_submit_sends_along_are_installed_before_the_start(
-        self, cli: CommandLine
-    ) -> None:
-        make_wheel(cli.folder / "index", "pure_part", "1.0", requires=["needed_part"])
-        make_wheel(cli.folder / "index", "needed_part", "2.0")
-        vendor = "dependencies: {packages: [pure_part==1.0], vendor: true, python: '3.12'}\n"
-        program = (
-            "import needed_part, pure_part\nprint('found', needed_part.VERSION, pure_part.VERSION)"
-        )
-        cli.write(
-            job_yaml=f"{vendor}entrypoint: train.py\nlimits: {{max_runtime: 1 h}}\n",
-            train_py=program,
-        )
-        index = offline(cli.folder / "index")
-        result = cli.run("submit", "--provider", self.provider, "--run-id", "packed-1", **index)
-        assert result.code == 0, result.err
-        assert "downloading the wheels of 1 requirement" in result.err
-        assert "found 2.0 1.0" in cli.run("logs", "packed-1").out
 
     def test_submit_follows_to_the_end(self, digits: CommandResult) -> None:
         assert digits.code == 0, digits.err

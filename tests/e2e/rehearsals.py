@@ -113,18 +113,6 @@ class Rehearsal:
         assert cli.run("stop", new_run).code == 0
         assert cli.processes() == []
 
-    def test_only_a_provider_that_can_execute_a_contract_is_asked_to(
-        self, cli: CommandLine
-    ) -> None:
-        cli.write(job_yaml=self.job)
-        for where in ("local", self.cloud):
-            result = cli.run("plan", "--provider", self.cloud, "--as", where)
-            assert result.code == 2
-            assert (
-                f"the {self.cloud} provider cannot rehearse a job as {where} would run it"
-                in result.err
-            )
-
     def test_a_rehearsal_stays_here_whatever_the_settings_say(self, cli: CommandLine) -> None:
         cli.write(job_yaml=self.job)
         result = cli.run("plan", "--as", self.cloud, CLOUDTRAIN_PROVIDER=self.cloud)

@@ -256,32 +256,3 @@ def test_nothing_of_it_is_left_and_no_file_holds_the_secret(
     leaves_no_secret(cli, runs[way].run)
     results = (runs[way].submitted, runs[way].stopped, runs[way].ended)
     assert not [result for result in results if MY_TOKEN in result.out + result.err]
-
-
-def test_logs_of_both_nodes_are_kept_apart(cli: CommandLine, runs: dict[str, Job]) -> None:
-    for way in INSIDE:
-        run = runs[way].run
-        assert (
-            cli.run("logs", run, "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
-        )
-        assert cli.json("status", run)["contract"] == way
-
-
-def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(
-    cli: CommandLine, runs: dict[str, Job]
-) -> None:
-    for way, cloud in (("sagemaker", "aws"), ("azureml", "azure")):
-        executed = cli.document(f"live-{way}", "request.json")
-        words = ("--set", "env.UNTIL_STOPPED=yes", "--set", "resources.nodes=1", "--dry-run")
-        for_local = cli.json(
-            "submit", "--as", cloud, "--run-id", f"live-{way}", *words, MY_TOKEN=MY_TOKEN
-        )
-        for document in (executed, for_local):
-            for name in ("Tags", "tags", "properties"):  # the time of planning is in them
-                document.pop(name, None)
-        assert executed == for_local
-    assert "rehearsed in cloudtrain-test:" in runs["sagemaker"].submitted.err
-    assert (
-        "on this machine, in containers, as SageMaker would run it"
-        in runs["sagemaker"].submitted.err
-    )

@@ -6,12 +6,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,12 +77,6 @@ def supervisor(cli: CommandLine) -> int:
     return int((cli.run_folder("job-1") / "supervisor.lock").read_text())
 
 
-def node_process(cli: CommandLine, node: int) -> int:
-    """The process beside a node's container."""
-    mine = f"nodes/{node}/container.json"
-    return next(pid for pid in cli.processes() if mine in Path(f"/proc/{pid}/cmdline").read_text())
-
-
 def waited(cli: CommandLine) -> str:
     """Return the message at the end of the run, which comes in time."""
     began = time.monotonic()
@@ -128,13 +118,6 @@ def test_a_killed_supervisor_takes_its_containers_along(
     assert cli.processes() == []
 
 
-def test_a_killed_node_process_ends_the_run(cli: CommandLine, docker: DockerClient) -> None:
-    train(cli, GROUP + FOREVER)
-    os.kill(node_process(cli, 0), signal.SIGKILL)
-    assert "the launcher of node 0 was killed by SIGKILL" in waited(cli)
-    assert left_of(docker, cli.data) == []
-
-
 def kill_all_but_the_containers(cli: CommandLine) -> None:
     """Kill as if the machine's memory had run out, without time to remove anything. Return when
     they are gone.
@@ -164,31 +147,6 @@ def test_what_killed_processes_leave_is_removed_at_the_next_status(
     assert left_of(docker, cli.data) == []
 
 
-def test_what_killed_processes_leave_is_removed_before_the_next_submit(
-    cli: CommandLine, docker: DockerClient
-) -> None:
-    train(cli, GROUP + UNTIL_GO, *ONE_NODE)
-    kill_all_but_the_containers(cli)
-    assert set(running(docker, cli.data, "job-1")) == {0}
-    cli.write(train_py="print('next')\n")
-    submitted = cli.run("submit", "--run-id", "next-1", *ONE_NODE)
-    assert submitted.code == 0, submitted.err
-    assert left_of(docker, cli.data) == []
-
-
-def test_a_rank_that_hangs_after_its_peer_has_failed_is_not_waited_for(
-    cli: CommandLine, docker: DockerClient
-) -> None:
-    hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank == 0:\n    time.sleep(600)\n"
-    fail = "while not go.exists():\n    time.sleep(0.02)\nraise ValueError('the dog ate shard 3')\n"
-    train(cli, GROUP + hang + fail)
-    (cli.run_folder("job-1") / "output" / "go").touch()
-    result = waited(cli)
-    assert "rank 1 (node 1) raised ValueError: the dog ate shard 3" in result
-    assert "train.py:17" in result
-    assert left_of(docker, cli.data) == []
-
-
 def test_out_of_memory_in_one_rank_is_told_apart(cli: CommandLine, docker: DockerClient) -> None:
     cli.write(train_py=GROUP + "rows = [torch.ones(10_000_000) for _ in range(100)]\n")
     result = cli.run("submit", "--run-id", "job-1", *ONE_NODE, CLOUDTRAIN_DOCKER_MEMORY="1.5 GB")
@@ -199,94 +157,6 @@ def test_out_of_memory_in_one_rank_is_told_apart(cli: CommandLine, docker: Docke
     assert why in cli.run("logs", "job-1", "--node", "0").out
     assert cli.json("status", "job-1")["error"]["exception"] == "SIGKILL"
     assert left_of(docker, cli.data) == []
-
-
-def test_an_image_without_python_is_told_at_once(
-    cli: CommandLine, docker: DockerClient, image: str
-) -> None:
-    empty = f"{image}-empty"
-    repository, _, tag = empty.partition(":")
-    docker.api.import_image_from_data(_a_tar(), repository=repository, tag=tag)
-    try:
-        result = cli.run("submit", "--run-id", "job-1", "--set", f"image={empty}", *ONE_NODE)
-    finally:
-        docker.images.remove(empty, force=True)
-    assert result.code == 1
-    assert f"the image {empty} lacks what the job starts with" in result.err
-    assert "hint: an image needs python3 with torch on its PATH" in result.err
-    assert left_of(docker, cli.data) == []
-
-
-def _a_tar() -> bytes:
-    import io
-    import tarfile
-
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("nothing"), io.BytesIO())
-    return buffer.getvalue()
-
-
-def test_a_missing_image_is_refused_before_anything_starts(cli: CommandLine) -> None:
-    result = cli.run("submit", "--run-id", "job-1", "--set", "image=cloudtrain-test:none")
-    assert result.code == 3
-    assert "there is no image cloudtrain-test:none on this machine" in result.err
-    assert "hint: docker pull cloudtrain-test:none" in result.err
-    assert not cli.run_folder("job-1").exists()
-
-
-def test_more_gpus_than_there_are_is_refused_before_anything_starts(cli: CommandLine) -> None:
-    result = cli.run("submit", "--run-id", "job-1", "--set", "resources.gpus=64")
-    assert result.code == 3
-    assert "GPUs, the spec asks for 128 in all" in result.err
-
-
-def test_a_missing_engine_is_refused_with_a_remedy(cli: CommandLine) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        result = cli.run("check", DOCKER_HOST=host)
-    assert result.code == 3
-    assert f"no Docker engine answers at {host}" in result.err
-    assert "DOCKER_HOST" in result.err
-    away = cli.run("check", DOCKER_HOST="tcp://192.0.2.1:2375")
-    assert "the engine must be this machine's" in away.err
-
-
-_AS_NOBODY = """
-import os, sys
-import docker.client, cloudtrain.providers.docker.engine
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.docker.connect import docker_engine
-if os.geteuid() == 0:
-    os.setegid(65534); os.seteuid(65534)
-try:
-    with docker_engine():
-        print("let in")
-except CloudtrainError as error:
-    print(error.message, "|", error.hint)
-"""
-
-
-def test_a_missing_permission_is_reported_with_a_remedy(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as engine:
-        engine.bind(str(tmp_path / "docker.sock"))
-        engine.listen()
-        (tmp_path / "docker.sock").chmod(0)
-        env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"}
-        result = subprocess.run(
-            [sys.executable, "-c", _AS_NOBODY],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-        )
-    message, _, hint = result.stdout.partition(" | ")
-    assert message == f"this user may not use the Docker engine at unix://{tmp_path}/docker.sock", (
-        result.stderr
-    )
-    assert "usermod -aG docker" in hint
-    assert "rootless" in hint
 
 
 def test_observing_a_run_survives_the_death_of_the_engine(

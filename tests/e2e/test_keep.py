@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo.tools import ROOT
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.torchrun
@@ -63,35 +62,3 @@ def test_what_the_nodes_left_is_in_the_output_and_the_rest_is_told(
     assert {
         path.relative_to(fetched / "output").as_posix(): path.read_text() for path in files
     } == KEPT
-
-
-def test_a_plan_says_what_is_kept_and_warns_of_a_pattern_that_means_the_source(
-    cli: CommandLine,
-) -> None:
-    cli.write(job_yaml=JOB, train_py=TRAIN, **{"out-old__ckpt_pt": "of another time"})
-    plan = cli.run("plan")
-    assert "keeps    out-*/, snapshot.pt of the working folder, with the output" in plan.out
-    assert "job.yaml:6:8: keep[0]: 'out-*/' matches out-old/ckpt.pt of the source" in " ".join(
-        plan.out.split()
-    )
-
-
-def test_the_example_of_a_script_as_it_is_brings_back_what_it_wrote_beside_itself(
-    cli: CommandLine, tmp_path: Path
-) -> None:
-    example = ROOT / "examples/existing-script"
-    cli.write(
-        job_yaml=(example / "job.yaml").read_text(),
-        classify_py=(example / "classify.py").read_text(),
-    )
-    result = cli.run("submit", "--set", "args.steps=50")
-    assert result.code == 0, result.err
-    assert cli.run("fetch", "last", str(tmp_path / "fetched")).code == 0
-    fetched = tmp_path / "fetched" / "output" / "out"
-    assert {path.name for path in fetched.iterdir()} == {"losses.csv", "model.pt"}
-    assert [
-        line.partition(",")[0] for line in (fetched / "losses.csv").read_text().splitlines()
-    ] == [
-        "step",
-        "50",
-    ]

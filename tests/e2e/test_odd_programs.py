@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,10 +79,6 @@ def test_its_file_is_found_from_any_folder(odd: tuple[CommandLine, CommandResult
     assert (event["exists"], event["source"], event["argv0"]) == (True, "\nimport", "train.py")
 
 
-def test_its_variables_arrive(odd: tuple[CommandLine, CommandResult]) -> None:
-    assert facts_of(odd[0])["key"] == "abc"
-
-
 def test_lines_that_look_like_events_change_nothing(odd: tuple[CommandLine, CommandResult]) -> None:
     state = odd[0].json("status", "odd-1")
     assert state["state"] == "succeeded"
@@ -101,16 +96,6 @@ def test_a_number_that_json_lacks_is_null_in_json(odd: tuple[CommandLine, Comman
         }
         | MANY
     )
-
-
-def test_every_line_that_is_kept_is_json_that_any_reader_knows(
-    odd: tuple[CommandLine, CommandResult],
-) -> None:
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is not JSON")
-
-    lines = (odd[0].run_folder("odd-1") / "events.jsonl").read_text().splitlines()
-    assert [json.loads(line, parse_constant=refuse) for line in lines]
 
 
 def test_a_person_sees_nan(odd: tuple[CommandLine, CommandResult]) -> None:

@@ -107,15 +107,6 @@ def test_arguments_arrive_exactly_as_written(pair: tuple[CommandLine, CommandRes
         assert event["values"] == ARGS
 
 
-def test_ranks_follow_the_nodes(pair: tuple[CommandLine, CommandResult]) -> None:
-    assert {rank: event["node"] for rank, event in reports_of(pair[0]).items()} == {
-        0: 0,
-        1: 0,
-        2: 1,
-        3: 1,
-    }
-
-
 def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult]) -> None:
     for rank, event in reports_of(pair[0]).items():
         env = event["env"]
@@ -204,23 +195,6 @@ def test_metrics_are_counted_once_from_rank_zero(pair: tuple[CommandLine, Comman
     assert {event["rank"] for event in events} == {0}
 
 
-def test_status_and_list_tell_the_end_in_json_and_in_words(
-    pair: tuple[CommandLine, CommandResult],
-) -> None:
-    cli, _ = pair
-    state = cli.json("status", "pair")
-    assert (state["state"], state["nodes"], state["processes"], state["ranks"]) == (
-        "succeeded",
-        2,
-        2,
-        4,
-    )
-    assert set(state["results"]) == {"model", "output"}
-    assert [run["run"] for run in cli.json("list")] == ["pair-1"]
-    assert "succeeded" in cli.run("status", "last").out
-    assert "pair-1" in cli.run("list").out
-
-
 def test_fetch_copies_model_and_output_and_never_overwrites(
     pair: tuple[CommandLine, CommandResult],
 ) -> None:
@@ -249,27 +223,6 @@ def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(
     assert "the same request" in cli.run("plan", "--diff", "last", MY_TOKEN=SECRET).out
     changed = cli.run("plan", "--diff", "last", "--set", "env.GREETING=bye", MY_TOKEN=SECRET).out
     assert '+        "GREETING": "bye",' in changed or '"GREETING": "bye"' in changed
-
-
-def test_a_difference_is_json_too(pair: tuple[CommandLine, CommandResult]) -> None:
-    assert pair[0].json("plan", "--diff", "last", MY_TOKEN=SECRET) == {
-        "against": "last",
-        "same": True,
-        "diff": [],
-    }
-
-
-def test_a_damaged_run_is_shown_and_hides_no_other(pair: tuple[CommandLine, CommandResult]) -> None:
-    cli, _ = pair
-    (cli.data / "runs" / "junk").mkdir()
-    try:
-        assert {run["run"]: run["state"] for run in cli.json("list")} == {
-            "pair-1": "succeeded",
-            "junk": "damaged",
-        }
-        assert cli.json("status", "last")["run"] == "pair-1"
-    finally:
-        (cli.data / "runs" / "junk").rmdir()
 
 
 def test_nothing_is_left_running(pair: tuple[CommandLine, CommandResult]) -> None:

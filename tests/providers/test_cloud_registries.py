@@ -17,12 +17,11 @@ import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.providers.azure.credentials import registry_login
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.images import DOCKER, INDEXES, OCI, Manifest
+from tests.fakes.images import DOCKER
 from tests.fakes.registry import Registry
 from tests.providers.azure.jobs import forget
 
@@ -81,40 +80,12 @@ def test_an_image_that_ecr_does_not_have_is_not_found(ecr: Cloud, name: str) -> 
     assert inspect_image(f"{HOST}/{name}") is None
 
 
-def test_an_artifact_in_ecr_that_is_not_an_image_is_allowed(ecr: Cloud) -> None:
-    ecr.registry.images.put_manifest(
-        "own", "odd", Manifest(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}')
-    )
-    ecr.registry.blobs.fault("error")
-    require_image(f"{HOST}/own:odd", "amd64")
-
-
-def test_an_image_whose_configuration_cannot_be_fetched_is_not_refused(ecr: Cloud) -> None:
-    ecr.registry.images.put("own", "3", "arm64")
-    ecr.registry.blobs.fault("error")
-    require_image(f"{HOST}/own:3", "amd64")
-    ecr.registry.blobs.reset()
-
-
-def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud) -> None:
-    digest = ecr.registry.images.put("own", "4", "arm64")
-    ecr.endpoint.fault("denied", "ecr", "GetDownloadUrlForLayer", times=9)
-    assert inspect_image(f"{HOST}/own:4") == RegistryImage(digest, frozenset())
-
-
-@pytest.mark.parametrize("code", ["UpstreamUnavailable", "KmsError", "ImageTagDoesNotMatchDigest"])
 def test_an_image_is_missing_only_when_ecr_says_so(
-    ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str
+    ecr: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ecr.registry, "failure", code)
-    if code == "ImageTagDoesNotMatchDigest":
-        assert inspect_image(IMAGE) is None
-        return
-    with pytest.raises(
-        CloudError, match="ECR does not say whether it has train: because"
-    ) as failed:
+    monkeypatch.setattr(ecr.registry, "failure", "KmsError")
+    with pytest.raises(CloudError, match="does not say whether it has train"):
         inspect_image(IMAGE)
-    assert failed.value.code == code
     require_image(IMAGE, "amd64")
 
 
@@ -123,13 +94,6 @@ def test_without_permission_to_read_ecr_a_submit_succeeds(ecr: Cloud) -> None:
     with pytest.raises(CloudError):
         inspect_image(IMAGE)
     assert submit(IMAGE).status().state == "pending"
-
-
-def test_the_registry_of_another_account_is_left_to_the_cloud(ecr: Cloud) -> None:
-    other_image = f"{HOST.replace('123456789012', '999999999999')}/train:1"
-    with pytest.raises(CloudError, match="not authorized"):
-        inspect_image(other_image)
-    require_image(other_image, "amd64")
 
 
 def test_a_submit_with_an_ecr_image_inspects_it_and_starts(ecr: Cloud) -> None:
@@ -141,11 +105,6 @@ def test_a_submit_with_an_ecr_image_inspects_it_and_starts(ecr: Cloud) -> None:
         "PutObject",
         "CreateTrainingJob",
     ]
-
-
-def test_a_submit_with_a_container_of_aws_inspects_no_image(ecr: Cloud) -> None:
-    submit("dlc:pytorch-2.8")
-    assert calls(ecr) == ["PutObject", "PutObject", "CreateTrainingJob"]
 
 
 @pytest.mark.parametrize(
@@ -164,13 +123,6 @@ def test_an_image_that_cannot_work_is_refused_before_the_job_starts(
         submit(f"{HOST}/{image}")
     assert {call.service for call in ecr.endpoint.calls} == {"ecr"}
     assert cloudtrain.list_runs() == []
-
-
-def test_a_rehearsal_makes_no_call(ecr: Cloud) -> None:
-    plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": f"{HOST}/train:9"}), "local", as_="aws")
-    cloudtrain.render(plan)
-    assert resolve_image(plan) is None
-    assert calls(ecr) == []
 
 
 def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
@@ -211,20 +163,6 @@ def test_without_the_clouds_sdk_docker_login_does(
     assert failed.value.hint == f'pip install "cloudtrain[{extra}]"; or docker login {host}'
     config.write_text(json.dumps({"auths": {host: ME}}))
     assert login_for(host) == RegistryLogin("me", "secret")
-
-
-def test_ecr_image_is_inspected_with_docker_login_without_aws_rights(
-    ecr: Cloud, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
-    config.write_text(json.dumps({"auths": {HOST: ME}}))
-    requests: list[tuple[str, RegistryLogin | None]] = []
-    monkeypatch.setattr(
-        "cloudtrain.submission.registry._inspect_by_engine",
-        lambda *request: requests.append(request),
-    )
-    inspect_image(IMAGE)
-    assert requests == [(IMAGE, RegistryLogin("me", "secret"))]
 
 
 @pytest.fixture
@@ -270,46 +208,6 @@ def test_a_registry_of_another_tenant_is_reported(acr: Registry) -> None:
         registry_login(acr.host)
     assert refused.value.code == DENIED
     assert "AcrPush" in (refused.value.hint or "")
-
-
-def test_a_registry_that_is_not_there_is_reported(azure_account: AzureCloud) -> None:
-    forget()
-    with pytest.raises(CloudError, match="cannot be reached") as failed:
-        registry_login("127.0.0.1:1")
-    assert "az acr list" in (failed.value.hint or "")
-
-
-def test_who_is_not_logged_in_to_azure_may_be_so_by_docker(
-    acr: Registry, azure_account: AzureCloud, config: Path, docker: DockerClient
-) -> None:
-    azure_account.log_out()
-    digest = acr.put("team/train", "1", "amd64")
-    config.write_text(
-        json.dumps({"auths": {acr.host: {"auth": "bWU6c2VjcmV0OndpdGggYSBjb2xvbg=="}}})
-    )
-    image = inspect_image(f"{acr.host}/team/train:1")
-    assert image is not None
-    assert image.digest == digest
-
-
-def test_a_build_of_azures_own_asks_no_registry(
-    azure_account: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def inspect_image(image: str) -> None:
-        raise AssertionError(image)
-
-    monkeypatch.setattr("cloudtrain.submission.registry.inspect_image", inspect_image)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    (tmp_path / "image").mkdir()
-    (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\n")
-    plan = cloudtrain.plan(
-        cloudtrain.load({**JOB, "image": {"build": "image/Dockerfile"}}), "azure"
-    )
-    resolved = resolve_image(plan)
-    assert resolved is not None
-    assert (resolved.address, resolved.digest) == ("image/Dockerfile", "")
-    assert plan.target.image_address == "image/Dockerfile"
 
 
 def test_a_submit_to_azure_of_an_image_that_is_not_there_is_refused(

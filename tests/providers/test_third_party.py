@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.declaration import declaration_of, is_provider, provider_names
 from cloudtrain.errors import SpecError, UsageError
-from cloudtrain.providers import get_provider
 from cloudtrain.settings import load_settings
-from cloudtrain.spec.model import json_schema
 from cloudtrain.submission.preflight import preflight
 from examples.provider import test_ssh
-from tests.support.in_process import call
 
 JOB = """name: digits
 image: {ssh: /opt/torch}
@@ -33,13 +29,6 @@ def job(tmp_path: Path, ssh_provider: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path
-
-
-def test_it_is_found_and_says_what_it_is(job: Path) -> None:
-    assert is_provider("ssh")
-    assert "ssh" in provider_names()
-    assert declaration_of("ssh").label == "SSH"
-    assert get_provider("ssh").declaration.name == "ssh"
 
 
 def test_a_job_that_names_it_everywhere_is_planned_and_rendered(job: Path) -> None:
@@ -124,28 +113,6 @@ def test_its_checks_name_the_line_of_what_its_machine_has_not(
         ":3:3: inputs.gone: localhost has no /no/such",
         ":5:3: secrets.TOKEN: localhost has no /no/token",
     ]
-
-
-def test_a_request_under_the_plain_contract_is_nobody_elses_to_rehearse(job: Path) -> None:
-    (job / "job.yaml").write_text("name: digits\n")
-    for name in ("ssh", "docker"):
-        with pytest.raises(UsageError, match=f"cannot rehearse a job as {name} would run it"):
-            cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local", as_=name)
-
-
-def test_other_providers_say_that_its_section_means_nothing_to_them(job: Path) -> None:
-    (job / "job.yaml").write_text("ssh: {host: gpu-box}\n")
-    assert cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local").unused == ("ssh",)
-
-
-def test_the_schema_and_the_plan_for_people_know_it(job: Path) -> None:
-    schema = json_schema()
-    assert "ssh" in schema["properties"]
-    assert "ssh" in schema["$defs"]["Resources"]["properties"]["instance"]["properties"]
-    (job / "job.yaml").write_text("ssh: {host: gpu-box}\n")
-    shown = call("plan", "--provider", "ssh")
-    assert shown.code == 0, shown.err
-    assert "on gpu-box" in shown.out
 
 
 def test_one_that_cannot_be_imported_is_told_where_it_is_named_and_nowhere_else(

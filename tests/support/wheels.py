@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sysconfig
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PURE = "py3-none-any"
-
-
-def compiled_tag() -> str:
-    """The tag of a wheel with an extension for this very Python and platform."""
-    version = sysconfig.get_config_var("py_version_nodot")
-    return f"cp{version}-cp{version}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
 def make_wheel(

@@ -5,7 +5,6 @@ command.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,20 +57,6 @@ def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
     assert list(many) == sorted(many)
     with pytest.raises(ValueError, match="1000"):
         emulator.addresses(1001)
-
-
-def test_off_linux_all_nodes_share_an_address_and_nothing_is_private(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert emulator.addresses(3) == ("127.0.0.1",) * 3
-    assert not emulator.has_namespaces()
-
-
-def test_hosts_are_known_by_name() -> None:
-    text = emulator.hosts_text(("algo-1", "algo-10"), ("127.0.0.101", "127.0.0.102"))
-    assert text.splitlines()[0] == "127.0.0.1 localhost"
-    assert text.endswith("\n127.0.0.101 algo-1\n127.0.0.102 algo-10\n")
 
 
 def test_a_command_enters_the_tree_or_names_it() -> None:

@@ -108,11 +108,3 @@ def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(
 def test_a_login_that_is_none_is_no_traceback(config: Path, auth: str) -> None:
     config.write_text(json.dumps({"auths": {"host:5000": {"auth": auth}}}))
     assert stored_login("host:5000") is None
-
-
-def test_a_helper_that_says_nonsense_is_no_traceback(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    helper(config.parent, monkeypatch, "no JSON")
-    config.write_text(json.dumps({"credsStore": "tests"}))
-    assert stored_login("host:5000") is None

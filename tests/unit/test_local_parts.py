@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 from pathlib import Path
@@ -13,15 +12,11 @@ import pytest
 from cloudtrain.providers.local.processes import free_port
 from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.providers.local.supervisor_status import (
-    SupervisorState,
-    end_orphans,
-    has_started,
     supervisor_state,
     take_lock,
 )
 from cloudtrain_launcher import host
 from tests.repo.tools import ROOT
-from tests.support.in_process import call
 
 
 def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
@@ -44,29 +39,6 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
     finally:
         signal.set()
         watcher.join()
-
-
-def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
-    first = take_lock(tmp_path)
-    assert first is not None
-    assert take_lock(tmp_path, timeout_seconds=0.05) is None
-    first.release()
-
-
-def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
-    assert supervisor_state(tmp_path) is SupervisorState.NOT_STARTED
-    assert not has_started(tmp_path)
-    lock = take_lock(tmp_path)
-    assert lock is not None
-    os.pwrite(lock.file, b"4711", 0)
-    assert supervisor_state(tmp_path) is SupervisorState.ALIVE
-    lock.release()
-    assert supervisor_state(tmp_path) is SupervisorState.DEAD
-    assert has_started(tmp_path)
-
-
-def test_nothing_is_ended_that_does_not_belong_to_the_run(tmp_path: Path) -> None:
-    assert end_orphans(tmp_path) == 0
 
 
 def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
@@ -112,18 +84,3 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
     (tmp_path / "checkpoints").unlink()
     supervisor._sync()
     assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"
-
-
-def test_a_data_folder_that_no_search_path_can_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").write_text("print(1)\n")
-    monkeypatch.chdir(tmp_path / "job")
-    result = call("--data-dir", str(tmp_path / "a:b"), "submit", "train.py")
-    assert result.code == 3
-    assert (
-        f"the data folder holds a ':', which separates the folders of PYTHONPATH: {tmp_path}/a:b"
-        in result.err
-    )
-    assert "hint: set CLOUDTRAIN_DATA_DIR" in result.err

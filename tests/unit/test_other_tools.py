@@ -24,8 +24,6 @@ role_arn = arn:aws:iam::123456789012:role/x
 s3 =
     region = no-where-1
 region = eu-west-3
-[profile "two words"]
-region = ap-south-1
 [profile empty]
 output = json
 """
@@ -44,21 +42,11 @@ REGIONS: dict[str, tuple[Mapping[str, str], tuple[str, str] | None]] = {
         {"AWS_PROFILE": "empty", "AWS_DEFAULT_PROFILE": "work"},
         ("eu-west-3", "~/.aws/config:7, profile work"),
     ),
-    "a name of two words": (
-        {"AWS_PROFILE": "two words"},
-        ("ap-south-1", "~/.aws/config:9, profile two words"),
-    ),
     "a profile without one": ({"AWS_PROFILE": "empty"}, None),
-    "no such profile": ({"AWS_PROFILE": "gone"}, None),
     "a variable": (
         {"AWS_PROFILE": "work", "AWS_REGION": "us-west-2"},
         ("us-west-2", "environment AWS_REGION"),
     ),
-    "boto3's variable": (
-        {"AWS_DEFAULT_REGION": "us-west-2"},
-        ("us-west-2", "environment AWS_DEFAULT_REGION"),
-    ),
-    "another file": ({"AWS_CONFIG_FILE": "/no/such/file"}, None),
 }
 
 

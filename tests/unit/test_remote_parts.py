@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.shared.paths import as_folder, file_name, safe_join
+from cloudtrain.providers.shared.paths import file_name, safe_join
 from cloudtrain.providers.shared.tags import own_tags, same_submission, tags
 from tests.golden.cases import CASES, plan_of
 
@@ -26,29 +26,6 @@ TAGS = {"run": "digits-k2x9", "planned": "1795213216.000", "spec": "ab", "source
 )
 def test_a_name_is_a_path_inside_its_folder(name: str) -> None:
     assert safe_join(FOLDER, name) == FOLDER / name
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "..",
-        "../x",
-        "a/../../x",
-        "a/..",
-        "/etc/passwd",
-        "//x",
-        "a//b",
-        "a/",
-        "",
-        ".",
-        "./x",
-        "a/./b",
-        "a\0b",
-    ],
-)
-def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
-    with pytest.raises(StorageError, match="is not a path inside a folder"):
-        safe_join(FOLDER, name)
 
 
 @given(
@@ -87,10 +64,6 @@ def test_an_address_means_a_file_when_its_end_looks_like_one(place: str, name: s
     assert file_name(place) == name
 
 
-def test_a_folder_ends_in_one_slash() -> None:
-    assert {as_folder(place) for place in ("s3://b/x", "s3://b/x/", "s3://b/x//")} == {"s3://b/x/"}
-
-
 @pytest.mark.parametrize("key", ["run", "planned", "spec"])
 def test_two_jobs_of_one_name_are_two_submissions(key: str) -> None:
     assert same_submission(TAGS, dict(TAGS))
@@ -127,12 +100,3 @@ def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
     assert chosen("azure", 8, *wish) == ("Standard_ND96amsr_A100_v4", "Standard_ND96isr_H100_v5")
     assert chosen("azure", 2, *wish) == ("Standard_NC48ads_A100_v4", "Standard_NC80adis_H100_v5")
     assert chosen("aws", 8, *wish) == ("ml.g6.48xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge")
-
-
-def test_when_a_cloud_has_none_of_the_models_each_is_reported() -> None:
-    types, _, problems = select_instances(
-        "azure", gpus=4, gpu=("L4", "H100"), named=(), default="none"
-    )
-    assert types == ()
-    assert [issue.path for issue in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]
-    assert "8 (Standard_ND96isr_H100_v5)" in (problems[1].hint or "")

@@ -25,7 +25,6 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Ended
 from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
@@ -204,17 +203,6 @@ def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: s
             first.send_signal(signal.SIGTERM)
         first.wait(PATIENCE_SECONDS)
     assert [event["type"] for event in events_of(run)].count("node_started") == 1
-
-
-def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFolder) -> None:
-    run.append(Ended(time=2.0, state="failed", reason="submit was interrupted"))
-    argv = [
-        *run_module("local.supervisor"),
-        str(run.path),
-        str(run.path.parents[2] / "source.tar.gz"),
-    ]
-    assert subprocess.run(argv, timeout=HANG_SECONDS, check=False).returncode == 1
-    assert [event["type"] for event in events_of(run)] == ["submitting", "ended"]
 
 
 def test_stop_reaches_a_supervisor_in_another_pid_namespace_alone(

@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 
 from cloudtrain.planning.launch import Launch
-from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.provider import LocalProvider
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK
-from cloudtrain_launcher.events import Cause, Ended
 from tests.support.events import as_json, events_of
 from tests.support.limits import HANG_SECONDS
 
@@ -172,17 +169,3 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     (stored,) = map(as_json, observation.events)
     assert (stored["state"], stored["reason"]) == ("failed", "rank 0 (node 0) failed")
     assert stored["error"]["message"] == "Connection closed by peer"
-
-
-def test_an_end_too_long_for_its_room_keeps_what_matters(tmp_path: Path) -> None:
-    file = RunPaths(tmp_path).end_on_full_disk
-    end_on_full_disk.reserve(file)
-    assert end_on_full_disk.read(file) is None
-    extra = {f"field-{number}": "é" * 9000 for number in range(40)}
-    cause = {"rank": 0, "node": 0, "time": 1.0, "exception": "ValueError", "message": "m"}
-    ended = Ended(time=1.5, state="failed")
-    end_on_full_disk.write(
-        file, ended.replace(reason="x" * 9000, error=Cause.read({**cause, **extra}))
-    )
-    assert end_on_full_disk.read(file) == ended.replace(reason="x" * 500)
-    assert file.stat().st_size == end_on_full_disk.RESERVED_BYTES

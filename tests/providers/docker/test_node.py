@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ from cloudtrain.providers.docker.container_spec import ROOT_CAPABILITIES, ULIMIT
 from cloudtrain_launcher.events import Cause
 from tests.providers.docker.conftest import Begin, MakeSpec
 from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -81,16 +78,6 @@ def test_a_line_can_be_read_while_the_container_still_runs(
     ]
 
 
-def test_a_stop_before_the_program_listens_is_not_lost(
-    make_spec: MakeSpec, begin: Begin, docker: DockerClient
-) -> None:
-    spec = make_spec(LISTENING.format(before=3, handler="leave"))
-    process = begin(spec)
-    eventually(lambda: docker.containers.list(filters={"name": spec.name}))
-    process.terminate()
-    assert finished(process)[:2] == (5, b"listening\nasked\n")
-
-
 def test_what_ignores_a_stop_is_killed_within_the_grace_period(
     make_spec: MakeSpec, begin: Begin
 ) -> None:
@@ -141,20 +128,6 @@ def test_secrets_and_variables_are_in_the_environment_and_the_user_has_a_home(
     status = (tmp_path / "out" / "file").stat()
     assert (status.st_uid, status.st_gid) == (12345, 12346)
     assert "hunter2" not in (tmp_path / "container.json").read_text()
-
-
-def test_what_is_mounted_read_only_cannot_be_written(
-    make_spec: MakeSpec, begin: Begin, tmp_path: Path
-) -> None:
-    (tmp_path / "in:put, é").mkdir()
-    binds = (Bind(source=str(tmp_path / "in:put, é"), target="/in", read_only=True),)
-    code, text, _ = finished(begin(make_spec("open('/in/x', 'w')", binds=binds)))
-    assert (code, b"Read-only file system" in text) == (1, True)
-
-
-def test_shared_memory_is_as_large_as_was_asked(make_spec: MakeSpec, begin: Begin) -> None:
-    program = "import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)"
-    assert finished(begin(make_spec(program, shm_bytes=2**27)))[1].startswith(b"134217728\n")
 
 
 RIGHTS = """
@@ -227,30 +200,6 @@ def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Be
     assert (code, events[0]["message"]) == (1 if child else 137, f"{how} ({why})")
 
 
-def test_the_launcher_s_report_of_a_killed_rank_is_made_more_precise(
-    make_spec: MakeSpec, begin: Begin
-) -> None:
-    program = (
-        "import json, subprocess, sys\n"
-        "subprocess.call([sys.executable, '-c', 'bytearray(400_000_000)'])\n"
-        "error = {'rank': 1, 'node': 0, 'time': 1.5, 'exception': 'SIGKILL',"
-        " 'message': 'was killed by SIGKILL (out of host memory?)'}\n"
-        "ended = {'type': 'node_ended', 'time': 2, 'node': 0, 'rank': -1, 'seq': 1}\n"
-        "ended |= {'outcome': 'failed', 'error': error}\n"
-        "print('::cloudtrain:: ' + json.dumps(ended)); sys.exit(1)\n"
-    )
-    code, _, events = finished(begin(make_spec(program, memory_bytes=100_000_000)))
-    first, last = events
-    assert (code, first["error"]["message"]) == (1, "was killed by SIGKILL (out of host memory?)")
-    assert last["error"] == {
-        **first["error"],
-        "message": (
-            "was killed by SIGKILL (out of host memory: its container reached the limit of 100 MB)"
-        ),
-    }
-    assert last["seq"] != first["seq"]
-
-
 def test_a_killed_container_is_told_by_the_signal(
     make_spec: MakeSpec, begin: Begin, docker: DockerClient
 ) -> None:
@@ -266,35 +215,12 @@ def test_a_killed_container_is_told_by_the_signal(
     assert "docker kill" in hint
 
 
-def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(
-    make_spec: MakeSpec, begin: Begin
-) -> None:
-    error = {"rank": 1, "node": 0, "time": 1.5, "exception": "SIGKILL"}
-    error["message"] = "was killed by SIGKILL (out of host memory?)"
-    event = {
-        "type": "node_ended",
-        "time": 2,
-        "node": 0,
-        "rank": -1,
-        "seq": 1,
-        "outcome": "failed",
-        "error": error,
-    }
-    code, _, events = finished(
-        begin(make_spec(f"print('::cloudtrain:: ' + {json.dumps(event)!r}); raise SystemExit(1)"))
-    )
-    assert (code, events[-1]["error"]["message"]) == (1, "was killed by SIGKILL")
-    assert "docker kill" in (hint_for(Cause.read(events[-1]["error"])) or "")
-
-
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no such program": ({"argv": ("no-such-program",)}, "lacks what the job starts with: "),
     "no such image": (
         {"image": "cloudtrain-test:none"},
         "there is no image cloudtrain-test:none on this machine",
     ),
     "no GPU": ({"gpus": ("0",)}, "this Docker engine cannot give GPUs to containers"),
-    "no such network": ({"network": "cloudtrain-none"}, "Docker would not start cloudtrain-test"),
     "no such folder": (
         {"binds": (Bind(source="/no/such", target="/in"),)},
         "cannot see a folder of this machine",
@@ -312,41 +238,6 @@ def test_a_container_that_cannot_start_is_removed_and_the_reason_told(
     assert b"Traceback" not in text
     assert message in events[0]["message"]
     assert [event["type"] for event in events] == ["error", "node_ended"]
-
-
-def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_out(
-    make_spec: MakeSpec, begin: Begin, docker: DockerClient, image: str
-) -> None:
-    _, _, events = finished(begin(make_spec("", argv=("/bin/sh", "-c", "PATH=; exec python3"))))
-    assert (
-        events[0]["message"]
-        == "its container exited with code 127: /bin/sh: 1: exec: python3: not found"
-    )
-    assert hint_for(Cause.read(events[0])) == "an image needs python3 with torch on its PATH"
-    foreign = f"{image}-foreign"
-    docker.api.import_image_from_data(
-        _foreign_program(), repository=foreign.split(":")[0], tag=foreign.split(":")[1]
-    )
-    try:
-        _, _, events = finished(begin(make_spec("", image=foreign)))
-    finally:
-        docker.images.remove(foreign, force=True)
-    assert "exec format error" in events[0]["message"]
-    assert "another processor architecture" in (hint_for(Cause.read(events[0])) or "")
-
-
-def _foreign_program() -> bytes:
-    """Return an image whose python3 is a program for a foreign processor: an archive of that one
-    file.
-    """
-    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xff\x7f\x01" + bytes(43)
-    member = tarfile.TarInfo("bin/python3")
-    member.size = len(header)
-    member.mode = 0o755
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(member, io.BytesIO(header))
-    return buffer.getvalue()
 
 
 def test_a_volume_of_the_image_goes_with_its_container(
