@@ -4,8 +4,10 @@ Ordinary programs assume one disk: rank 0 saves and all ranks load; files delete
 gone. On SageMaker and Azure ML each node has a separate checkpoint folder. The platform restores
 all files on every node at its own start, but does not notice a restart in place. Before such a
 restart each node fetches files saved by its peers since the previous start, and deletes files
-deleted by any node. Nodes that share a disk find no difference. `checkpoint_deletions` handles
-deletions while programs run.
+deleted by any node. Nodes that share a disk find no difference.
+
+While programs run, each node repeats its peers' deletions of whole folders: the first rank deletes
+an old checkpoint, and the files of the other nodes would remain and fill disks and storage.
 
 The caller passes torchrun's store.
 """
@@ -15,20 +17,30 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain_launcher.checkpoint_deletions import DeletionSync
 from cloudtrain_launcher.checkpoint_files import Entry, fetch_files, list_files, serve_files
+from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 
 LOCAL_ONLY_MARKER = ".own"
 """Marker of a folder among the checkpoints that only its own node needs before a restart."""
 
 PEER_TIMEOUT = timedelta(hours=2)
 """Maximum wait for a peer that is still copying; a failed peer reports its error."""
+
+
+POLL_SECONDS = 2.0
+"""Seconds between two looks for deleted folders."""
+
+STOP_TIMEOUT_SECONDS = 5.0
+"""Maximum wait for the end of a poll: the store's machine may not answer."""
 
 
 class NodeReport(NamedTuple):
@@ -45,7 +57,7 @@ class NodeReport(NamedTuple):
     deleted: frozenset[str]
     """Its files deleted since the previous start."""
     deletion_times: Mapping[str, int] = {}
-    """Path deleted while its programs ran -> time in nanoseconds since 1970: see `DeletionSync`."""
+    """Folder deleted while its programs ran -> time in nanoseconds since 1970."""
 
     def to_json(self) -> str:
         """Return the report as a JSON array, for the store."""
@@ -154,6 +166,109 @@ class CheckpointSync:
         """Append planned changes to the journal, to tell them from a program's in `StorageSync`."""
         with self._journal.open("a", encoding="utf-8") as journal:
             journal.write(json.dumps([str(self._folder / path), entry]) + "\n")
+
+
+class DeletionSync:
+    """Thread that sends one node's deletions of folders to its peers and repeats their deletions.
+
+    `record` is called with a relative path and None before each repeated deletion of a file.
+    """
+
+    def __init__(self, folder: Path, record: Callable[[str, None], None]) -> None:
+        self._folder = folder
+        self._record = record
+        self._polls = [dict[str, int]()] * 2
+        """Folder -> inode at the latest two polls, newest last."""
+        self._n_received = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread()
+        self.deleted: dict[str, int] = {}
+        """Folder deleted on this node since `start` -> time, in nanoseconds since 1970."""
+
+    def start(self, store: Any, node: int) -> None:
+        """Start the thread, which polls every `POLL_SECONDS`."""
+        self.deleted = {}
+        self._n_received = 0
+        self._polls = [_finished_folders(self._folder)] * 2
+        self._stopped = threading.Event()
+        args = (store, node, self._stopped)
+        self._thread = threading.Thread(target=self._work, args=args, name="deletions", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; `deleted` is complete afterwards."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_SECONDS)
+        self._detect()
+        self._detect()
+        self.deleted = {
+            path: when for path, when in self.deleted.items() if not (self._folder / path).exists()
+        }
+
+    def _work(self, store: Any, node: int, stopped: threading.Event) -> None:
+        with suppress(RuntimeError):  # the first node and its store have ended
+            while not stopped.wait(POLL_SECONDS):
+                self.exchange(store, node)
+
+    def exchange(self, store: Any, node: int) -> None:
+        """Send this node's deletions and repeat its peers'. Raise RuntimeError without a store."""
+        deleted = self._detect()
+        if deleted:
+            store.set(f"gone/{store.add('gone/count', 1)}", json.dumps([node, deleted]))
+        # Do not wait for a missing key: torchrun itself would have to wait.
+        while self._n_received < store.add("gone/count", 0) and store.check(
+            [f"gone/{self._n_received + 1}"]
+        ):
+            self._n_received += 1
+            peer, folders = json.loads(store.get(f"gone/{self._n_received}"))
+            for path, when in folders.items() if peer != node else ():
+                self._repeat(path, when)
+
+    def _detect(self) -> dict[str, int]:
+        """Return folders that the last two polls miss under any name -> time of the first one."""
+        before, last = self._polls
+        time_now = time.time_ns()
+        latest = _finished_folders(self._folder)
+        self._polls = [last, latest]
+        gone = sorted(before.keys() - last.keys() - latest.keys())
+        deleted = {
+            path: time_now
+            for path in gone
+            if before[path] not in latest.values()  # else renamed
+            and str(Path(path).parent) not in gone
+        }
+        self.deleted.update(deleted)
+        return deleted
+
+    def _repeat(self, path: str, when: int) -> None:
+        """Delete a folder that a peer deleted at that time, unless it has changed since."""
+        folder = self._folder / path
+        files = [Path(top, name) for top, _, names in os.walk(folder) for name in names]
+        changes = [file.lstat().st_ctime_ns for file in files if os.path.lexists(file)]
+        last_seen = when - 2 * POLL_SECONDS * 1e9
+        if folder.is_symlink() or max(changes, default=0) > last_seen:
+            return
+        for file in files:
+            self._record(str(file.relative_to(self._folder)), None)
+        shutil.rmtree(folder, ignore_errors=True)
+        self._polls = [
+            {name: inode for name, inode in poll.items() if not f"{name}/".startswith(f"{path}/")}
+            for poll in self._polls
+        ]
+
+
+def _finished_folders(top: Path) -> dict[str, int]:
+    """Return finished folders below a folder, by relative path, with their inodes."""
+    inodes = {}
+    for parent, folders, _ in os.walk(top):
+        folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
+        for name in folders:
+            path = Path(parent, name)
+            with suppress(OSError):
+                if not path.is_symlink():
+                    inodes[str(path.relative_to(top))] = path.stat().st_ino
+    return inodes
 
 
 def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -19,8 +20,6 @@ from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 
 MAX_SHOWN = 3
 """Maximum number of files and folders in a warning."""
-
-_PLAIN_IN_YAML = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
 
 
 class _File(NamedTuple):
@@ -67,7 +66,7 @@ class WorkingFolder:
     def keep(self, target: Path) -> Kept:
         """Make matching files appear below `target`, under the same relative paths.
 
-        Files become hard links, or are moved if necessary. A link is kept if its target is.
+        Files become hard links, or are moved if necessary. A symbolic link becomes its file.
         """
         result = Kept()
         matches = [file for file in self._files() if self._is_meant(file.path)]
@@ -77,14 +76,10 @@ class WorkingFolder:
             if not any(pattern.covers(file.path) for file in matches)
         ]
         to_keep = [file for file in matches if file.path.split("/")[0] not in self._uploaded]
-        for file in sorted(to_keep, key=lambda item: item.is_link):
-            path = target / file.path
+        # A link needs its file, which may be moved.
+        for file in sorted(to_keep, key=lambda item: not item.is_link):
             try:
-                reason = (
-                    self._link_problem(file, path)
-                    if file.is_link
-                    else _share(self._folder / file.path, path)
-                )
+                reason = self._keep_file(file, target / file.path)
             except OSError as error:
                 result.errors.append(f"{file.path}: {error.strerror or error}")
                 continue
@@ -97,40 +92,22 @@ class WorkingFolder:
 
     def warning(self, program: str) -> str:
         """Describe new files without a pattern and how to keep them; empty without any."""
-        new_files = self._new_files()
-        if not new_files:
+        groups: dict[str, list[_File]] = {}
+        for file in self._files():
+            if self._is_left(file):
+                top, slash, _ = file.path.partition("/")
+                groups.setdefault(top + slash, []).append(file)
+        if not groups:
             return ""
-        groups = sorted(
-            _by_folder(new_files).items(), key=lambda group: -sum(file.size for file in group[1])
-        )
-        shown = [_describe(name, files) for name, files in groups[:MAX_SHOWN]]
-        if more_files := [file for _, files in groups[MAX_SHOWN:] for file in files]:
-            shown.append(
-                f"{_count(more_files)} more ({format_size(sum(file.size for file in more_files))})"
-            )
-        names = f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
-        patterns = [pattern.text for pattern in self._patterns] + [
-            name for name, _ in groups[:MAX_SHOWN]
-        ]
-        keep = f"keep: [{', '.join(map(_yaml, patterns))}]"
-        pronoun = "it" if len(new_files) == 1 else "them"
+        largest = sorted(groups, key=lambda name: -_size(groups[name]))
+        shown = [f"{name} ({_describe(groups[name])})" for name in largest[:MAX_SHOWN]]
+        if more_files := [file for name in largest[MAX_SHOWN:] for file in groups[name]]:
+            shown.append(f"more ({_describe(more_files)})")
+        patterns = [*(pattern.text for pattern in self._patterns), *largest[:MAX_SHOWN]]
         return (
-            f"{program} left {names} in its working folder, which is not kept: {keep} in job.yaml"
-            f" keeps {pronoun}"
+            f"{program} left {', '.join(shown)} in its working folder, which is not kept:"
+            f" keep: {json.dumps(patterns, ensure_ascii=False)} in job.yaml keeps it"
         )
-
-    def _new_files(self) -> dict[_File, str]:
-        """Return new files -> the path to keep: the whole folder if all of it is new."""
-        files = list(self._files())
-        is_left = {file: self._is_left(file) for file in files}
-        mixed = {folder for file in files if not is_left[file] for folder in _folders(file.path)}
-        return {
-            file: next(
-                (f"{folder}/" for folder in _folders(file.path) if folder not in mixed), file.path
-            )
-            for file in files
-            if is_left[file]
-        }
 
     def _is_left(self, file: _File) -> bool:
         parts = file.path.split("/")
@@ -165,23 +142,29 @@ class WorkingFolder:
                 if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
                     yield _File(path, info.st_size, info.st_ctime_ns, stat.S_ISLNK(info.st_mode))
 
-    def _link_problem(self, file: _File, path: Path) -> str:
-        """Create the same link at `path`; return the reason of a failure, or ''."""
-        top = self._folder.resolve()
-        link = Path(file.path)
-        target = (self._folder / link).readlink()
-        # Make an absolute target below the working folder relative.
-        inside = os.path.relpath(top / link.parent / target, top)
-        if inside == ".." or inside.startswith("../"):
-            return f"a link that leads out of the working folder ({target})"
-        if not (self._folder / inside).exists():
-            return f"a link to nothing ({target})"
-        if not (self._is_meant(inside) or self._is_meant(f"{inside}/any")):
-            return f"a link to {inside}, which is not kept"
-        if os.path.lexists(path):
-            return "" if path.is_symlink() else _TAKEN
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(os.path.relpath(inside, link.parent))
+    def _keep_file(self, file: _File, target: Path) -> str:
+        """Make a file appear at `target`; return the reason if it is left out, or ''."""
+        path = self._folder / file.path
+        if file.is_link:
+            path = path.resolve()
+            if self._folder.resolve() not in path.parents or not path.is_file():
+                return "a link to a folder, to nothing, or out of the working folder"
+        if os.path.lexists(target):
+            return "" if target.exists() and target.samefile(path) else _TAKEN
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            return _TAKEN
+        except OSError:  # another disk or mount, or one without hard links
+            draft = target.with_name(f".{target.name[:200]}{UNFINISHED_SUFFIXES[0]}")
+            try:
+                shutil.copy2(path, draft)
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+            if not file.is_link:
+                path.unlink()  # to use the space only once
         return ""
 
 
@@ -193,53 +176,14 @@ def _is_cache(name: str) -> bool:
 _TAKEN = "the program itself has written another file of that name into the output folder"
 
 
-def _share(path: Path, target: Path) -> str:
-    """Make a file appear at `target`, by a hard link or by moving it; return an error, or ''."""
-    if os.path.lexists(target):
-        return "" if target.exists() and target.samefile(path) else _TAKEN
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, target)
-    except FileExistsError:
-        return _TAKEN
-    except OSError:  # another disk or mount, or one without hard links
-        draft = target.with_name(f".{target.name[:200]}{UNFINISHED_SUFFIXES[0]}")
-        try:
-            shutil.copy2(path, draft)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-        path.unlink()  # to use the space only once
-    return ""
+def _size(files: Sequence[_File]) -> int:
+    return sum(file.size for file in files)
 
 
-def _folders(path: str) -> list[str]:
-    """Return the folders of a path, outermost first."""
-    parts = path.split("/")[:-1]
-    return ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
-
-
-def _by_folder(files: dict[_File, str]) -> dict[str, list[_File]]:
-    groups: dict[str, list[_File]] = {}
-    for file, name in files.items():
-        groups.setdefault(name, []).append(file)
-    return groups
-
-
-def _describe(name: str, files: Sequence[_File]) -> str:
-    """Return a text such as `snapshot.pt (12 MB)` or `out-shakespeare/ (3 files, 12 MB)`."""
-    size = format_size(sum(file.size for file in files))
-    return f"{files[0].path} ({size})" if len(files) == 1 else f"{name} ({_count(files)}, {size})"
-
-
-def _count(files: Sequence[_File]) -> str:
-    return f"{len(files)} file{'' if len(files) == 1 else 's'}"
-
-
-def _yaml(pattern: str) -> str:
-    """Return a pattern as an item of a YAML list."""
-    is_plain = set(pattern) <= _PLAIN_IN_YAML and pattern[0].isalpha()
-    return pattern if is_plain else "'" + pattern.replace("'", "''") + "'"
+def _describe(files: Sequence[_File]) -> str:
+    """Return a text such as `3 files, 12 MB`."""
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return f"{count}, {format_size(_size(files))}"
 
 
 def format_size(size: float) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher.checkpoint_deletions import DeletionSync, FileId, Snapshot
 from cloudtrain_launcher.checkpoint_files import Entry, list_files
-from cloudtrain_launcher.checkpoint_sync import CheckpointSync
+from cloudtrain_launcher.checkpoint_sync import CheckpointSync, DeletionSync
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
@@ -230,7 +229,7 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
     """All ranks save and the first one deletes: the files of its peers are deleted too, but nothing
     new or renamed.
     """
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_sync.POLL_SECONDS", 0.02)
     nodes = Nodes(tmp_path, 2)
     steps = 12
     assert nodes.start() == []
@@ -239,7 +238,7 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
             nodes.write(node, f"step-{step}/rank-{node}.pt", "part")
         nodes.write(node, "draft/model.pt", f"of node {node}")
     settled = [shared._deletions for shared in nodes.shared]
-    assert eventually(lambda: all(len(sync._snapshots[0].files) == steps + 1 for sync in settled))
+    assert eventually(lambda: all(len(sync._polls[0]) == steps + 1 for sync in settled))
     for step in range(steps - 2):
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
     (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
@@ -276,7 +275,7 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that empties its folder before it saves there again has not deleted what it saved."""
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_sync.POLL_SECONDS", 0)
     store = distributed.HashStore()
     (tmp_path / "disk").mkdir()
     sync, peer = (
@@ -284,7 +283,7 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     )
     last = tmp_path / "disk" / "last" / "model.pt"
     for node_sync in (sync, peer):
-        node_sync._snapshots = [Snapshot({"last/model.pt": FileId(1, 1, 1)}, {"last": 2})] * 3
+        node_sync._polls = [{"last": 2}] * 2
     for step in range(6):
         for node, node_sync in enumerate((sync, peer)):
             node_sync.exchange(store, node)
@@ -301,61 +300,6 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     assert last.read_text() == "weights"
 
 
-def reported_deletions(snapshots: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The deletions that a node reports when it takes these snapshots."""
-    store = distributed.HashStore()
-    scripted = iter(snapshots)
-    monkeypatch.setattr(
-        "cloudtrain_launcher.checkpoint_deletions.take_snapshot", lambda _: next(scripted)
-    )
-    node = DeletionSync(Path("nowhere"), lambda path, _: pytest.fail(path))
-    node._snapshots = [next(scripted)] * 3
-    for _ in snapshots[1:]:
-        node.exchange(store, 0)
-    messages = [
-        json.loads(store.get(f"gone/{number + 1}")) for number in range(store.add("gone/count", 0))
-    ]
-    return [path for _, paths in messages for path in paths]
-
-
-MODEL = FileId(1, 10, 100)
-OTHER = FileId(2, 10, 100)
-
-
-@pytest.mark.parametrize("name", ["draft/model.pt", "model.pt"], ids=["folder", "file"])
-def test_a_file_that_is_renamed_during_a_poll_is_not_deleted(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The poll found neither name: the new one did not exist yet when it was read, the old one no
-    longer afterwards.
-    """
-    old, new = ({} if "/" not in name else {top: 7} for top in ("draft", "final"))
-    before = Snapshot({name: MODEL}, old)
-    after = Snapshot({name.replace("draft", "final"): MODEL}, new)
-    if "/" not in name:
-        after = Snapshot({"best.pt": MODEL}, {})
-    assert reported_deletions([before, Snapshot({}, {}), after, after, after], monkeypatch) == []
-
-
-@pytest.mark.parametrize(
-    "during",
-    [
-        [Snapshot({"step-1/b.pt": OTHER}, {"step-1": 7})],
-        [Snapshot({}, {"step-1": 7})],
-        [Snapshot({"step-1/b.pt": OTHER}, {"step-1": 7}), Snapshot({}, {"step-1": 7})],
-        [Snapshot({}, {"step-1": 7})] * 3,
-    ],
-    ids=["half", "emptied", "half, then emptied", "emptied for long"],
-)
-def test_a_folder_is_reported_as_a_whole_however_slowly_it_is_deleted(
-    during: list[Snapshot], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder itself must be reported, since the other nodes have their own files in it."""
-    before = Snapshot({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7})
-    after = Snapshot({}, {})
-    assert reported_deletions([before, *during, after, after, after], monkeypatch)[-1] == "step-1"
-
-
 def test_a_deletion_just_before_a_restart_includes_the_files_of_other_nodes(tmp_path: Path) -> None:
     """The poll interval is too long to notice it in time."""
     nodes = Nodes(tmp_path, 2)
@@ -368,7 +312,7 @@ def test_a_deletion_just_before_a_restart_includes_the_files_of_other_nodes(tmp_
     nodes.close()
 
 
-@pytest.mark.parametrize("path", ["../outside", "/outside"], ids=["upwards", "absolute"])
+@pytest.mark.parametrize("path", ["../outside", "/outside"])
 def test_a_path_to_outside_is_refused(
     nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
