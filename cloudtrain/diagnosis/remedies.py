@@ -11,11 +11,6 @@ KILLED_FROM_OUTSIDE = (
     " sent the signal (docker kill, docker stop, kill -9)"
 )
 
-ENGINE_STOPPED = (
-    "cloudtrain rerun continues from the last checkpoint; containers outlive a restart of the engine"
-    ' where /etc/docker/daemon.json says "live-restore": true'
-)
-
 
 def sagemaker_quota(message: str) -> str:
     """Return how to raise the quota of an AWS account, which is 0 for GPUs at first."""

@@ -21,7 +21,6 @@ UNBOUNDED = {
     "providers/azure/infra.py": "a file of the package",
     "providers/azure/storage.py": "an archive that a submit has packed",
     "providers/docker/emulator.py": "a document that a submit has just written",
-    "providers/docker/gpus.py": "a file of the system",
     "providers/docker/node.py": "a document that a submit has just written",
     "providers/rehearsal/": "a document that a submit has just written, or a file of the system",
     "providers/local/": "a file of the system, or of a run that goes on",

@@ -99,7 +99,7 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
 
 
 def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
-    modules = ("local.supervisor", "rehearsal.sagemaker", "rehearsal.azureml", "docker.mounts")
+    modules = ("local.supervisor", "rehearsal.sagemaker", "rehearsal.azureml", "docker.emulator")
     assert not {"pydantic", "yaml", "click"} & loaded_after(of_providers(*modules))
 
 

@@ -47,7 +47,6 @@ EXPLAINED = {
     ): "the extra to install for ECR, whose address says whose it is",
     ("submission/registry.py", "azure"): "the same for ACR",
     ("providers/docker/engine.py", "local"): "a log driver of Docker's",
-    ("providers/local/known_trouble.py", "docker"): "Docker's SDK, by the name of its package",
 }
 """Where one of these words is needed all the same, and what it means there."""
 

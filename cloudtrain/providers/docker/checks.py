@@ -7,7 +7,6 @@ import sys
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_rules, location_checks
@@ -27,25 +26,12 @@ def container_checks(plan: Plan) -> list[Issue]:
     """Return problems that the engine and the driver report."""
     if address_issues():
         return []
-    required_gpus = _gpus(plan)
-    missing = gpu_checks(plan, sys.executable, required_gpus, "in all")
-    return [*_engine(plan), *(missing or _gpu_issues(plan, required_gpus))]
+    return [*_engine(plan), *gpu_checks(plan, sys.executable, _gpus(plan), "in all")]
 
 
 def _gpus(plan: Plan) -> int:
     """Return the GPUs of all nodes: each container has separate ones."""
     return plan.gpus * plan.spec.resources.nodes
-
-
-def _gpu_issues(plan: Plan, required_gpus: int) -> list[Issue]:
-    """Return an error if other runs leave too few GPUs."""
-    if not required_gpus:
-        return []
-    visible = gpus.visible_gpus(gpus.chosen(plan.spec.env))
-    holders = gpus.busy(visible)
-    if plan.host.config_as(DockerConfig).share_gpus or len(visible) - len(holders) >= required_gpus:
-        return []
-    return [Issue((), gpus.too_few(visible, required_gpus, holders), gpus.HINT)]
 
 
 def address_issues() -> list[Issue]:

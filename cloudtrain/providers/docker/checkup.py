@@ -1,9 +1,8 @@
-"""Checks of the Docker engine for `cloudtrain doctor docker`: answer, GPUs, disk, image."""
+"""Checks of the Docker engine for `cloudtrain doctor docker`: answer, GPUs, image."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.checkup import Check, Question
@@ -12,14 +11,11 @@ from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker.checks import address_issues
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.errors import host, missing_image
-from cloudtrain.providers.local.machine import ask_driver, free_bytes
-from cloudtrain.units import format_size
+from cloudtrain.providers.local.machine import ask_driver
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine, EngineInfo
 
-MIN_FREE_BYTES = 20 * 10**9
-"""Space for an image with CUDA: its wheels take about 7 GB, twice during a build."""
 ANSWER_SECONDS = 15.0
 
 ENGINE = Question("engine", "does a Docker engine of this machine answer")
@@ -46,7 +42,6 @@ def engine_checks(target: Target) -> Iterator[Check]:
             info = engine.info()
             yield ENGINE.ok(_described(info))
             yield gpu_check(info, len(ask_driver().names))
-            yield disk_check(info)
             yield image_check(engine, target, info.architecture)
     except UsageError as error:  # its SDK is not installed
         yield ENGINE.wrong(error.what, error.hint or "")
@@ -67,26 +62,6 @@ def gpu_check(info: EngineInfo, gpus: int) -> Check:
     return question.wrong(
         f"this engine gives containers 0 of the {gpus}", f"{fix}; and restart Docker"
     )
-
-
-def disk_check(info: EngineInfo) -> Check:
-    """Check that the engine's disk has space for an image."""
-    folder = Path(info.data_folder)
-    question = Question("images' disk", f"is there room for an image in {folder}")
-    if not info.data_folder or not folder.is_absolute() or not folder.parent.exists():
-        return question.not_applicable(
-            "the engine keeps its images where this user cannot see the disk"
-        )
-    free = free_bytes(folder)
-    if free < MIN_FREE_BYTES:
-        fix = (
-            "docker system df shows what takes the room; docker image prune removes what nothing"
-            " uses"
-        )
-        return question.wrong(
-            f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix
-        )
-    return question.ok(f"{format_size(free)} are free")
 
 
 def image_check(engine: Engine, target: Target, machine: str) -> Check:

@@ -19,5 +19,3 @@ class DockerConfig(ProviderConfig):
     """Shared memory of each container; Docker's own default."""
     memory_bytes: int | None = None
     """Maximum memory of a container; None: no limit."""
-    share_gpus: bool = False
-    """True if containers may use GPUs of another run."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,49 +48,6 @@ class Container:
         """Yield its output until it ends."""
         with translating_errors(f"read what {self._spec.name} prints", self._spec):
             yield from self._output
-
-    def output_again(self) -> Output:
-        """Yield all its output from the first byte on, until it ends.
-
-        Read from the engine's log, which survives a restart of the engine and leaves no gap between
-        old and new output. The log is read once per stream, because it does not distinguish the
-        streams.
-        """
-        pieces: queue.SimpleQueue[tuple[int, bytes | Exception | None]] = queue.SimpleQueue()
-
-        def read(number: int) -> None:
-            try:
-                log = self._api.logs(
-                    self._id, stdout=not number, stderr=bool(number), stream=True, follow=True
-                )
-                for piece in log:
-                    pieces.put((number, piece))
-                pieces.put((number, None))
-            except Exception as error:  # noqa: BLE001  (raised where the pieces are read)
-                pieces.put((number, error))
-
-        for number in (0, 1):
-            threading.Thread(target=read, args=(number,), daemon=True, name=f"log-{number}").start()
-        open_streams = 2
-        with translating_errors(f"read what {self._spec.name} has printed", self._spec):
-            while open_streams:
-                number, piece = pieces.get()
-                if isinstance(piece, Exception):
-                    raise piece
-                if piece is None:
-                    open_streams -= 1
-                else:
-                    yield (piece, None) if number == 0 else (None, piece)
-
-    def output_from_now(self) -> Output:
-        """Yield its output from now on, until it ends."""
-        with translating_errors(f"read what {self._spec.name} prints", self._spec):
-            yield from self._api.attach(self._id, stream=True, demux=True)
-
-    def is_running(self) -> bool:
-        """Return True if it is running. CloudError with code `engine` if no engine answers."""
-        with translating_errors(f"look at {self._spec.name}", self._spec):
-            return bool(self._api.inspect_container(self._id)["State"]["Running"])
 
     def signal(self, name: str) -> None:
         """Send a signal to its first process; do nothing if it has ended."""

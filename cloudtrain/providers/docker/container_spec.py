@@ -14,8 +14,9 @@ NODE_LABEL = "cloudtrain.node"
 """Labels of everything in a run: its id, its data folder, and the node."""
 
 HOME = "/tmp"  # noqa: S108  (inside the container, whose user lacks another folder)
-LOG_BYTES = 64 * 2**20
-"""Minimum output that the engine keeps of a container, while the container exists."""
+
+SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
+"""Prefix of a secret's name in the environment of the process that passes it on."""
 
 MIN_SHM_BYTES = 2**30
 """With Docker's default of 64 MB, DataLoader workers die of a bus error."""

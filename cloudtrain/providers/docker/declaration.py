@@ -16,6 +16,5 @@ DECLARATION = Declaration(
     fallback_providers=(LOCAL.name,),
     settings={
         "memory": Setting("the most memory that one container may use, such as 8 GiB", "size"),
-        "share_gpus": Setting("containers may use GPUs that another run has", "boolean"),
     },
 )

@@ -1,4 +1,7 @@
-"""Execute a request in containers of this machine, one per node on a separate network."""
+"""Execute a request in containers of this machine, one per node on a separate network.
+
+Mounts take the place of the links of a rehearsal without containers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.errors import StorageError
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
+from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
+from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.cleanup import cleanup_marker, labels_of, remove_containers
@@ -21,15 +27,22 @@ from cloudtrain.providers.docker.container_spec import (
     DATA_LABEL,
     NODE_LABEL,
     ROOT_CAPABILITIES,
+    SECRET,
     ULIMITS,
     Bind,
     ContainerLaunch,
     ContainerSpec,
+    host_names,
 )
 from cloudtrain.providers.local.processes import run_module
-from cloudtrain.providers.rehearsal.base import Emulator
+from cloudtrain.providers.rehearsal import container as container_emulator
+from cloudtrain.providers.rehearsal.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
+from cloudtrain.providers.rehearsal.base import Emulator, thread_variables
+from cloudtrain.providers.rehearsal.plain import PlainEmulator
 from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
+from cloudtrain.providers.shared.paths import ARCHIVE
 
 PACKAGES = "/cloudtrain-packages"
 """Folder in a container with packages of earlier runs of its image."""
@@ -37,8 +50,11 @@ PACKAGES = "/cloudtrain-packages"
 PUBLISHED_FOLDER = "/cloudtrain-published"
 """Folder in a container with files that the client publishes for its job."""
 
-SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
-"""Prefix of a secret's name in the environment of the process that passes it on."""
+INTERFACE = "eth0"
+"""Docker's name for a container's network interface."""
+
+MOUNTS = "/mnt/azureml"
+"""Folder with the working folder, inputs and outputs of an Azure ML rehearsal."""
 
 
 def docker_emulator(
@@ -47,17 +63,11 @@ def docker_emulator(
     """Return the emulator for the contract of a run's request."""
     contract = plan.contract
     if contract == AWS.contract:
-        from cloudtrain.providers.docker.mounts import SageMakerContainers
-
         # SageMaker's containers have internet access unless the request isolates them.
         isolated = request.get("EnableNetworkIsolation", False)
         return DockerEmulator(SageMakerContainers(paths, request, plan), paths, plan, isolated)
     if contract == AZURE.contract:
-        from cloudtrain.providers.docker.mounts import AzureMLContainers
-
         return DockerEmulator(AzureMLContainers(paths, request, plan), paths, plan)
-    from cloudtrain.providers.docker.mounts import PlainContainers
-
     return DockerEmulator(PlainContainers(paths, request), paths, plan)
 
 
@@ -177,7 +187,7 @@ class DockerEmulator:
         if not count:
             return ()
         visible = gpus.visible_gpus(gpus.chosen(launches[0].env))
-        return gpus.take(visible, count, self._gpu_locks, shared=self.config.share_gpus)
+        return gpus.take(visible, count, self._gpu_locks)
 
     def _container_launch(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"
@@ -209,3 +219,98 @@ def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
         "capabilities": capabilities,
         "ulimits": ULIMITS if gpus else {},
     }
+
+
+class PlainContainers(PlainEmulator):
+    """The plain contract: the request has the mounts of each node."""
+
+    nodes_on_host = False
+
+    def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
+        """Extract the source; return the launches of the request."""
+        self.copy_source(archive)
+        return [ContainerLaunch.from_json(launch) for launch in self.request["launches"]]
+
+
+class SageMakerContainers(SageMakerEmulator):
+    """Each node has a private /opt/ml; its channels are mounted there, read-only."""
+
+    nodes_on_host = False
+    interface = INTERFACE
+
+    def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
+        """Create the folders of each node; return launches with mounts. May raise StorageError."""
+        sources = {SOURCE: archive, **self.channel_paths()}
+        threads = thread_variables(self.paths, self.plan.cores)
+        launches = []
+        for container, root in zip(self.job.containers, self.roots, strict=True):
+            container_emulator.create_folders(self.job, container, root, {})
+            binds = [Bind(source=str(root), target=ROOT)]
+            for channel in self.job.channels:
+                if source := sources.get(channel.name):
+                    name = ARCHIVE if channel.name == SOURCE else source.name
+                    inside = channel.folder if source.is_dir() else f"{channel.folder}/{name}"
+                    binds.append(_read_only(source, root / inside, f"{ROOT}/{inside}"))
+            launch = ContainerLaunch(
+                node=container.node,
+                argv=container.argv,
+                cwd=ROOT,
+                env={**threads, **container.env},
+                secrets=self.plan.local_secrets(),
+                host=container.host,
+                binds=tuple(binds),
+            )
+            launches.append(launch)
+        return launches
+
+
+class AzureMLContainers(AzureMLEmulator):
+    """Each node has a working folder; inputs are mounted read-only, outputs are shared."""
+
+    nodes_on_host = False
+
+    def names(self, nodes: int) -> tuple[str, ...]:
+        """Return host names of the run's network."""
+        return host_names(nodes)
+
+    def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
+        """Create the nodes' working folders; return launches with mounts. May raise StorageError."""
+        inside: dict[str, str] = {}
+        shared: list[Bind] = []
+        launches = []
+        for name, path in self.mount_paths().items():
+            kind, _, mount_name = name.partition(".")
+            inside[name] = f"{MOUNTS}/{kind}/{mount_name}" + (
+                "" if path.is_dir() else f"/{path.name}"
+            )
+            shared.append(Bind(source=str(path), target=inside[name], read_only=kind == "inputs"))
+        argv = ("/bin/sh", "-c", self.job.command_line(inside))
+        threads = thread_variables(self.paths, self.plan.cores)
+        for process in self.job.processes:
+            folder = self.working_folder(process.node)
+            host = self.addresses[process.node]
+            code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
+            launch = ContainerLaunch(
+                node=process.node,
+                argv=argv,
+                cwd=f"{MOUNTS}/wd",
+                env={**threads, **process.env, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": host},
+                secrets=self.plan.local_secrets(),
+                host=host,
+                binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),
+            )
+            launches.append(launch)
+        return launches
+
+
+def _read_only(path: Path, mount_point: Path, target: str) -> Bind:
+    """Return the mount of a folder or file at `target`; `mount_point` is its local path.
+
+    The mount point of a file is created here, because Docker would create it as root.
+    """
+    if not path.exists():
+        raise StorageError(f"{path} does not exist, and the job needs it at {target}")
+    if not path.is_dir():
+        mount_point.parent.mkdir(parents=True, exist_ok=True)
+        mount_point.touch()
+    return Bind(source=str(path), target=target, read_only=True)

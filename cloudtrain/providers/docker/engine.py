@@ -26,13 +26,10 @@ from cloudtrain.providers.docker.container import (
     remove_container,
     translating_errors,
 )
-from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec, environment
+from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
 from cloudtrain.providers.docker.errors import refused_push, translated
 from cloudtrain.providers.docker.host import require_listener, sdk_environment
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
-
-_LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
-"""Options of the engine's log, which must survive a restart of the engine."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -60,8 +57,6 @@ class EngineInfo:
     """True if the engine is rootless: root in a container is this user."""
     gives_gpus: bool
     """True if the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
-    data_folder: str
-    """Folder with the images."""
 
 
 class Engine:
@@ -88,7 +83,6 @@ class Engine:
             is_rootless=any("rootless" in option for option in answer.get("SecurityOptions") or ()),
             gives_gpus="nvidia" in (answer.get("Runtimes") or {})
             or any(device.startswith("nvidia") for device in devices),
-            data_folder=str(answer.get("DockerRootDir", "")),
         )
 
     def image_architecture(self, image: str) -> str | None:
@@ -215,7 +209,7 @@ class Engine:
                 ulimits=[
                     Ulimit(name=name, soft=soft, hard=-1) for name, soft in spec.ulimits.items()
                 ],
-                log_config=LogConfig(type="local", config=_LOG),
+                log_config=LogConfig(type="local"),
             )
             aliases = self.api.create_endpoint_config(aliases=[spec.host])
             made = self.api.create_container(

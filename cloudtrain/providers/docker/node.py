@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.docker.container_spec import ContainerSpec, spec_from_json
-from cloudtrain.providers.docker.emulator import SECRET
+from cloudtrain.providers.docker.container_spec import SECRET, ContainerSpec, spec_from_json
 from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID, set_parent_death_signal
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.docker.container import Container, ExitStatus, Output
+    from cloudtrain.providers.docker.container import Container, ExitStatus
     from cloudtrain.providers.docker.engine import Engine
 
 REMIND_SECONDS = 2
@@ -39,19 +38,6 @@ REMIND_SECONDS = 2
 
 KILL_BEFORE_SECONDS = 1.5
 """Kill the container this long before the supervisor kills this process."""
-
-
-AWAY_SECONDS = 60.0
-"""Maximum time without an engine; containers may keep running meanwhile (live-restore)."""
-
-LOOK_SECONDS = 0.25
-"""Pause between two checks whether the engine is back."""
-
-MAX_LOSSES = 40
-"""Maximum losses of the connection in a row without new output."""
-
-
-_FEWER_LIMITS = ({"memlock", "stack"}, {"stack"}, set[str]())
 
 
 class DockerNode:
@@ -97,24 +83,16 @@ class DockerNode:
 
     @contextmanager
     def _started(self, engine: Engine) -> Iterator[Container]:
-        """Start the container, with fewer limits if necessary; remove it afterwards."""
-        for names in _FEWER_LIMITS:
-            spec = replace(
-                self.spec,
-                ulimits={name: self.spec.ulimits[name] for name in names & {*self.spec.ulimits}},
-            )
+        """Start the container, without its limits if necessary; remove it afterwards."""
+        for spec in (self.spec, replace(self.spec, ulimits={})):
             container = engine.create(spec, self.secrets)
             try:
                 try:
                     container.start()
                 except CloudError as error:
-                    if error.code != "ulimits" or not names:
+                    if error.code != "ulimits" or not spec.ulimits:
                         raise
-                    fewer = ", ".join(sorted(names))
-                    self.output.log(
-                        f"{error.message} ({fewer}): NCCL may miss that over InfiniBand;"
-                        f" {error.hint}"
-                    )
+                    self.output.log(f"{error.message}; {error.hint}")
                     continue
                 yield container
                 return
@@ -133,7 +111,7 @@ class DockerNode:
             time_now = time.monotonic()
             if self.stop_requested:
                 since = since or time_now
-                with suppress(CloudtrainError):  # retried when the engine is back
+                with suppress(CloudtrainError):  # `_follow` reports a lost engine
                     if time_now - since > grace:
                         self.forced = True
                         container.signal("SIGKILL")
@@ -147,66 +125,17 @@ class DockerNode:
 
     def _follow(self, container: Container) -> None:
         """Forward the container's output, then wait for its end. Runs in a thread."""
-        output = container.output
-        losses = 0
-        forwarded = 0
         try:
-            while True:
-                try:
-                    self._forward(output())
-                    self.exit_status = container.exit_status()
-                    return
-                except CloudtrainError:
-                    losses = losses + 1 if self.output.forwarded_bytes == forwarded else 1
-                    forwarded = self.output.forwarded_bytes
-                    if losses > MAX_LOSSES or not self._is_back(container):
-                        raise
-                    output = self._output_source(container)
+            for out, error_output in container.output():
+                if not self.output.forward(out or b"", error_output or b""):
+                    self._request_stop()  # no reader: the supervisor is gone
+            self.exit_status = container.exit_status()
         except CloudtrainError as error:
             self.last_error = error
         finally:
             self.output.flush()
             self._over.set()
             self._wake_up()
-
-    def _forward(self, output: Output) -> None:
-        for out, error in output:
-            if not self.output.forward(out or b"", error or b""):
-                self._request_stop()  # no reader: the supervisor is gone
-
-    def _is_back(self, container: Container) -> bool:
-        """Wait for the engine; return False if it stays away, or the container is gone."""
-        since = time.monotonic()
-        waited = False
-        while True:
-            time.sleep(LOOK_SECONDS)  # an engine that is shutting down may still answer
-            try:
-                container.is_running()
-                break
-            except CloudError as error:
-                away = time.monotonic() - since
-                if error.code != "engine" or away > AWAY_SECONDS:
-                    return False
-                if not waited:
-                    self.output.log(
-                        f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; containers may continue"
-                    )
-                waited = True
-        # During a shutdown the connection is lost several times.
-        if waited or not self.output.engine_lost:
-            self.output.log(
-                f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s"
-            )
-        self.output.engine_lost = True
-        return True
-
-    def _output_source(self, container: Container) -> Callable[[], Output]:
-        if self.output.replay():
-            return container.output_again
-        self.output.log(
-            "what was printed meanwhile may be missing here: the engine does not keep that much"
-        )
-        return container.output_from_now
 
     def _request_stop(self) -> None:
         self.stop_requested = True

@@ -6,9 +6,9 @@ import os
 import signal
 import time
 
-from cloudtrain.diagnosis.remedies import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
+from cloudtrain.diagnosis.remedies import KILLED_FROM_OUTSIDE
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec
+from cloudtrain.providers.docker.container_spec import ContainerSpec
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.units import format_size
@@ -17,11 +17,7 @@ from cloudtrain_launcher.events import Cause, Error, Event, NodeEnded, parse
 MAX_LINE_BYTES = 64 * 1024
 """Maximum length of an unfinished line; a longer one is forwarded unfinished."""
 
-_LOG_OVERHEAD = 48
-"""Maximum overhead of each line in the engine's log: time, stream, two lengths."""
-
 KILLED = 128 + signal.SIGKILL
-TERMINATED = 128 + signal.SIGTERM
 
 
 class ContainerOutput:
@@ -32,15 +28,6 @@ class ContainerOutput:
         self._out = out
         self._unfinished = [b"", b""]
         """Unfinished line of each stream: standard output, standard error."""
-        self._forwarded = [0, 0]
-        """Forwarded bytes of each stream."""
-        self._to_skip = [0, 0]
-        """Bytes of each stream that a replay still repeats."""
-        self._pending: list[bytes | None] = [None, None]
-        """Following input that may repeat the unfinished line; None once that is decided."""
-        self._lines = 0
-        self.engine_lost = False
-        """True if the engine was unreachable for a time."""
         self.node_ended: NodeEnded | None = None
         """Report of the launcher's end."""
         self._last_line = b""
@@ -50,42 +37,18 @@ class ContainerOutput:
         """Forward complete lines of standard output and error; return False without a reader."""
         is_read = True
         for number, data in enumerate(streams):
-            piece = self._without_repetition(number, data)
-            *lines, unfinished = (self._unfinished[number] + piece).split(b"\n")
+            *lines, unfinished = (self._unfinished[number] + data).split(b"\n")
             if len(unfinished) > MAX_LINE_BYTES:
                 lines = [*lines, unfinished]
                 unfinished = b""
-            self._forwarded[number] += len(self._unfinished[number]) + len(piece) - len(unfinished)
             self._unfinished[number] = unfinished
             is_read = self._forward_lines(lines) and is_read
         return is_read
 
     def flush(self) -> None:
         """Forward the unfinished lines."""
-        self._unfinished = [
-            unfinished + (pending or b"")
-            for unfinished, pending in zip(self._unfinished, self._pending, strict=True)
-        ]
         self._forward_lines([unfinished for unfinished in self._unfinished if unfinished])
         self._unfinished = [b"", b""]
-        self._pending = [None, None]
-
-    def replay(self) -> bool:
-        """Prepare to skip forwarded output in a replay from the first byte on.
-
-        Return False, and skip no output, if there was so much that the engine may have dropped its
-        beginning.
-        """
-        if sum(self._forwarded) + _LOG_OVERHEAD * self._lines > LOG_BYTES:
-            return False
-        self._to_skip = list(self._forwarded)
-        self._pending = [b"" if unfinished else None for unfinished in self._unfinished]
-        return True
-
-    @property
-    def forwarded_bytes(self) -> int:
-        """Forwarded bytes of both streams."""
-        return sum(self._forwarded)
 
     def log(self, text: str) -> None:
         """Add a line of ours to the node's log."""
@@ -127,11 +90,7 @@ class ContainerOutput:
         ):
             self._write_event(report.replace(error=_with_memory_cause(error, memory_cause)))
         elif report.outcome == "stopped" and not stop_requested:
-            by = (
-                "the Docker engine was stopped"
-                if self.engine_lost
-                else "by docker stop, or by a signal from outside"
-            )
+            by = "by docker stop, or by a signal from outside"
             self._write_event(report.replace(stopped_by=by))
         return code
 
@@ -144,31 +103,9 @@ class ContainerOutput:
             return code
         message = _exit_message(code, self._last_line.decode("utf-8", "replace").strip()[:200])
         hint = KILLED_FROM_OUTSIDE if code == KILLED and not memory_cause else None
-        if self.engine_lost and code in (KILLED, TERMINATED):
-            message = "the Docker engine was stopped, and ended its container"
-            hint = ENGINE_STOPPED
         message += f" ({memory_cause})" if memory_cause else ""
         self._fail("SIGKILL" if code == KILLED else "exit", message, hint)
         return code or 1
-
-    def _without_repetition(self, number: int, piece: bytes) -> bytes:
-        """Return the new part of a piece.
-
-        The unfinished line is repeated too, unless the engine was killed before it had stored it.
-        """
-        repeated = min(len(piece), self._to_skip[number])
-        self._to_skip[number] -= repeated
-        piece = piece[repeated:]
-        pending = self._pending[number]
-        unfinished = self._unfinished[number]
-        if pending is None or not piece:
-            return piece
-        pending += piece
-        if len(pending) < len(unfinished) and unfinished.startswith(pending):
-            self._pending[number] = pending
-            return b""
-        self._pending[number] = None
-        return pending.removeprefix(unfinished)
 
     def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
         time_now = round(time.time(), 3)
@@ -181,7 +118,6 @@ class ContainerOutput:
         self.log(f"failed: {message}")
 
     def _forward_lines(self, lines: list[bytes]) -> bool:
-        self._lines += len(lines)
         for line in lines:
             if line.startswith(EVENT_MARK) and b'"node_ended"' in line:
                 event = parse(line[len(EVENT_MARK) :])

@@ -66,7 +66,6 @@ class DockerProvider(LocalBackend):
                 gpus=spec.resources.gpus or 0,
                 shm_bytes=spec.resources.shm or _shm_bytes(settings, spec),
                 memory_bytes=settings.get("docker.memory"),
-                share_gpus=settings.get("docker.share_gpus") or False,
             ),
             image=image,
             problems=problems,

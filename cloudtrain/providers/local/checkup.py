@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.providers.local import machine
-from cloudtrain.providers.local.known_trouble import found_incompatibilities, release
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from cloudtrain.units import format_size
 
@@ -47,11 +47,6 @@ def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check
     if gpus.driver:
         yield driver_check(gpus, facts)
     yield disk_check(data_dir, machine.free_bytes(data_dir), can_write=machine.can_write(data_dir))
-    yield version_check(
-        {**machine.own_versions(), **(facts.versions if machine.is_own(python) else {})}, "here"
-    )
-    if facts.version and not machine.is_own(python):
-        yield version_check(facts.versions, f"for {python}")
 
 
 def python_check(facts: PythonFacts) -> Check:
@@ -102,14 +97,7 @@ def gpu_check(gpus: GpuFacts) -> Check:
     if gpus.names:
         counts = {name: gpus.names.count(name) for name in gpus.names}
         return question.ok(", ".join(f"{count} x {name}" for name, count in counts.items()))
-    if gpus.on_bus:
-        message = f"{gpus.on_bus} on the PCI bus, and no driver for them"
-        return question.wrong(
-            message,
-            "install NVIDIA's driver:"
-            " https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
-        )
-    return question.not_applicable("none: jobs here run on the CPU")
+    return question.not_applicable("none with a driver: jobs here run on the CPU")
 
 
 def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
@@ -142,16 +130,12 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
     return question.ok(f"{format_size(free)} are free")
 
 
-def version_check(versions: Mapping[str, str], where: str) -> Check:
-    """Check for packages that break each other. `where`: `here`, or the Python."""
-    question = Question("packages", f"are versions with known trouble installed {where}")
-    incompatibilities = list(found_incompatibilities(versions))
-    if not incompatibilities:
-        return question.ok("none that is known")
-    pair, incompatibility = incompatibilities[0]
-    return question.wrong(f"{pair}: {incompatibility.problem}", incompatibility.fix)
-
-
 def _is_too_old(gpus: GpuFacts, facts: PythonFacts) -> bool:
     oldest = MIN_DRIVERS.get(release(facts.cuda)[0]) if facts.cuda else None
     return bool(oldest and gpus.driver and release(gpus.driver) < release(oldest))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return a comparable version: `(2, 13, 0)` for `2.13.0+cu130`."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()

@@ -6,21 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from cloudtrain.providers.local.known_trouble import PACKAGES
 
 PROBE_SECONDS = 120
 """Timeout of an import of torch; a cold disk takes most of a minute."""
 SMI_SECONDS = 30
-
-_NVIDIA = "0x10de"
-_DISPLAY = "0x03"
-"""Vendor and class of a GPU on the PCI bus (PCI ID repository)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,26 +30,22 @@ class PythonFacts:
     """Version of CUDA that torch is built for, `13.0`; empty for none."""
     torch_gpus: int = 0
     """Number of GPUs that torch sees."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of packages with known incompatibilities."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuFacts:
-    """GPUs of NVIDIA, as the driver and the PCI bus report them."""
+    """GPUs of NVIDIA, as the driver reports them."""
 
     driver: str = ""
     """Version of the driver; empty without one."""
     names: tuple[str, ...] = ()
     error: str = ""
     """Message of nvidia-smi if it cannot reach the driver."""
-    on_bus: int = 0
-    """Number of GPUs on the PCI bus, with or without a driver."""
 
 
 def ask_python(path: str) -> PythonFacts:
     """Ask a Python about itself and its torch, in a separate process."""
-    program = [path, str(Path(__file__).with_name("python_facts.py")), *PACKAGES]
+    program = [path, str(Path(__file__).with_name("python_facts.py"))]
     try:
         completed = subprocess.run(
             program, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
@@ -77,29 +65,25 @@ def ask_python(path: str) -> PythonFacts:
         torch=torch.get("version", ""),
         cuda=torch.get("cuda", ""),
         torch_gpus=torch.get("gpus", 0),
-        versions=facts["versions"],
     )
 
 
 def ask_driver() -> GpuFacts:
-    """Ask nvidia-smi about driver and GPUs, and the PCI bus about GPUs without a driver."""
-    on_bus = _gpus_on_bus(Path("/sys/bus/pci/devices"))
+    """Ask nvidia-smi about driver and GPUs."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return GpuFacts(on_bus=on_bus)
+        return GpuFacts()
     query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
         completed = subprocess.run(
             query, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return GpuFacts(error=str(error), on_bus=on_bus)
+        return GpuFacts(error=str(error))
     rows = [line.partition(", ") for line in completed.stdout.splitlines() if ", " in line]
     if completed.returncode or not rows:
-        return GpuFacts(
-            error=" ".join((completed.stdout + completed.stderr).split())[:300], on_bus=on_bus
-        )
-    return GpuFacts(driver=rows[0][0], names=tuple(row[2] for row in rows), on_bus=on_bus)
+        return GpuFacts(error=" ".join((completed.stdout + completed.stderr).split())[:300])
+    return GpuFacts(driver=rows[0][0], names=tuple(row[2] for row in rows))
 
 
 def free_bytes(folder: Path) -> int:
@@ -112,27 +96,3 @@ def free_bytes(folder: Path) -> int:
 def can_write(folder: Path) -> bool:
     """Return True if this user may write to a folder, or create it."""
     return os.access(next(path for path in (folder, *folder.parents) if path.exists()), os.W_OK)
-
-
-def own_versions() -> dict[str, str]:
-    """Return the versions of these packages in the Python that runs this command."""
-    from cloudtrain.providers.local.python_facts import versions
-
-    return versions(list(PACKAGES))
-
-
-def is_own(path: str) -> bool:
-    """Return True if a Python runs this command."""
-    return path == sys.executable
-
-
-def _gpus_on_bus(folder: Path) -> int:
-    count = 0
-    for device in folder.glob("*"):
-        try:
-            vendor = (device / "vendor").read_text()
-            kind = (device / "class").read_text()
-        except OSError:
-            continue
-        count += vendor.startswith(_NVIDIA) and kind.startswith(_DISPLAY)
-    return count

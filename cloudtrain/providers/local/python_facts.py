@@ -1,26 +1,11 @@
-"""Print facts about a Python and its torch as JSON. Standard library only.
-
-A separate program. Its arguments are the packages to report versions of.
-"""
+"""A program that prints facts about a Python and its torch as JSON. Standard library only."""
 
 from __future__ import annotations
 
 import json
 import platform
-import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
-
-
-def versions(names: list[str]) -> dict[str, str]:
-    """Return the versions of the installed packages among these."""
-    installed = {}
-    for name in names:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
 
 
 def torch_facts() -> dict[str, Any]:
@@ -39,9 +24,5 @@ def torch_facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    facts = {
-        "python": platform.python_version(),
-        "versions": versions(sys.argv[1:]),
-        "torch": torch_facts(),
-    }
+    facts = {"python": platform.python_version(), "torch": torch_facts()}
     print("\n" + json.dumps(facts))
