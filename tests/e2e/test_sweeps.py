@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,8 +22,6 @@ from cloudtrain.sweeps.start import start_sweep
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep
-from tests.support.limits import HANG_SECONDS
-from tests.support.lockless import lockless_python, refuse_locks
 from tests.support.waiting import eventually
 
 SCRIPT = """\
@@ -154,29 +150,6 @@ def test_killed_drivers_change_nothing(folder: Path, thorough: bool) -> None:
 
 
 @pytest.mark.linux("when a process began, in /proc")
-def test_on_a_disk_without_locks_one_driver_carries_a_sweep_on(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in lockless_python(tmp_path / "site").items():
-        monkeypatch.setenv(name, value)
-    refuse_locks(monkeypatch)
-    sweep = start(folder, "lockless", trials=4)
-    another = [sys.executable, "-P", "-m", "cloudtrain.sweeps.background", str(sweep.folder.path)]
-    refused = subprocess.run(
-        another, capture_output=True, text=True, check=False, timeout=HANG_SECONDS
-    )
-    assert "is driven by another process already" in refused.stderr
-    kill_driver(sweep)
-    sweep.start_driver()
-    assert sweep.wait().state == "succeeded"
-    starts = Counter(
-        event.trial for event, _ in sweep.folder.events_from() if isinstance(event, Suggested)
-    )
-    assert starts == dict.fromkeys(range(4), 1)
-    runs = list_runs(data_dir=str(folder / "lockless"))
-    assert Counter(run["state"] for run in runs)["succeeded"] == 4
-
-
 def asha(folder: Path, name: str, promote: str, **arguments: Any) -> SweepState:
     """A grid of four trials, one after the other; rungs after the first and the second of four
     reports.

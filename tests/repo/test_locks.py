@@ -1,4 +1,4 @@
-"""Locks on files are taken by one module, which knows what to do on disks without them."""
+"""Locks on files are taken by one module, which refuses disks without them."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""Locks on files keep processes apart, and end with their process, on disks with and without
-flock(2).
-"""
+"""Locks on files keep processes apart, and end with their process."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -25,8 +24,6 @@ from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_launcher import file_locks
 from cloudtrain_launcher.file_locks import FileLock, acquire, is_locked, locked
 from tests.support.limits import HANG_SECONDS
-from tests.support.lockless import ERRORS, lockless_python, refuse_locks
-from tests.support.waiting import eventually
 
 IMPORT = (
     "import sys; sys.path[0] = sys.argv[1]; from pathlib import Path; path = Path(sys.argv[2])\n"
@@ -42,28 +39,15 @@ HOLD = "lock = acquire(path, wait=False); print(lock is not None, flush=True); s
 """Says whether it has the lock, and holds it until it is killed."""
 
 
-@pytest.fixture(params=["with flock", "without flock"])
-def env(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, str]:
-    """The environment of processes on such a disk; this process sees the same."""
-    if request.param == "with flock":
-        return dict(os.environ)
-    refuse_locks(monkeypatch)
-    return {**os.environ, **lockless_python(tmp_path / "site")}
-
-
 def command(code: str, path: Path) -> list[str]:
     return [sys.executable, "-c", IMPORT + code, str(bundled("entrypoints")), str(path)]
 
 
 @contextmanager
-def holder(path: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that tries to lock a file; it has said in the first line whether it could."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command(HOLD, path), stdin=pipe, stdout=pipe, text=True, env=env
-    ) as process:
+    with subprocess.Popen(command(HOLD, path), stdin=pipe, stdout=pipe, text=True) as process:
         try:
             yield process
         finally:
@@ -75,27 +59,34 @@ def says(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
 def taken(path: Path) -> FileLock:
     lock = acquire(path, wait=False)
     assert lock is not None
     return lock
 
 
-def test_processes_change_a_file_one_after_the_other(tmp_path: Path, env: dict[str, str]) -> None:
+def test_processes_change_a_file_one_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "number").write_text("0")
-    counting = [subprocess.Popen(command(COUNT, tmp_path / "lock"), env=env) for _ in range(4)]
+    counting = [subprocess.Popen(command(COUNT, tmp_path / "lock")) for _ in range(4)]
     assert [process.wait(HANG_SECONDS) for process in counting] == [0] * 4
     assert (tmp_path / "number").read_text() == "100"
 
 
 @pytest.mark.linux("when a process began, in /proc")
-def test_a_lock_ends_with_its_process(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with holder(path, env) as first:
+    with holder(path) as first:
         assert says(first) == "True"
         assert is_locked(path) is True
         assert acquire(path, wait=False) is None
-        with holder(path, env) as second:
+        with holder(path) as second:
             assert says(second) == "False"
         first.kill()
         first.wait(HANG_SECONDS)
@@ -104,9 +95,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path, env: dict[str, str]) -> No
     assert is_locked(path) is not True
 
 
-def test_a_waiting_process_is_told_once_and_gets_the_lock(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_a_waiting_process_is_told_once_and_gets_the_lock(tmp_path: Path) -> None:
     signal = threading.Event()
     order = list[str]()
 
@@ -124,9 +113,7 @@ def test_a_waiting_process_is_told_once_and_gets_the_lock(
     assert order == ["first", "second"]
 
 
-def test_a_lock_is_released_after_its_folder_was_renamed(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_a_lock_is_released_after_its_folder_was_renamed(tmp_path: Path) -> None:
     (tmp_path / "draft").mkdir()
     lock = taken(tmp_path / "draft" / "lock")
     (tmp_path / "draft").rename(tmp_path / "run")
@@ -136,15 +123,14 @@ def test_a_lock_is_released_after_its_folder_was_renamed(
     taken(tmp_path / "run" / "lock").release()
 
 
-@pytest.mark.parametrize("code", ERRORS.values(), ids=ERRORS)
-def test_any_error_of_a_disk_without_locks_leads_to_the_stand_in(
+@pytest.mark.parametrize("code", sorted(file_locks.NO_LOCKS))
+def test_a_disk_without_locks_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     refuse_locks(monkeypatch, code)
-    first = taken(tmp_path / "lock")
-    assert acquire(tmp_path / "lock", wait=False) is None
-    first.release()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock"]
+    with pytest.raises(OSError, match="XDG_DATA_HOME"):
+        acquire(tmp_path / "lock", wait=False)
+    assert is_locked(tmp_path / "lock") is None
 
 
 def test_any_other_error_of_the_disk_is_raised(
@@ -183,91 +169,7 @@ LOCKED: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
 
 
 @pytest.mark.parametrize("name", LOCKED)
-def test_there_is_one_of_each_kind_at_a_time(
-    tmp_path: Path, env: dict[str, str], name: str
-) -> None:
+def test_there_is_one_of_each_kind_at_a_time(tmp_path: Path, name: str) -> None:
     for _ in range(2):
         with entered(LOCKED[name](tmp_path)) as first, entered(LOCKED[name](tmp_path)) as second:
             assert (first, second) == (True, False)
-
-
-HELD = ".lock.held"
-HERE = file_locks._own_name().split(".")
-
-
-def leave_owner(
-    folder: Path, *, host: str = HERE[0], boot: str = HERE[1], pid: str = "1", silent: float = 0
-) -> None:
-    """Write what an owner of the stand-in leaves. By default: a process of this machine that is
-    gone.
-    """
-    name = ".".join([host, boot, HERE[2], pid, "77", "aa"])
-    (folder / HELD).mkdir()
-    (folder / HELD / name).touch()
-    os.utime(folder / HELD / name, (time.time() - silent,) * 2)
-    (folder / "lock").touch()
-
-
-@pytest.mark.parametrize(
-    ("owner", "is_held"),
-    [
-        pytest.param({}, False, marks=pytest.mark.linux("when a process began, in /proc")),
-        ({"host": "elsewhere"}, True),
-        ({"host": "elsewhere", "silent": 9999}, None),
-        ({"boot": "before"}, False),
-    ],
-    ids=["a dead process", "another machine", "another machine, silent", "before a restart"],
-)
-def test_an_owner_is_followed_once_it_is_gone_or_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: dict[str, str], is_held: bool | None
-) -> None:
-    refuse_locks(monkeypatch)
-    leave_owner(tmp_path, **owner)  # type: ignore[arg-type]
-    assert is_locked(tmp_path / "lock") is is_held
-    lock = acquire(tmp_path / "lock", wait=False)
-    assert (lock is None) == (is_held is True)
-    if lock is not None:
-        assert is_locked(tmp_path / "lock") is True
-        lock.release()
-
-
-@pytest.mark.linux("when a process began, in /proc")
-def test_of_many_that_find_a_dead_owner_one_takes_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_locks(monkeypatch)
-    for number in range(20):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        leave_owner(folder)
-        ready = threading.Barrier(6)
-        locks = list[FileLock | None]()
-
-        def race(path: Path, ready: threading.Barrier, locks: list[FileLock | None]) -> None:
-            ready.wait()
-            locks.append(acquire(path, wait=False))
-
-        racing = [
-            threading.Thread(target=race, args=(folder / "lock", ready, locks)) for _ in range(6)
-        ]
-        for thread in racing:
-            thread.start()
-        for thread in racing:
-            thread.join(HANG_SECONDS)
-        held = [lock for lock in locks if lock is not None]
-        assert (len(locks), len(held)) == (6, 1)
-        held[0].release()
-
-
-def test_an_owner_shows_life_while_it_holds_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_locks(monkeypatch)
-    monkeypatch.setattr(file_locks, "HEARTBEAT_SECONDS", 0.01)
-    threads = set(threading.enumerate())
-    lock = taken(tmp_path / "lock")
-    (name,) = (tmp_path / HELD).iterdir()
-    os.utime(name, (1, 1))
-    eventually(lambda: name.stat().st_mtime > 1)
-    lock.release()
-    assert set(threading.enumerate()) <= threads

@@ -19,10 +19,8 @@ import pytest
 
 from cloudtrain.providers.local import lifeline
 from cloudtrain.providers.local.processes import run_module
-from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import end_orphans
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.process_identity import ProcessIdentity
@@ -40,11 +38,6 @@ while os.getppid() == parent:
     time.sleep(0.02)
 """
 """Runs until it is killed or orphaned: SIGTERM ends it, as it has no handler."""
-
-NO_LOCKS = (
-    "import errno, fcntl\ndef no(*_): raise OSError(errno.ENOLCK, 'No locks"
-    " available')\nfcntl.flock = no\n"
-)
 
 
 @pytest.fixture
@@ -73,9 +66,7 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
     end_orphans(folder.path)
 
 
-def supervise(
-    run: RunFolder, *before: str, code: str = "", tied_to: int = 0
-) -> subprocess.Popen[bytes]:
+def supervise(run: RunFolder, *before: str, tied_to: int = 0) -> subprocess.Popen[bytes]:
     """Start the supervisor and wait until its node runs. `tied_to`: a process that the run ends
     with.
     """
@@ -84,7 +75,7 @@ def supervise(
         *before,
         python,
         flag,
-        code + script,
+        script,
         *more,
         str(run.path),
         str(run.path.parents[2] / "source.tar.gz"),
@@ -178,26 +169,11 @@ def test_only_the_process_that_says_so_ties_its_runs_to_itself(
     assert lifeline.lifeline() == []
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "",
-        pytest.param(
-            NO_LOCKS,
-            marks=pytest.mark.linux("a proof that a process lives besides a lock, in /proc"),
-        ),
-    ],
-    ids=["with locks", "on a disk without locks"],
-)
-def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: str) -> None:
-    with supervise(run, code=code) as first:
+def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder) -> None:
+    with supervise(run) as first:
         try:
-            python, flag, script, *more = run_module("local.supervisor")
-            second = subprocess.run(
-                [python, flag, code + script, *more, str(run.path), "-"],
-                timeout=HANG_SECONDS,
-                check=False,
-            )
+            argv = [*run_module("local.supervisor"), str(run.path), "-"]
+            second = subprocess.run(argv, timeout=HANG_SECONDS, check=False)
             assert (second.returncode, first.poll()) == (1, None)
         finally:
             first.send_signal(signal.SIGTERM)
@@ -223,16 +199,3 @@ def test_stop_reaches_a_supervisor_in_another_pid_namespace_alone(
             monkeypatch.undo()
             namespace.kill()
     assert signalled == []
-
-
-def test_without_locks_a_run_in_another_pid_namespace_is_left_alone(
-    run: RunFolder, inside: list[str]
-) -> None:
-    with supervise(run, *inside, code=NO_LOCKS) as namespace:
-        try:
-            state = Run(run).status()
-            assert (state.state, namespace.poll()) == ("running", None)
-            assert LocalProvider().stop(run, state, History(run).record)
-            assert Run(run).wait(PATIENCE_SECONDS).state == "stopped"
-        finally:
-            namespace.kill()

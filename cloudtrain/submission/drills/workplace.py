@@ -17,11 +17,11 @@ from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.drills.watching import Watched
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.file_locks import acquire, stand_in
+from cloudtrain_launcher.file_locks import acquire
 
 SCORECARD = "scorecard.json"
 LOCK = "drill.lock"
-_KEPT = (LOCK, stand_in(Path(LOCK)).name, "packages")
+_KEPT = (LOCK, "packages")
 """Entries that stay from drill to drill: installing packages takes minutes."""
 
 
