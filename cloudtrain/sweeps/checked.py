@@ -8,8 +8,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from cloudtrain_launcher.event_fields import InvalidValue, check_timestamp
-from cloudtrain_launcher.event_record import field_type
+from cloudtrain_launcher.event_record import InvalidValue, Timestamp, field_type
 
 T = TypeVar("T")
 Check = Callable[[Any], Any]
@@ -54,7 +53,7 @@ def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
 def _checks(kind: Any) -> Mapping[str, Check]:
     hints = get_type_hints(kind)
     checks = {item.name: _check_of(hints[item.name]) for item in fields(kind)}
-    return {**checks, "time": check_timestamp} if "time" in checks else checks
+    return {**checks, "time": _check_of(Timestamp)} if "time" in checks else checks
 
 
 def _check_of(annotation: Any) -> Check:
@@ -70,8 +69,15 @@ def _check_of(annotation: Any) -> Check:
         return lambda value: _read(kind, value, {})
     if get_origin(annotation) is Mapping:
         return check_parameters
-    checked: Check = field_type(annotation).check
-    return checked
+    value_or_none = field_type(annotation).check
+
+    def check_value(value: Any) -> Any:
+        checked = value_or_none(value)
+        if checked is None:
+            raise InvalidValue
+        return checked
+
+    return check_value
 
 
 def _check_list(value: Any) -> list[Any]:

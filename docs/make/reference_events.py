@@ -91,7 +91,7 @@ def _fields(kind: type[Record], owner: type[Record]) -> str:
     """The fields that a class declares itself."""
     texts = _texts(owner)
     kinds = kind.field_types()
-    required = kind.checks().required
+    required = kind.required_fields()
     rows = [
         (f"`{name}`", kinds[name].description, "yes" if name in required else "", texts[name])
         for name in texts

@@ -1,13 +1,14 @@
 """Base classes of events: frozen records with checked fields. Standard library only.
 
-A subclass of `Record` is a frozen dataclass with keyword-only fields. Fields without a default are
+A subclass of `Record` is a frozen class with keyword-only fields. Fields without a default are
 required. Unset fields are not written, so a record from JSON is written unchanged.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Set
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import FrozenInstanceError
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -22,14 +23,6 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-)
-
-from cloudtrain_launcher.event_fields import (
-    BUILTIN_TYPES,
-    FieldType,
-    InvalidValue,
-    Timestamp,
-    check_one_of,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +42,93 @@ RANK = "rank"
 PROGRAM = "program"
 """Written by any program of the job."""
 
+MAX_WHOLE_NUMBER = 2**63
+"""Upper limit of whole numbers: larger ones are not counts, and overflow elsewhere."""
+MAX_TIMESTAMP = 253_402_300_800
+"""The end of the year 9999."""
+
+
+class InvalidValue(Exception):
+    """A JSON value is not a record of its class."""
+
+
+class FieldType(NamedTuple):
+    """The type of a field."""
+
+    check: Callable[[Any], Any]
+    """Function that returns the value to use, or None for an invalid one."""
+    description: str
+    """Description in the reference, with the unit."""
+
+
+def _whole_number(value: Any) -> int | None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return _whole_number(value)
+
+
+def _timestamp(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number < MAX_TIMESTAMP else None
+
+
+def _measure(value: Any) -> float | None:
+    """Check a measured number: null is NaN, and a whole number of 400 digits infinite."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return value if -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER else float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _measures(value: Any) -> dict[str, float] | None:
+    """Check an object of measured numbers; drop other values, but keep at least one number."""
+    if not isinstance(value, dict):
+        return None
+    checked = {name: _measure(item) for name, item in value.items()}
+    numbers = {name: number for name, number in checked.items() if number is not None}
+    return numbers if numbers or not value else None
+
+
+def _list_of(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def check_list(value: Any) -> Any:
+        is_valid = isinstance(value, list) and all(check(item) is not None for item in value)
+        return value if is_valid else None
+
+    return check_list
+
+
+def _instance_of(kind: type) -> Callable[[Any], Any]:
+    return lambda value: value if isinstance(value, kind) else None
+
+
+Timestamp = Annotated[float, FieldType(_timestamp, "Unix timestamp (seconds)")]
+Seconds = Annotated[float, FieldType(_number, "seconds")]
+Measure = Annotated[float, FieldType(_measure, "number; null where it is not finite")]
+Measures = Annotated[
+    dict[str, float],
+    FieldType(_measures, "numbers by name; null for a number that is not finite"),
+]
+Names = Annotated[list[str], FieldType(_list_of(_instance_of(str)), "list of texts")]
+WholeNumbers = Annotated[list[int], FieldType(_list_of(_whole_number), "list of whole numbers")]
+Object = Annotated[dict[str, Any], FieldType(_instance_of(dict), "object")]
+
+_BUILTIN_TYPES: dict[Any, FieldType] = {
+    int: FieldType(_whole_number, "whole number"),
+    float: FieldType(_number, "number"),
+    str: FieldType(_instance_of(str), "text"),
+    bool: FieldType(_instance_of(bool), "true or false"),
+}
+"""Types of fields with plain annotations."""
+
 
 def field_type(annotation: Any) -> FieldType:
     """Return the field type of an annotation. Raise LookupError for an unknown annotation."""
@@ -57,25 +137,14 @@ def field_type(annotation: Any) -> FieldType:
     if origin is Annotated:
         return next(item for item in arguments if isinstance(item, FieldType))
     if origin is Literal:
-        return FieldType(check_one_of(*arguments), " or ".join(f"`{word}`" for word in arguments))
+        words = " or ".join(f"`{word}`" for word in arguments)
+        return FieldType(lambda value: value if value in arguments else None, words)
     if origin in (Union, UnionType):  # Optional: null is not a value, and None is not written
         return field_type(next(item for item in arguments if item is not type(None)))
     if isinstance(annotation, type) and issubclass(annotation, Record):
-        return FieldType(
-            annotation.read, f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})"
-        )
-    if annotation in BUILTIN_TYPES:
-        return BUILTIN_TYPES[annotation]
-    raise LookupError(f"no check for a field of the type {annotation}")
-
-
-class Checks(NamedTuple):
-    """Checks of a class of records."""
-
-    known_fields: Mapping[str, Callable[[Any], Any]]
-    required: frozenset[str]
-    strict: frozenset[str]
-    """Fields that invalidate the record. Other invalid fields are left out."""
+        name = annotation.__name__.lower()
+        return FieldType(annotation.read_or_none, f"[{name}](#{name})")
+    return _BUILTIN_TYPES[annotation]
 
 
 R = TypeVar("R", bound="Record")
@@ -83,25 +152,24 @@ R = TypeVar("R", bound="Record")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Record:
-    """A frozen dataclass, read from JSON and written to it."""
+    """A frozen record, read from JSON and written to it."""
 
     ADDED_ON_SEND: ClassVar[frozenset[str]] = frozenset()
     """Fields added when the record is sent, optional in a new record."""
     REQUIRED: ClassVar[frozenset[str]] = frozenset()
     """Those that are required in a record from JSON."""
 
-    _checks: ClassVar[Checks | None] = None
+    _types: ClassVar[Mapping[str, FieldType] | None] = None
+    _required: ClassVar[frozenset[str]] = frozenset()
     _extra: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
-        dataclass(init=False, repr=False, eq=False)(cls)
-        cls._checks = None
+        cls._types = None
 
     def __init__(self, **values: Any) -> None:
-        checks = self.checks()
+        types = self.field_types()
         self._require_none(
-            values.keys() - checks.known_fields.keys()
-            or checks.required - values.keys() - self.ADDED_ON_SEND
+            values.keys() - types.keys() or self._required - values.keys() - self.ADDED_ON_SEND
         )
         vars(self).update(values)
 
@@ -112,19 +180,24 @@ class Record:
             )
 
     @classmethod
-    def field_types(cls) -> dict[str, FieldType]:
-        """Return the type of each field."""
-        hints = get_type_hints(cls, include_extras=True)
-        return {field.name: field_type(hints[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
+    def field_types(cls) -> Mapping[str, FieldType]:
+        """Return the type of each field, computed on first use."""
+        if cls._types is None:
+            hints = get_type_hints(cls, include_extras=True)
+            cls._types = {
+                name: field_type(hint)
+                for name, hint in hints.items()
+                if get_origin(hint) is not ClassVar
+            }
+            without_default = {name for name in cls._types if not hasattr(cls, name)}
+            cls._required = cls.REQUIRED | without_default
+        return cls._types
 
     @classmethod
-    def checks(cls) -> Checks:
-        """Return this class's checks, computed on first use."""
-        if cls._checks is None:
-            checks = {name: kind.check for name, kind in cls.field_types().items()}
-            required = cls.REQUIRED | {name for name in checks if not hasattr(cls, name)}
-            cls._checks = Checks(checks, required, required | cls.ADDED_ON_SEND)
-        return cls._checks
+    def required_fields(cls) -> frozenset[str]:
+        """Return the fields that a record from JSON must have."""
+        cls.field_types()
+        return cls._required
 
     @classmethod
     def read(cls: type[R], value: Any) -> R:
@@ -134,26 +207,33 @@ class Record:
         """
         if not isinstance(value, dict):
             raise InvalidValue
-        known_fields, required, strict = cls._checks or cls.checks()
+        types = cls._types or cls.field_types()
         valid = {}
         extra = {}
         for name, item in value.items():
-            check = known_fields.get(name)
-            if check is not None:
-                try:
-                    valid[name] = check(item)
-                except InvalidValue:
-                    if name in strict:
-                        raise
+            if name in types:
+                checked = types[name].check(item)
+                if checked is not None:
+                    valid[name] = checked
+                elif name in cls.ADDED_ON_SEND:
+                    raise InvalidValue
             elif name != "type":
                 extra[name] = item
-        if not required <= valid.keys():
+        if not cls._required <= valid.keys():
             raise InvalidValue
         record = cls.__new__(cls)
         vars(record).update(valid)
         if extra:
             vars(record)["_extra"] = extra
         return record
+
+    @classmethod
+    def read_or_none(cls: type[R], value: Any) -> R | None:
+        """Parse a JSON object; return None if it is invalid."""
+        try:
+            return cls.read(value)
+        except InvalidValue:
+            return None
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -170,7 +250,7 @@ class Record:
 
     def replace(self: R, **changes: Any) -> R:
         """Return a copy with other values. Raise TypeError for an unknown field."""
-        self._require_none(changes.keys() - self.checks().known_fields.keys())
+        self._require_none(changes.keys() - self.field_types().keys())
         copy = type(self).__new__(type(self))
         vars(copy).update({**vars(self), **changes})
         return copy
@@ -185,8 +265,7 @@ class Record:
         if type(self) is not type(other):
             return NotImplemented
         return all(
-            getattr(self, name) == getattr(other, name)
-            for name in (*self.checks().known_fields, "_extra")
+            getattr(self, name) == getattr(other, name) for name in (*self.field_types(), "_extra")
         )
 
     __hash__ = None  # type: ignore[assignment]  # fields may be dicts
@@ -197,9 +276,6 @@ class Record:
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 EVENT_TYPES: dict[str, type[Event]] = {}

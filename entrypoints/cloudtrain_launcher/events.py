@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from cloudtrain_launcher.client_events import Billing as Billing
+from cloudtrain_launcher.client_events import Cause as Cause
 from cloudtrain_launcher.client_events import Creating as Creating
 from cloudtrain_launcher.client_events import Cursor as Cursor
 from cloudtrain_launcher.client_events import Ended as Ended
@@ -22,20 +24,21 @@ from cloudtrain_launcher.client_events import StopRequested as StopRequested
 from cloudtrain_launcher.client_events import StopUntold as StopUntold
 from cloudtrain_launcher.client_events import Submitted as Submitted
 from cloudtrain_launcher.client_events import Submitting as Submitting
-from cloudtrain_launcher.event_fields import InvalidValue, Measure, Measures, Seconds, Timestamp
-from cloudtrain_launcher.event_parts import Billing as Billing
-from cloudtrain_launcher.event_parts import Cause as Cause
 from cloudtrain_launcher.event_record import CLIENT as CLIENT
 from cloudtrain_launcher.event_record import EVENT_TYPES as EVENT_TYPES
 from cloudtrain_launcher.event_record import LAUNCHER as LAUNCHER
 from cloudtrain_launcher.event_record import PROGRAM as PROGRAM
 from cloudtrain_launcher.event_record import RANK as RANK
 from cloudtrain_launcher.event_record import Event as Event
+from cloudtrain_launcher.event_record import (
+    InvalidValue,
+    Measure,
+    Measures,
+    Seconds,
+    Timestamp,
+    WholeNumbers,
+)
 from cloudtrain_launcher.event_record import Record as Record
-from cloudtrain_launcher.measurement_events import Gpu as Gpu
-from cloudtrain_launcher.measurement_events import Memory as Memory
-from cloudtrain_launcher.measurement_events import StepTimes as StepTimes
-from cloudtrain_launcher.measurement_events import Usage as Usage
 
 MAX_TYPE_CHARS = 64
 
@@ -249,6 +252,80 @@ class Result(Event, type="result"):
     """The last step."""
     parameters_sha256: str = ""
     """A SHA-256 of the trained weights, in hexadecimal."""
+
+
+class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):
+    """Usage of a node and its ranks, every few seconds, as far as it can be measured there."""
+
+    cores: int | None = None
+    """CPU cores that the job may use."""
+    cpu_percent: float | None = None
+    """CPU time of all ranks with their child processes; 100 is one busy core."""
+    memory_gb: float | None = None
+    """Used memory of the machine or container, in GB (1e9 bytes), without caches of files."""
+    memory_total_gb: float | None = None
+    """Its total memory, in GB (1e9 bytes)."""
+    rank_cpu_percent: Measures | None = None
+    """CPU time by rank, with its child processes; 100 is one busy core."""
+    rank_memory_gb: Measures | None = None
+    """Resident memory by rank, with its child processes, in GB (1e9 bytes)."""
+    gpu_percent: Measures | None = None
+    """Busy time of a GPU, from 0 to 100, by the GPU's number on the node."""
+    gpu_memory_gb: Measures | None = None
+    """Used memory of each GPU, in GB (1e9 bytes)."""
+    gpu_memory_total_gb: Measures | None = None
+    """Total memory of each GPU, in GB (1e9 bytes)."""
+    gpu_power_w: Measures | None = None
+    """Power draw of each GPU, in watts."""
+    gpu_temperature_c: Measures | None = None
+    """Temperature of each GPU, in degrees Celsius."""
+
+
+class StepTimes(Event, type="step_times", requires="time rank"):
+    """Time of a rank since its last such event. The phases add up to `wall`."""
+
+    steps: int
+    """Training steps in this time; 0: none, as at the end of a run."""
+    wall: Seconds
+    """The time that has passed."""
+    step: int | None = None
+    """The run's total steps at its end."""
+    samples: int | None = None
+    """Samples of these steps, over all ranks."""
+    data: Seconds | None = None
+    """Waiting for the next batch."""
+    compute: Seconds | None = None
+    """Forward and backward passes, without waits for communication."""
+    communication: Seconds | None = None
+    """Waits for other ranks and their messages, overlap excluded; missing: part of `compute`."""
+    optimizer: Seconds | None = None
+    """Updates of the weights, with the norm of the gradients."""
+    saving: Seconds | None = None
+    """Checkpoints, as far as training waited for them."""
+    evaluation: Seconds | None = None
+    """Evaluations on the validation data."""
+    other: Seconds | None = None
+    """All other time."""
+    run_delay: Seconds | None = None
+    """Part of the phases in which the rank's thread was ready but had no core.
+
+    Missing if unknown: Linux reports it, for phases that are not a GPU's.
+    """
+    message_mb: float | None = None
+    """Gradients exchanged per step, in MB (1e6 bytes); missing: none."""
+    warm_up: bool = False
+    """True if it includes the process's first steps, which are not representative."""
+
+
+class Memory(Event, type="memory"):
+    """A batch did not fit into memory and is split into micro-batches."""
+
+    refused: WholeNumbers | None = None
+    """Sizes that did not fit, in samples per rank, in the order of the attempts."""
+    micro_batch: int | None = None
+    """The size that fits, in samples per rank."""
+    parts: int | None = None
+    """Micro-batches per step."""
 
 
 class ProgramEvent(Event):
