@@ -116,7 +116,7 @@ def _ecr_login(region: str, account: str) -> RegistryLogin:
 
 def _acr_login(host: str) -> RegistryLogin:
     try:
-        from cloudtrain.providers.azure.credentials import registry_login
+        from cloudtrain.providers.azure.sdk import registry_login
     except ImportError as error:
         raise _missing_package_error("azure-ai-ml", "azure", error) from None
     return registry_login(host)

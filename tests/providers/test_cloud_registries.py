@@ -15,7 +15,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
-from cloudtrain.providers.azure.credentials import registry_login
+from cloudtrain.providers.azure.sdk import registry_login
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
@@ -152,7 +152,7 @@ def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, config
 
 @pytest.mark.parametrize(
     ("host", "name", "extra"),
-    [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.credentials", "azure")],
+    [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.sdk", "azure")],
 )
 def test_without_the_clouds_sdk_docker_login_does(
     config: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str

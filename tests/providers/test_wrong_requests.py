@@ -80,7 +80,7 @@ AZURE = Cloud(
         " 'https://account.blob.core.windows.net/box/table.csv', mode: stream}\n  here:"
         " ./data\ncheckpoints: {uri: 'azureml://datastores/data/paths/kept'}\nsecrets: {TOKEN:"
         " {azure: 'keyvault:https://my-vault.vault.azure.net/secrets/token'}}\ntags: {team: vision,"
-        " Größe: 'sehr groß'}\nazure: {location: East US, tier: standard, identity: user, services:"
+        " Größe: 'sehr groß'}\nazure: {location: East US, identity: user, services:"
         " [ssh, jupyter, vscode, tensorboard],\n  ssh_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI"
         " me@here}\n"
     ),
@@ -93,14 +93,13 @@ AZURE = Cloud(
         "secrets: {TOKEN: {azure: 'keyvault:token'}}\n"
         "env: {AZUREML_RUN_ID: y}\n"
         "tags: {cloudtrain-x: y}\n"
-        "azure: {subscription: mine, datastore: my-store, tier: basic, services: ssh}\n"
+        "azure: {subscription: mine, datastore: my-store, services: ssh}\n"
     ),
     wrong_fields=(
         *(
             "azure.datastore",
             "azure.services",
             "azure.subscription",
-            "azure.tier",
             "checkpoints.uri",
         ),
         *("env.AZUREML_RUN_ID", "image", "inputs.local", "inputs.train", "limits.max_runtime"),

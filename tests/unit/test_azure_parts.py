@@ -14,9 +14,13 @@ import pytest
 from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers.azure.account import account, workspace_of
+from cloudtrain.providers.azure.client import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED, environment_of, image_of
-from cloudtrain.providers.azure.phases import (
+from cloudtrain.providers.azure.request import document_of
+from cloudtrain.providers.azure.results import artifact_uris, datastore_path
+from cloudtrain.providers.azure.section import AzureSection
+from cloudtrain.providers.azure.status import (
     ENDED,
     PHASES,
     billing,
@@ -26,11 +30,7 @@ from cloudtrain.providers.azure.phases import (
     started_at,
     timestamp,
 )
-from cloudtrain.providers.azure.quota import refuse_machines
-from cloudtrain.providers.azure.request import document_of
-from cloudtrain.providers.azure.resources import Cluster, QuotaUsage, VmFamily
-from cloudtrain.providers.azure.results import artifact_uris, datastore_path
-from cloudtrain.providers.azure.section import AzureSection
+from cloudtrain.providers.azure.submit import refuse_machines
 from cloudtrain.settings import Settings
 from cloudtrain_launcher.events import Billing
 from tests.golden.cases import CASES, plan_of
@@ -320,21 +320,9 @@ def test_more_nodes_than_the_cluster_has_are_refused() -> None:
     assert "--max-instances 5" in message
 
 
-def test_one_machine_of_a_person_is_no_cluster() -> None:
-    message = ask(Stub(kind="ComputeInstance", nodes=None), nodes=2, compute="azureml:my-cluster")
-    assert "my-cluster is a compute instance: one machine, and the job asks for 2" in message
-
-
-def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
-    kubernetes = Stub(kind="Kubernetes", nodes=None)
-    kubernetes.found = replace(kubernetes.found, size="")
-    assert ask(kubernetes, compute="azureml:my-cluster", planned=["gpu-large"]) == ""
-    assert ask(kubernetes, compute="azureml:my-cluster") == ""
-    message = ask(kubernetes, compute="azureml:my-cluster", planned=["Standard_ND96isr_H100_v5"])
-    assert (
-        "my-cluster is a cluster of Kubernetes, which has no instance type Standard_ND96isr_H100_v5"
-        in message
-    )
+def test_a_cluster_of_kubernetes_is_refused() -> None:
+    message = ask(Stub(kind="Kubernetes", nodes=None), compute="azureml:my-cluster")
+    assert "my-cluster is a cluster of Kubernetes" in message
 
 
 SPOT = {"queue_settings": {"job_tier": "spot"}}
@@ -345,7 +333,6 @@ SPOT = {"queue_settings": {"job_tier": "spot"}}
     [
         ({"family": 288, "total": 288, "spot": 0, "longer_family": 0}, {}),
         ({"short_family": 288, "short_spot": 0}, {}),
-        ({"family": 288}, {"queue_settings": {"job_tier": "premium"}}),
         ({"family": -1, "total": -1}, {}),
         ({"family": 0, "total": 0, "spot": 288, "spot_family": -1}, SPOT),
         ({"short_spot": 288}, SPOT),

@@ -174,11 +174,8 @@ def test_machines_are_of_the_cluster_or_serverless_and_never_both() -> None:
         "azureml:my-cluster",
         {"instance_count": 2},
     )
-    for section, tier in (("azure: {tier: premium}", "premium"), ("", "spot")):
-        text = PLAIN if section else PLAIN.replace("nodes: 2", "nodes: 2, spot: true")
-        assert document_of(plan_of("azure", f"{text}{section}\n"))["queue_settings"] == {
-            "job_tier": tier
-        }
+    spot = document_of(plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, spot: true")))
+    assert spot["queue_settings"] == {"job_tier": "spot"}
 
 
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from cloudtrain.bundle import bundled
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES
+from cloudtrain.providers.azure.permissions import DOCTOR, SUBMITTER, WORKSPACES
 from cloudtrain.providers.infrastructure import DEFAULT_NAME
 from pages import ROOT
 from tests.fakes.azure.expressions import FUNCTIONS, calls, is_expression, parse
@@ -287,7 +287,7 @@ def test_who_submits_creates_jobs_moves_files_and_pushes_images_and_no_more(who:
 def test_role_of_submitters_has_exactly_the_listed_actions_in_this_group() -> None:
     [permissions_of_role] = own_roles("everything").values()
     [permissions] = permissions_of_role["permissions"]
-    assert permissions == {"actions": sorted(right.action for right in SUBMITTER)}
+    assert permissions == {"actions": sorted(SUBMITTER)}
     assert not [
         action for action in permissions["actions"] if "*" in action or action.endswith("/delete")
     ]
@@ -306,9 +306,7 @@ def test_role_of_submitters_adds_only_reading_roles_to_data_scientist() -> None:
         for action in submitter.actions
         if not BUILT_IN[SCIENTIST].grants(action, on_data=False)
     }
-    assert more == {right.action for right in SUBMITTER if right.is_doctors} | {
-        f"{WORKSPACES}/read"
-    }
+    assert more == {*DOCTOR, f"{WORKSPACES}/read"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -197,27 +197,6 @@ def test_an_image_of_ones_own_is_taken_as_built_for_the_machines() -> None:
     assert texts_of(plan) == []
 
 
-def test_an_instance_type_of_kubernetes_goes_with_its_cluster() -> None:
-    text = "name: d\nlimits: {max_runtime: 1 h}\nazure: {compute: my-arc}\n"
-    plan = plan_of("azure", f"{text}resources: {{gpus: 2, instance: {{azure: gpu-large}}}}\n")
-    document = request(plan).document
-    assert (document["compute"], document["resources"]) == (
-        "azureml:my-arc",
-        {"instance_count": 1, "instance_type": "gpu-large"},
-    )
-    assert texts_of(plan) == []
-    with pytest.raises(
-        SpecError, match="how many GPUs gpu-large has is known only to the cluster my-arc"
-    ):
-        plan_of("azure", f"{text}resources: {{instance: {{azure: gpu-large}}}}\n")
-    [wrong] = texts_of(
-        plan_of("azure", f"{text}resources: {{gpus: 0, instance: {{azure: Gpu_large}}}}\n")
-    )
-    assert (
-        "'Gpu_large' is neither a machine size of Azure nor an instance type of Kubernetes" in wrong
-    )
-
-
 @pytest.mark.parametrize(
     ("instance", "words"),
     [

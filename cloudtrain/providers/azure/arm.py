@@ -20,9 +20,8 @@ from azure.core.rest import HttpRequest, HttpResponse
 from azure.mgmt.core.exceptions import ARMErrorFormat
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.azure.answers import ReadableAnswers
-from cloudtrain.providers.azure.credentials import credential
-from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, calling
+from cloudtrain.providers.azure.errors import ReadableAnswers
+from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, calling, credential
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,19 @@
-"""Checks of an Azure ML workspace for `cloudtrain doctor azure`, in the order of repairs."""
+"""Read-only checks of an Azure ML workspace for `cloudtrain doctor azure`, in order of repairs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
+from cloudtrain.errors import CloudError, RefusedError
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import format_issues
-from cloudtrain.providers.azure.account_checks import Account
-from cloudtrain.providers.azure.account_checks.identity import cloud_check, credentials_check
-from cloudtrain.providers.azure.account_checks.rights import rights_checks
-from cloudtrain.providers.azure.account_checks.workspace import machines_check, workspace_checks
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
+from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
+from cloudtrain.providers.shared.clock import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.arm import ResourceManager
@@ -34,15 +35,11 @@ def account_checks(
         return
     claims: dict[str, Any] = {}
     document: dict[str, Any] = {}
-    right_cloud = cloud_check(arm, config)
-    yield right_cloud
-    if right_cloud.is_wrong:
-        return
-    login = credentials_check(arm, claims)
+    login = _credentials_check(arm, claims)
     yield login
     if login.is_wrong:
         return
-    yield from workspace_checks(arm, config, document)
+    yield from _workspace_checks(arm, config, document)
     if not document:
         return
     account = Account(
@@ -55,4 +52,104 @@ def account_checks(
         workspace=document,
     )
     yield from rights_checks(account)
-    yield machines_check(account)
+    yield _machines_check(account)
+
+
+def _credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
+    """Check whose the credentials are. `claims`: filled with the token's claims."""
+    question = Question("credentials", "whose are they")
+
+    def ask() -> Check:
+        claims.update(arm.claims())
+        name = next(
+            (
+                claims[key]
+                for key in ("upn", "unique_name", "preferred_username")
+                if claims.get(key)
+            ),
+            "",
+        )
+        application = f"the application {claims['appid']}" if claims.get("appid") else ""
+        who = name or application or "a token that says no name"
+        return question.ok(str(who))
+
+    return question.answered_by(ask)
+
+
+def _workspace_checks(
+    arm: ResourceManager, config: AzureConfig, document: dict[str, Any]
+) -> Iterator[Check]:
+    """Check existence and location of the workspace, and the clock. Fills `document`."""
+    question = Question(
+        "workspace", f"is {config.workspace} there and ready", ("azure", "workspace")
+    )
+    try:
+        answer = arm.get(workspace_id(config), ML_VERSION)
+    except CloudError as error:
+        is_missing = error.code in ("NoWorkspace", "NotFound")
+        yield (
+            question.wrong(error.what, error.hint or "az ml workspace list")
+            if is_missing
+            else question.failed(error)
+        )
+        return
+    yield clock_check(answer.date, time.time())
+    document.update(answer.document)
+    location = str(document.get("location") or "")
+    state = (document.get("properties") or {}).get("provisioningState")
+    if config.location and location and location != config.location:
+        yield question.wrong(
+            f"it is in {location}, not in {config.location}", f"azure.location: {location}"
+        )
+    elif state not in (None, "Succeeded"):
+        yield question.wrong(
+            f"its state is {state}", "az ml workspace show tells more; wait, or make it again"
+        )
+    else:
+        yield question.ok(f"it is, in {location}")
+
+
+def _machines_check(account: Account) -> Check:
+    """Check that the cluster can run the job, or the quota allows its machines."""
+    config = account.config
+    spec = account.spec
+    types = account.target.instances
+    gpus = account.target.gpus or 0
+    nodes = spec.resources.nodes
+    compute = config.compute or ""
+    question = (
+        Question(
+            "compute",
+            f"has the cluster {compute} {nodes} nodes of the planned kind",
+            ("azure", "compute"),
+        )
+        if compute
+        else Question("quota", f"may {spec.machines} x {types[0]} run at once", spec.machines_at)
+    )
+
+    def ask() -> Check:
+        try:
+            if compute:
+                refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
+                return _state(account, question)
+            quotas = refuse_serverless(
+                account.cloud, types[0], spec.machines, spot=spec.resources.spot
+            )
+        except RefusedError as error:
+            return question.wrong(error.what, error.hint or "")
+        if not quotas:
+            return question.not_applicable(f"no quota of the region names the family of {types[0]}")
+        return question.ok("they may, by " + ", ".join(quotas))
+
+    return question.answered_by(ask)
+
+
+def _state(account: Account, question: Question) -> Check:
+    """Check that the cluster was created without an error: others take no jobs."""
+    resource = account.arm.get(f"{account.scope}/computes/{account.config.compute}", ML_VERSION)
+    state = resource.document["properties"].get("provisioningState")
+    if state not in (None, "Succeeded"):
+        return question.wrong(
+            f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why"
+        )
+    return question.ok("it has")

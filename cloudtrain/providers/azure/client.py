@@ -5,21 +5,21 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, redirect_stderr
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any
 
 from cloudtrain.errors import CloudError, unreadable
-from cloudtrain.providers.azure.answers import ReadableAnswers, refuse_unreadable_storage
-from cloudtrain.providers.azure.credentials import credential
-from cloudtrain.providers.azure.resources import Cluster, JobInfo, QuotaUsage, TrialInfo, VmFamily
+from cloudtrain.providers.azure.errors import ReadableAnswers, refuse_unreadable_storage
 from cloudtrain.providers.azure.sdk import (
     RETRIES,
     TIMEOUTS,
     CreateWatch,
     RetryOptions,
     calling,
+    credential,
     watching_create,
 )
 from cloudtrain.providers.azure.storage import (
@@ -30,6 +30,76 @@ from cloudtrain.providers.azure.storage import (
     read_log,
 )
 from cloudtrain.providers.shared.idempotent_create import Attempt
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobInfo:
+    """A job in the workspace's list."""
+
+    name: str
+    status: str
+    """Status in Azure ML's spelling: `Running`."""
+    tags: Mapping[str, str]
+    url: str
+    """Page of the job in the studio."""
+    created: float
+    """Unix timestamp; 0 if unknown."""
+    owner: str
+    """Display name of the user who created it; may be empty."""
+    document: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
+    """Creates its command-job document, by several requests."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialInfo:
+    """A trial of a sweep job in the run history."""
+
+    name: str
+    status: str
+    """Status in Azure ML's spelling."""
+    created: float
+    """Unix timestamp; 0 if unknown."""
+
+    @property
+    def is_running(self) -> bool:
+        """True if its program runs."""
+        return self.status == "Running"
+
+    @property
+    def has_ended(self) -> bool:
+        """True if its state is final."""
+        return self.status in ("Completed", "Failed", "Canceled")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """A compute target of the workspace."""
+
+    kind: str
+    """`amlcompute`, `computeinstance` or `kubernetes`."""
+    size: str
+    """The VM size of its machines; may be empty."""
+    max_nodes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VmFamily:
+    """Family of a VM size, for its quota."""
+
+    name: str
+    vcpus: int
+    """Number of vCPUs of one machine of that size."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuotaUsage:
+    """A quota of the workspace's region, in vCPUs."""
+
+    name: str
+    used: int
+    limit: int
+    """Below 0: unlimited."""
+
 
 # some of its loggers keep this stream
 with warnings.catch_warnings(), redirect_stderr(io.StringIO()):

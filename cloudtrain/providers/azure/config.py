@@ -1,13 +1,15 @@
-"""Settings of an Azure ML job's workspace, fixed in its plan."""
+"""Settings of an Azure ML job's workspace, fixed in its plan, and its client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import UsageError
 from cloudtrain.providers.shared.config import CloudConfig
 
 if TYPE_CHECKING:
+    from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.runs.folder import RunFolder
 
 
@@ -41,3 +43,21 @@ def request_of(run: RunFolder) -> dict[str, Any]:
     from cloudtrain.runs.record import RunRecord  # not needed for a plan
 
     return RunRecord(run).request({"name": str, "tags": dict, "outputs.output.path": str})
+
+
+def client_of_run(run: RunFolder) -> Workspace:
+    """Return the client of a run's or a sweep's workspace. UsageError without azure-ai-ml."""
+    config = config_of(run)
+    return connect(config.subscription, config.resource_group, config.workspace)
+
+
+def connect(subscription: str, resource_group: str, name: str) -> Workspace:
+    """Return the client of a workspace. Raise UsageError without azure-ai-ml."""
+    try:
+        from cloudtrain.providers.azure.client import workspace
+    except ImportError as error:
+        from cloudtrain.providers.azure.rules import INSTALL
+
+        message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
+        raise UsageError(message, hint=INSTALL) from None
+    return workspace(subscription, resource_group, name)

@@ -13,7 +13,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.phases import billing, ended_at, final_state, phase_event
+from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
 from cloudtrain.providers.shared.outcome import with_billing
 from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
@@ -21,8 +21,7 @@ from cloudtrain.runs.state import ENDED
 from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.azure.client import Workspace
-    from cloudtrain.providers.azure.resources import JobInfo
+    from cloudtrain.providers.azure.client import JobInfo, Workspace
 
 KNOWN_IN_A_ROW = 50
 """Stop after this many finished jobs in a row: the list is newest first."""

@@ -1,14 +1,22 @@
-"""Translate errors of Azure's SDKs: which call failed, where, why, and what to do next."""
+"""Translate errors of Azure's SDKs: which call failed, where, why, and what to do next.
+
+Recognize also answers that are not the service's, such as a proxy's page: Azure's SDKs take some
+for an answer without content, and fail at others with a Python error. They become errors of a lost
+response, which the SDKs try again.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import traceback
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any
 
 from azure.core import exceptions as sdk
+from azure.core.exceptions import ServiceResponseError
+from azure.core.pipeline.policies import SansIOHTTPPolicy
 
 from cloudtrain.diagnosis.remedies import azure_quota
 from cloudtrain.errors import (
@@ -20,7 +28,74 @@ from cloudtrain.errors import (
     RefusedError,
     unreadable,
 )
-from cloudtrain.providers.azure.answers import UnreadableAnswer
+
+
+class UnreadableAnswer(ServiceResponseError):
+    """An answer that is not the service's."""
+
+
+class ReadableAnswers(SansIOHTTPPolicy[Any, Any]):
+    """Refuses unreadable answers of JSON services. Belongs after the policy of retries."""
+
+    def on_response(self, request: Any, response: Any) -> None:
+        """Raise UnreadableAnswer if the answer to a request is not the service's."""
+        answer = response.http_response
+        problem = _json_problem(request.http_request, answer.status_code, _body(answer))
+        if problem:
+            raise UnreadableAnswer(problem)
+
+
+def refuse_unreadable_storage(response: Any) -> None:
+    """Raise UnreadableAnswer if an answer is not from Azure's storage. For `raw_response_hook`."""
+    request = response.http_request
+    answer = response.http_response
+    status = answer.status_code
+    headers = answer.headers
+    if not any(name in headers for name in ("x-ms-version", "x-ms-error-code", "x-ms-request-id")):
+        raise UnreadableAnswer(f"status {status} without the headers that storage always sends")
+    if status == 200 and request.method == "GET" and "comp=list" in request.url:
+        body = _body(answer)
+        if not _is_listing(body):
+            raise UnreadableAnswer(_described(status, body, "a list of blobs"))
+
+
+def _json_problem(request: Any, status: int, body: bytes) -> str:
+    """Return the problem of an answer; empty if it is the service's."""
+    if request.method == "HEAD" or 300 <= status < 400 or status in (408, 429) or status >= 500:
+        return ""
+    if body.strip():
+        return "" if _is_json(body) else _described(status, body, "JSON")
+    has_none = "/cancel?" in request.url or (status == 404 and "/computes/" in request.url)
+    needs_body = status in (200, 201, 404) and not has_none
+    return f"status {status} with an empty body" if needs_body else ""
+
+
+def _body(answer: Any) -> bytes:
+    """Return the body of a response of either of azure-core's two kinds."""
+    content = answer.body() if hasattr(answer, "body") else answer.read()
+    return content if isinstance(content, bytes) else b""
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_listing(body: bytes) -> bool:
+    try:
+        root = ET.fromstring(body.removeprefix(b"\xef\xbb\xbf"))
+    except ET.ParseError:
+        return False
+    return root.tag == "EnumerationResults"
+
+
+def _described(status: int, body: bytes, expected: str) -> str:
+    content = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
+    return f"status {status} with {content} that is not {expected}"
+
 
 KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
 """Storage's code for an account that forbids its keys and their signatures."""
@@ -38,7 +113,6 @@ _STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50
 """Codes and words of Entra ID for a login that has to be renewed."""
 
 _FOREIGN = ("azure", "marshmallow", "requests", "msal")
-_MARK = "(x)"
 _REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
 _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
 """Prefixes of further lines in the storage service's messages."""
@@ -83,7 +157,8 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
                 message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True
             )
     if any(type(cause).__name__ in _REFUSALS for cause in _chain(error)):
-        return RefusedError(f"{where}: azure-ai-ml refuses the request: {_one_line(error)}")
+        reason = " ".join(str(error).split())[:500]
+        return RefusedError(f"{where}: azure-ai-ml refuses the request: {reason}")
     if _raised_by_sdk(error) or isinstance(error, json.JSONDecodeError):
         return unreadable(where, f"{type(error).__name__}: {_one_line(error)}")
     return CloudError(f"{where}: {_one_line(error)}", code=type(error).__name__)
@@ -217,47 +292,13 @@ def _code(error: Exception) -> str:
     return str(getattr(code, "value", code))
 
 
-def _fields(text: str) -> str:
-    """Return `limits.timeout: Not a valid integer.` from nested JSON; empty for other text."""
-    if not text.lstrip().startswith("Validation for"):
-        return ""
-    try:
-        document, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
-    except ValueError:
-        return ""
-    if not isinstance(document, dict):
-        return ""
-    if isinstance(document.get("errors"), list):
-        return "; ".join(
-            filter(None, (_fields(str(entry.get("message"))) for entry in document["errors"]))
-        )
-    return "; ".join(_leaf(name, value) for name, value in document.items())
-
-
-def _leaf(path: str, value: Any) -> str:
-    """Return the first message about a field, with its path."""
-    if isinstance(value, dict) and value:
-        name, inner = next(iter(value.items()))
-        return _leaf(path if name.startswith("_") else f"{path}.{name}", inner)
-    return _leaf(path, value[0]) if isinstance(value, list) and value else f"{path}: {value}"
-
-
-def _plain(text: str) -> str:
-    """Return the text without escape sequences for colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
 def _one_line(error: BaseException) -> str:
     """Return the message in one line of at most 500 characters, without help texts."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)  # without colours
     lines = [
-        line.strip()
-        for line in _plain(text).splitlines()
-        if line.strip() and not line.startswith(_NOISE)
+        line.strip() for line in plain.splitlines() if line.strip() and not line.startswith(_NOISE)
     ]
-    # azure-ai-ml begins with "One or more fields are invalid"; a mark precedes the reasons.
-    marked = next((number for number, line in enumerate(lines) if line.startswith(_MARK)), 0)
-    lines = [line.removeprefix(_MARK).strip() for line in lines[marked:]]
-    brief = _fields(text) or " ".join(lines[:3]) or type(error).__name__
+    brief = " ".join(lines[:3]) or type(error).__name__
     return brief[:500]

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
-from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
-from cloudtrain.providers.azure.connection import client_of_run, connect
+from cloudtrain.providers.azure.config import (
+    AzureConfig,
+    client_of_run,
+    config_of,
+    connect,
+    request_of,
+)
 from cloudtrain.providers.azure.declaration import DECLARATION
 
 if TYPE_CHECKING:
@@ -43,19 +48,19 @@ class AzureMLProvider(Provider):
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return violations of Azure ML's rules, and problems with the inputs to upload."""
-        from cloudtrain.providers.azure.validate import rule_issues
+        from cloudtrain.providers.azure.rules import rule_issues
 
         return rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
         """Return an issue if azure-ai-ml is not installed. No network."""
-        from cloudtrain.providers.azure.validate import local_issues
+        from cloudtrain.providers.azure.rules import local_issues
 
         return local_issues(plan)
 
     def security_findings(self, plan: Plan) -> list[Issue]:
         """Return findings about network, encryption, identity and ways into the job."""
-        from cloudtrain.providers.azure.security import security_findings
+        from cloudtrain.providers.azure.rules import security_findings
 
         return security_findings(plan)
 

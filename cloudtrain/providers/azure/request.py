@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
@@ -127,8 +126,8 @@ def document_of(
     }
     if config.compute:
         document["compute"] = f"azureml:{config.compute}"
-    elif spec.resources.spot or azure.tier:
-        document["queue_settings"] = {"job_tier": "spot" if spec.resources.spot else azure.tier}
+    elif spec.resources.spot:
+        document["queue_settings"] = {"job_tier": "spot"}
     if azure.identity or spec.secrets:
         document["identity"] = {"type": _IDENTITIES[azure.identity or "managed"]}
     if azure.services:
@@ -231,11 +230,9 @@ def _properties(plan: Plan) -> dict[str, str]:
 
 def _resources(plan: Plan) -> dict[str, Any]:
     resources = plan.spec.resources
-    types = plan.target.instances
     document: dict[str, Any] = {"instance_count": resources.nodes}
-    if not plan.target.config_as(AzureConfig).compute or (types and not is_azure_size(types[0])):
-        # on Kubernetes it is the name of one of the cluster's own types
-        document["instance_type"] = types[0]
+    if not plan.target.config_as(AzureConfig).compute:
+        document["instance_type"] = plan.target.instances[0]
     if resources.shm:
         document["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
     return document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,17 +79,21 @@ def fetch_artifacts(cloud: Workspace, job: str, folder: Path) -> bool:
 
     Azure ML stores these folders by itself.
     """
-    container = cloud.container(ARTIFACT_STORE)
-    exists = False
+    names = list(_stored_blobs(cloud, job))
+    for name in names:
+        path = safe_join(folder, name.removeprefix(artifact_folder(job)))
+        with storing(path):
+            cloud.container(ARTIFACT_STORE).download(name, path)
+    return bool(names)
+
+
+def _stored_blobs(cloud: Workspace, job: str) -> Iterator[str]:
+    """Yield the blobs of ./outputs and ./logs, without Azure ML's own logs."""
     for stored in STORED_FOLDERS:
         prefix = f"{artifact_folder(job)}{stored}/"
-        for name, _ in container.blobs(prefix):
+        for name, _ in cloud.container(ARTIFACT_STORE).blobs(prefix):
             if _is_wanted(name) and not name.startswith(f"{prefix}{_SYSTEM}"):
-                path = safe_join(folder / stored, name[len(prefix) :])
-                with storing(path):
-                    container.download(name, path)
-                exists = True
-    return exists
+                yield name
 
 
 def download_folder(
@@ -126,21 +130,11 @@ def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> l
     """
     try:
         existing = [name for name, uri in uris.items() if has_blobs(cloud, uri)]
-        if "output" in uris and "output" not in existing and _has_artifacts(cloud, job):
+        if "output" in uris and "output" not in existing and any(_stored_blobs(cloud, job)):
             existing.append("output")
         return existing
     except (CloudError, StorageError):
         return None
-
-
-def _has_artifacts(cloud: Workspace, job: str) -> bool:
-    container = cloud.container(ARTIFACT_STORE)
-    prefixes = [f"{artifact_folder(job)}{stored}/" for stored in STORED_FOLDERS]
-    return any(
-        _is_wanted(name) and not name.startswith(f"{prefix}{_SYSTEM}")
-        for prefix in prefixes
-        for name, _ in container.blobs(prefix)
-    )
 
 
 def has_blobs(cloud: Workspace, uri: str) -> bool:

@@ -1,23 +1,36 @@
-"""Rules for a plan that Azure ML enforces, perhaps only once the job is running. Pure.
+"""Rules for a plan: what Azure ML enforces, perhaps only once the job is running, and security.
 
 After the command job's YAML schema, the naming rules of Azure resources, and "Manage and increase
-quotas and limits" (a job's longest life, sizes of tags) in Microsoft's documentation.
+quotas and limits" (a job's longest life, sizes of tags) in Microsoft's documentation. The security
+review follows PSRule's rules for Azure Machine Learning that depend on a job, not on the workspace
+(Azure.ML.ComputeVnet, Azure.ML.UserManagedIdentity), and one of ours: ways into the job.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.issues import Issue
+from cloudtrain.issues import Issue, warning
+from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
-from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address
-from cloudtrain.providers.azure.section import AzureSection
+from cloudtrain.providers.azure.request import (
+    SERVICES,
+    as_variable,
+    input_name,
+    is_address,
+    section_of,
+)
+from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.providers.shared.tags import TAG_PREFIX
+from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 21 * 86_400
@@ -29,6 +42,10 @@ OWN_TAGS = 11
 """Maximum number of tags from `cloudtrain.providers.shared.tags.tags`."""
 JOB_BYTES = 100_000
 """Maximum size of the job document in its variable; Linux allows 128 KiB."""
+BUILD_FILES = 100
+BUILD_BYTES = 1_000_000
+"""Limits of Azure ML for the folder of a Dockerfile."""
+INSTALL = 'pip install "cloudtrain[azure]"'
 
 # Compiled late: most plans need few of them.
 _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
@@ -37,8 +54,6 @@ _REGISTRY = r"azureml://registries/[^/]+/data/[^/]+/(versions|labels)/[^/]+/?"
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
-_INSTANCE_TYPE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-"""Name of an instance type of Kubernetes compute, by the naming rules of Kubernetes."""
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
 _RESERVED = (
     r"AZUREML_((ROOT_)?RUN_\w+|ARM_\w+|EXPERIMENT_\w+|WORKSPACE_\w+|(\w+_)?(SERVICE_)?ENDPOINT|PARAMETER_\w+"
@@ -61,44 +76,52 @@ _SET_BY_AZURE = {
 }
 
 
-def broken_rules(plan: Plan) -> list[Issue]:
-    """Return an error for each rule that the plan breaks, with the path of its field."""
-    issues = [
+def rule_issues(plan: Plan) -> list[Issue]:
+    """Return broken rules of Azure ML, and problems with the files to upload. Imports no SDK."""
+    broken = [
         *format_issues(plan.target.config_as(AzureConfig)),
         *check_image_name(plan.spec.image),
-        *_size(plan),
-    ]
-    return [
-        *issues,
+        *size_issues(plan.request.job),
         *_locations(plan),
         *_machines(plan),
         *_time(plan),
         *_services(plan),
         *_names(plan),
+        *_uploads(plan),
     ]
+    messages = [*rehearsal_notes(plan), *_notes(plan), *image_notes(plan), *idle_note(plan)]
+    return [*map(plan.located, broken), *map(warning, messages)]
 
 
-def notes(plan: Plan) -> list[str]:
-    """Return notes on a valid plan: ignored machine types, low priority, an unknown price."""
-    resources = plan.spec.resources
+def local_issues(plan: Plan) -> list[Issue]:
+    """Return an error if the SDK is not installed; a rehearsal does not need it."""
+    if plan.is_rehearsal or _has_sdk():
+        return []
+    return [Issue((), "azure-ai-ml is not installed", INSTALL)]
+
+
+def size_issues(job: JobDocument) -> Iterator[Issue]:
+    """Yield an issue if the job document is too large for its variable."""
+    size = len(as_variable(job.to_json()).encode("utf-8", "replace"))
+    if size > JOB_BYTES:
+        message = f"{size} bytes are more than can be sent with a job ({JOB_BYTES})"
+        yield Issue(("args",), message, "put long values into a file in the source folder")
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """Yield notes on a valid plan: ignored machine types, an unknown price, a missing SDK."""
     types = plan.target.instances
-    messages = []
     config = plan.target.config_as(AzureConfig)
     if len(types) > 1 and not config.compute:
-        messages.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
-    if resources.spot and config.compute:
-        messages.append(
-            f"whether the machines of {config.compute} are low-priority is a setting of the cluster"
-        )
-    if (
-        plan.target.cost_estimate
-        and plan.target.cost_estimate.price is None
-        and not config.location
-    ):
-        messages.append("azure.location is not set, and prices depend on it")
-    elif not plan.is_rehearsal and "azure.workspace" in config.placeholders and not config.location:
-        messages.append(f"azure.location is not set: the price is that of {plan.target.where}")
-    return messages
+        yield f"Azure ML takes one machine type: {types[0]}; the others are not tried"
+    estimate = plan.target.cost_estimate
+    if estimate and not config.location:
+        if estimate.price is None:
+            yield "azure.location is not set, and prices depend on it"
+        elif not plan.is_rehearsal and "azure.workspace" in config.placeholders:
+            yield f"azure.location is not set: the price is that of {plan.target.where}"
+    if not plan.is_rehearsal and not _has_sdk():
+        yield f"azure-ai-ml is not installed, and a submit needs it: {INSTALL}"
 
 
 def _locations(plan: Plan) -> Iterator[Issue]:
@@ -164,8 +187,6 @@ def _is_folder(path: str) -> bool:
 
 def _machines(plan: Plan) -> Iterator[Issue]:
     resources = plan.spec.resources
-    azure = plan.spec.section(AzureSection)
-    compute = plan.target.config_as(AzureConfig).compute
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
         path = (
@@ -174,36 +195,9 @@ def _machines(plan: Plan) -> Iterator[Issue]:
             plan.target.provider,
             *((index,) if len(named) > 1 else ()),
         )
-        if compute and not is_azure_size(name):
-            if not re.fullmatch(_INSTANCE_TYPE, name):
-                hint = (
-                    "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get"
-                    " instancetypes"
-                )
-                yield Issue(
-                    path,
-                    f"{name!r} is neither a machine size of Azure nor an instance type of"
-                    " Kubernetes",
-                    hint,
-                )
-        elif not is_azure_size(name):
-            hint = (
-                "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with"
-                " azure.compute"
-            )
-            yield Issue(path, f"{name!r} is not an Azure VM size", hint)
-    if azure.tier and compute:
-        yield Issue(
-            ("azure", "tier"),
-            "is a queue of serverless machines, but azure.compute names a cluster",
-            "leave one out",
-        )
-    if azure.tier and resources.spot:
-        yield Issue(
-            ("azure", "tier"),
-            "cannot be combined with resources.spot, which is a tier of its own",
-            "leave one of them out",
-        )
+        if not is_azure_size(name):
+            message = f"{name!r} is not an Azure VM size"
+            yield Issue(path, message, "such as Standard_NC24ads_A100_v4")
     if resources.shm and resources.shm < 2**20:
         yield Issue(("resources", "shm"), "is less than a MiB", "such as 16 GiB")
 
@@ -226,7 +220,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 
 def _services(plan: Plan) -> Iterator[Issue]:
-    azure = plan.spec.section(AzureSection)
+    azure = section_of(plan)
     unknown = [name for name in azure.services if name not in SERVICES]
     if unknown:
         yield Issue(
@@ -240,10 +234,6 @@ def _services(plan: Plan) -> Iterator[Issue]:
             ("azure", "services"),
             "ssh needs your public key",
             "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub",
-        )
-    if key and "ssh" not in azure.services:
-        yield Issue(
-            ("azure", "ssh_key"), "has no effect without the service ssh", "azure.services: [ssh]"
         )
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
         yield Issue(
@@ -293,10 +283,93 @@ def _names(plan: Plan) -> Iterator[Issue]:
             )
 
 
-def _size(plan: Plan) -> Iterator[Issue]:
-    size = len(as_variable(plan.request.job.to_json()).encode("utf-8", "replace"))
-    if size > JOB_BYTES:
-        hint = "put long values into a file in the source folder"
-        yield Issue(
-            ("args",), f"{size} bytes are more than can be sent with a job ({JOB_BYTES})", hint
+def _uploads(plan: Plan) -> Iterator[Issue]:
+    """Yield problems with local inputs and the Dockerfile: missing, empty or too large."""
+    document = plan.request.document
+    environment = document["environment"]
+    if isinstance(environment, dict) and "build" in environment:
+        build = environment["build"]
+        yield from _build_issues(Path(build["path"], build["dockerfile_path"]))
+    for name in plan.spec.inputs if not plan.is_rehearsal else ():
+        path = document["inputs"][input_name(name)]["path"]
+        if not Path(path).is_absolute():
+            continue
+        if not os.path.exists(path):  # noqa: PTH110  (false, not an error, for what no disk can hold)
+            yield Issue(("inputs", name), f"no such file or folder: {path}")
+        elif why := input_problem(path):
+            yield Issue(("inputs", name), why)
+
+
+def _build_issues(dockerfile: Path) -> Iterator[Issue]:
+    """Yield why Azure ML cannot build this Dockerfile, within `BUILD_FILES` and `BUILD_BYTES`."""
+    path = ("image", "build")
+    if not dockerfile.is_file():
+        yield Issue(path, f"no such file: {dockerfile}")
+        return
+    size = 0
+    files = (file for file in dockerfile.parent.rglob("*") if file.is_file())
+    for count, file in enumerate(files, 1):
+        size += file.stat().st_size
+        if count > BUILD_FILES or size > BUILD_BYTES:  # it may be the folder of a large project
+            message = (
+                f"{dockerfile.parent} holds more than Azure ML builds from: {BUILD_FILES} files of"
+                " 1 MB in all"
+            )
+            hint = "a folder of its own for the Dockerfile, or build and push the image yourself"
+            yield Issue(path, message, hint)
+            return
+
+
+def _has_sdk() -> bool:
+    """Return True if azure-ai-ml is installed, without importing it or its packages."""
+    azure = find_spec("azure")
+    return azure is not None and any(
+        Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ()
+    )
+
+
+_INTERACTIVE = ("ssh", "jupyter", "vscode")
+
+
+def security_findings(plan: Plan) -> list[Issue]:
+    """Return an issue for each rule that the job breaks, with the path of its field."""
+    return [*_network_findings(plan), *_identity_findings(plan), *_access_findings(plan)]
+
+
+def _network_findings(plan: Plan) -> Iterator[Issue]:
+    if not plan.target.config_as(AzureConfig).compute:
+        message = (
+            "is not set: serverless machines are in no network of yours, unless the workspace has a"
+            " managed one"
         )
+        yield Issue(("azure", "compute"), message, "a cluster in your network, by its name")
+
+
+def _identity_findings(plan: Plan) -> Iterator[Issue]:
+    # a job with secrets has the managed identity
+    if not section_of(plan).identity and not plan.spec.secrets:
+        message = (
+            "is not set: the job reads and writes with the workspace's keys, or with your own"
+            " rights"
+        )
+        yield Issue(
+            ("azure", "identity"),
+            message,
+            "azure.identity: managed, an identity with only the rights that it needs",
+        )
+    elif section_of(plan).identity != "user" and not plan.target.config_as(AzureConfig).compute:
+        message = (
+            "is not set: a serverless job acts as the workspace itself, which may read all of its"
+            " key vault"
+        )
+        yield Issue(("azure", "compute"), message, "a cluster, which has its own identity")
+
+
+def _access_findings(plan: Plan) -> Iterator[Issue]:
+    services = [name for name in section_of(plan).services if name in _INTERACTIVE]
+    if services:
+        message = (
+            f"{', '.join(services)} opens a way into the running job, with all that its identity"
+            " may do"
+        )
+        yield Issue(("azure", "services"), message, "leave it out once the job runs")

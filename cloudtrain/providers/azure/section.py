@@ -25,9 +25,6 @@ class AzureSection(Section):
     repository: str | None = Field(
         None, description="where built images are pushed: myregistry.azurecr.io/train"
     )
-    tier: Literal["basic", "standard", "premium"] | None = Field(
-        None, description="queue of serverless machines"
-    )
     identity: Literal["managed", "user"] | None = Field(None, description="whom the job acts as")
     services: Strings = Field(
         (), description="ways into the running job: ssh, jupyter, vscode, tensorboard"

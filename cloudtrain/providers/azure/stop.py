@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.providers.azure.config import request_of
-from cloudtrain.providers.azure.phases import final_state, status_of
 from cloudtrain.providers.azure.results import datastore_path
-from cloudtrain.providers.azure.status import observe
+from cloudtrain.providers.azure.status import final_state, observe, status_of
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.outcome import all_nodes_reported
 from cloudtrain.runs.folder import RunFolder

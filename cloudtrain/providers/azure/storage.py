@@ -21,9 +21,7 @@ from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoun
 from azure.storage.blob import BlobClient, BlobProperties, ContainerClient
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers import Progress
-from cloudtrain.providers.azure.answers import refuse_unreadable_storage
-from cloudtrain.providers.azure.errors import KEYS_FORBIDDEN, translated
+from cloudtrain.providers.azure.errors import KEYS_FORBIDDEN, refuse_unreadable_storage, translated
 from cloudtrain.providers.azure.permissions import READ_BLOBS, WRITE_BLOBS
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
@@ -123,11 +121,8 @@ class BlobContainer:
             if not token:
                 return
 
-    def download(self, name: str, path: Path, progress: Progress | None = None) -> None:
-        """Download one blob; the file appears only when it is complete.
-
-        `progress` is called once, at the end.
-        """
+    def download(self, name: str, path: Path) -> None:
+        """Download one blob; the file appears only when it is complete."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
 
@@ -140,9 +135,6 @@ class BlobContainer:
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-        if progress is not None:
-            size = path.stat().st_size
-            progress(size, size)
 
     def upload(self, name: str, path: Path) -> None:
         """Upload a file, replacing an existing blob. Raise OSError if the file cannot be read."""

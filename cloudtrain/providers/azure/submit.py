@@ -1,34 +1,38 @@
 """Submit a request so that it creates exactly one job or none.
 
-Check, upload, record, create, and look when in doubt.
+Check the machines, upload, record, create, and look when in doubt.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import NAME_TAKEN, CloudError, RunExists
+from cloudtrain.catalog.machines import find_instance
+from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists, SourceError
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, request_of
-from cloudtrain.providers.azure.inputs import with_uploaded_inputs
-from cloudtrain.providers.azure.quota import refuse_machines
+from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.shared import idempotent_create
-from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX
 from cloudtrain.providers.shared.tags import own_tags, same_submission
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Record
+from cloudtrain.source.hashes import stamp
+from cloudtrain.source.inputs import InputFile, digest_input, list_input
 from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.azure.client import Workspace
-    from cloudtrain.providers.azure.resources import JobInfo
+    from cloudtrain.providers.azure.client import JobInfo, Workspace
+    from cloudtrain.providers.azure.storage import BlobContainer
+
 
 ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""
@@ -121,3 +125,194 @@ def _prepare_code_folder(folder: Path, archive: Path) -> None:
                 shutil.copyfile(archive, draft)
             draft.rename(target)
         draft.unlink(missing_ok=True)
+
+
+UPLOADS_AT_ONCE = 8
+
+
+def with_uploaded_inputs(
+    cloud: Workspace,
+    document: Mapping[str, Any],
+    datastore: str,
+    cache_dir: Path,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    """Return the request with local paths replaced by URIs of uploads.
+
+    Existing uploads are not repeated. `progress` is called with bytes. Raise SourceError if a file
+    cannot be read or changes meanwhile; CloudError, with `Outcome.NOT_STARTED`, if an upload fails.
+    """
+    inputs = {}
+    try:
+        for name, item in document.get("inputs", {}).items():
+            is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
+            inputs[name] = dict(item)
+            if is_local:
+                inputs[name]["path"] = _uploaded(
+                    cloud, item["path"], datastore, cache_dir, progress
+                )
+    except CloudError as error:
+        # the job was not requested, whether or not the blob was stored
+        error.outcome = Outcome.NOT_STARTED
+        raise
+    return {**document, "inputs": inputs}
+
+
+def _uploaded(
+    cloud: Workspace, path: str, datastore: str, cache_dir: Path, progress: Progress | None
+) -> str:
+    files = list_input(path).files
+    digest, _ = digest_input(files, path, cache_dir)
+    container = cloud.container(datastore)
+    folder = f"{PREFIX}/inputs/{digest}"
+    complete_mark = f"{folder}.complete"
+    if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
+        total = sum(file.info.st_size for file in files)
+        sent_bytes = 0
+        for size in _upload(container, folder, files):
+            sent_bytes += size
+            if progress is not None:
+                progress(sent_bytes, total)
+        container.put(complete_mark, b"")
+    single = os.path.isfile(path)  # noqa: PTH113
+    return f"azureml://datastores/{datastore}/paths/{folder}/{files[0].path if single else ''}"
+
+
+def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> Iterator[int]:
+    """Upload all files, several at once; yield the size in bytes of each one."""
+
+    def upload_one(file: InputFile) -> int:
+        try:
+            container.upload(f"{folder}/{file.path}", Path(file.place))
+            unchanged = stamp(os.stat(file.place)) == stamp(file.info)  # noqa: PTH116
+        except FileNotFoundError:
+            unchanged = False
+        if not unchanged:
+            raise SourceError(
+                f"{file.place} changed while it was uploaded",
+                hint="wait until it is written, then run again",
+            )
+        return file.info.st_size
+
+    with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+        try:
+            yield from pool.map(upload_one, files)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def refuse_machines(
+    cloud: Workspace, document: Mapping[str, Any], config: AzureConfig, planned: str, gpus: int
+) -> None:
+    """Raise RefusedError if the compute or the quota does not suffice for the job.
+
+    `planned`: the VM size in the plan, or empty; `gpus`: per node. Raise CloudError if the
+    datastores of the job's outputs cannot be opened.
+    """
+    _location(cloud, config)
+    nodes = int(document["resources"]["instance_count"])
+    compute = document.get("compute", "").removeprefix("azureml:")
+    if compute:
+        refuse_cluster(cloud, compute, nodes, planned, gpus)
+    else:
+        spot = document.get("queue_settings", {}).get("job_tier") == "spot"
+        try:
+            refuse_serverless(cloud, document["resources"]["instance_type"], nodes, spot=spot)
+        except CloudError as error:
+            if not error.is_denied:
+                raise
+            # Users who may submit may lack the right to list quotas; the service will check.
+    for name in {datastore_path(output["path"])[0] for output in document["outputs"].values()}:
+        cloud.container(name)  # `stop` and `fetch` need it
+
+
+def _location(cloud: Workspace, config: AzureConfig) -> None:
+    """Raise RefusedError if the workspace is not in the location of the cost estimate."""
+    location = cloud.location
+    if config.prices and config.location and location and location != config.location:
+        hint = f"azure.location: {location}"
+        raise RefusedError(
+            f"the workspace {cloud.name} is in {location}, not in {config.location}", hint=hint
+        )
+
+
+def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:
+    """Raise RefusedError if the compute is missing, or its machines are too few or different."""
+    cluster = cloud.cluster(name)
+    if cluster is None:
+        hint = (
+            "az ml compute list shows those there are; leave azure.compute out for serverless"
+            " machines"
+        )
+        raise RefusedError(f"the workspace {cloud.name} has no compute {name}", hint=hint)
+    if cluster.max_nodes is not None and nodes > cluster.max_nodes:
+        hint = (
+            f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
+        )
+        raise RefusedError(
+            f"the cluster {name} has at most {cluster.max_nodes} nodes, the job asks for {nodes}",
+            hint=hint,
+        )
+    if cluster.kind.lower() == "kubernetes":
+        raise RefusedError(f"{name} is a cluster of Kubernetes, which is not supported")
+    size = cluster.size
+    if planned and size and planned.lower() != size.lower():
+        hint = f"resources.instance: {{azure: {size}}}"
+        raise RefusedError(
+            f"the machines of {name} are {size}, the job was planned for {planned}", hint=hint
+        )
+    row = find_instance("azure", size)
+    if row is not None and row.gpus != gpus:
+        has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
+        message = f"the machines of {name} ({size}) have {has}, the job uses {gpus} per node"
+        raise RefusedError(message, hint=f"resources.gpus: {row.gpus}, or another cluster")
+
+
+def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> list[str]:
+    """Return the names of sufficient quotas. Raise RefusedError if a vCPU quota is too small.
+
+    Two quotas bind: the VM family's and the region's total. Raise CloudError if the quotas cannot
+    be listed.
+    """
+    family = cloud.vm_family(size)
+    if family is None:
+        message = f"the region of the workspace {cloud.name} has no machines of the size {size}"
+        raise RefusedError(message, hint="az ml compute list-sizes shows those there are")
+
+    vcpus = nodes * family.vcpus
+    binding = _quotas_of(family.name, spot=spot)
+    names = []
+    for usage in cloud.quota_usages():
+        if _letters_and_digits(usage.name) not in binding:
+            continue
+        names.append(usage.name)
+        if 0 <= usage.limit < usage.used + vcpus:
+            message = (
+                f"{nodes} x {size} are {vcpus} vCPUs; "
+                f"the quota {usage.name!r} is {usage.limit}, {usage.used} are in use"
+            )
+            hint = (
+                f"ask for more in the studio: Quota > Azure Machine Learning > {usage.name}; or"
+                " name another size"
+            )
+            raise RefusedError(message, hint=hint)
+    return names
+
+
+def _quotas_of(family: str, *, spot: bool) -> frozenset[str]:
+    """Return the quotas of a VM family's machines, without spaces and case.
+
+    A size's family is `standardDSv2Family`; its quota has that name in older answers, and is
+    "Standard DSv2 Family Cluster Dedicated vCPUs" in Microsoft's examples (Usages - List).
+    """
+    plain = _letters_and_digits(family)
+    if spot:
+        total = ("lowprioritycores", "totalclusterlowpriorityregionalvcpus")
+        return frozenset({f"{plain}clusterlowpriorityvcpus", *total})
+    total = ("dedicatedcores", "totalclusterdedicatedregionalvcpus")
+    return frozenset({plain, f"{plain}clusterdedicatedvcpus", *total})
+
+
+def _letters_and_digits(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.planning.launch import Request
-from cloudtrain.planning.tuned import named_texts
-from cloudtrain.providers import Progress
-from cloudtrain.providers.azure.connection import client_of_run
+from cloudtrain.planning.tuned import named_texts, parameters_of, plain_name
+from cloudtrain.providers import DiscoveredRun, Progress
+from cloudtrain.providers.azure.config import AzureConfig, client_of_run, config_of, request_of
+from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
+from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.paths import as_folder
+from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
 from cloudtrain.runs.observation import Observation
-from cloudtrain_launcher.events import Ended, StopRequested
+from cloudtrain.runs.record import RunRecord
+from cloudtrain_launcher.events import Ended, StopRequested, Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers.azure.client import Workspace
-    from cloudtrain.providers.azure.resources import TrialInfo
-    from cloudtrain.providers.native_sweep import NativeSweepState
+    from cloudtrain.providers.azure.client import TrialInfo, Workspace
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Record
     from cloudtrain.runs.state import RunState
@@ -40,7 +44,7 @@ class AzureSweeps:
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return what a sweep job cannot express or hold."""
-        from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
+        from cloudtrain.providers.azure.sweep_request import sweep_job_issues
 
         return sweep_job_issues(plan)
 
@@ -79,8 +83,6 @@ class AzureSweeps:
 
         After a stop was requested, the sweep job is cancelled as soon as its trials have saved.
         """
-        from cloudtrain.providers.azure.sweep_trials import sweep_state
-
         cloud = client_of_run(folder)
         _settle(cloud, folder, state, record)
         if state.ref is None:
@@ -149,7 +151,7 @@ def _cancel_when_saved(
 
     Trials that it has started since then have not trained yet.
     """
-    from cloudtrain.providers.azure.phases import final_state, status_of
+    from cloudtrain.providers.azure.status import final_state, status_of
     from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
     from cloudtrain.runs.record import RunRecord
 
@@ -160,3 +162,166 @@ def _cancel_when_saved(
     is_over = time.time() > since + NOTICE_SECONDS + RunRecord(folder).grace_seconds
     if is_over or not any(trial.is_running and trial.created <= since for trial in trials):
         cancel(cloud, folder.run_id)
+
+
+State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
+
+BEST = "best_child_run_id"
+"""Property of a sweep job with its best trial; azure-ai-ml downloads by it."""
+
+_TRIAL_STATES: Mapping[str, Literal["completed", "failed", "stopped"]] = {
+    "Completed": "completed",
+    "Failed": "failed",
+    "Canceled": "stopped",
+}
+"""Status -> state of a trial; any other is `running`. A sweep job ends no trial early."""
+
+
+def sweep_state(
+    folder: RunFolder,
+    details: Mapping[str, Any],
+    listed: Sequence[TrialInfo],
+    parameters: Mapping[str, Mapping[str, str]],
+    *,
+    stop_requested: bool,
+    url: str,
+) -> NativeSweepState:
+    """Return the sweep and its trials.
+
+    `details`: its run history; `listed`: its trials; `parameters`: of each, by setting.
+    """
+    rules = folder.document("job.json", {"tuned": dict})["tuned"]
+    config = config_of(folder)
+    record = RunRecord(folder)
+    request = request_of(folder)
+    trials: list[NativeTrial] = []
+    for trial in sorted(listed, key=_number):
+        if _number(trial) != len(trials):  # the list may lag: each keeps its number
+            break
+        texts = parameters.get(trial.name, {})
+        # a trial that has ended has all its values: from the service, or the launcher
+        if len(texts) < len(rules) and not trial.has_ended:
+            break
+        document = trial_document(request, trial.name, texts)
+        trials.append(
+            NativeTrial(
+                number=len(trials),
+                name=trial.name,
+                parameters=parameters_of(rules, texts),
+                state=_TRIAL_STATES.get(trial.status, "running"),
+                run=_run_of(
+                    record.name,
+                    config,
+                    record.grace_seconds,
+                    document,
+                    trial,
+                    _url(url, folder.run_id, trial.name),
+                ),
+            )
+        )
+    state, reason = _state_of(request, details, stop_requested=stop_requested)
+    return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
+
+
+def _state_of(
+    request: Mapping[str, Any], details: Mapping[str, Any], *, stop_requested: bool
+) -> tuple[State, str]:
+    final = final_state(details)
+    if final is None:
+        is_stopping = stop_requested or status_of(details) == "CancelRequested"
+        return ("stopping" if is_stopping else "running"), ""
+    if final.state == "stopped" and not stop_requested and _is_late(request, details):
+        return "succeeded", "the time of the budget is over"
+    if final.state == "succeeded" and not (details.get("properties") or {}).get(BEST):
+        return (
+            "failed",
+            f"Azure ML was told no {request['objective']['primary_metric']} by any trial",
+        )
+    return final.state, final.reason
+
+
+def _is_late(request: Mapping[str, Any], details: Mapping[str, Any]) -> bool:
+    limit = request["limits"].get("timeout")
+    return limit is not None and (ended_at(details) or time.time()) - started_at(details) >= limit
+
+
+def _number(trial: TrialInfo) -> int:
+    """Return the N of `<sweep job>_N`."""
+    number = trial.name.rpartition("_")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _url(url: str, sweep: str, trial: str) -> str:
+    """Return the trial's page in the studio, from its sweep job's page."""
+    return url.replace(f"/runs/{sweep}", f"/runs/{trial}", 1)
+
+
+def _run_of(
+    title: str,
+    config: AzureConfig,
+    grace: int,
+    document: Mapping[str, Any],
+    trial: TrialInfo,
+    url: str,
+) -> DiscoveredRun:
+    """Return an ordinary run of a trial; its request follows the sweep job's template."""
+    tags = own_tags(document["tags"])
+    resources = document["resources"]
+    submitting = Submitting(
+        adopted=True,
+        time=trial.created or time.time(),
+        name=title,
+        provider="azure",
+        contract="azureml",
+        nodes=int(resources["instance_count"]),
+        processes=int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
+    )
+    return DiscoveredRun(
+        run_id=trial.name,
+        config=config,
+        instance=str(resources.get("instance_type") or ""),
+        grace_seconds=grace,
+        request=document,
+        submitting=submitting,
+        submitted=Submitted(
+            time=trial.created or time.time(), ref={"name": trial.name, "url": url}
+        ),
+    )
+
+
+SWEEP_TAG = f"{TAG_PREFIX}sweep"
+"""Tag of the sweep job with its id, which distinguishes it from a run."""
+
+OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
+"""Keys of a command job that belong to the `trial` of a sweep job."""
+OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
+"""Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
+OPTIONAL = ("compute", "queue_settings", "identity")
+
+
+def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the command-job document of a trial.
+
+    `texts`: its values, by setting or by their plain names.
+    """
+    values = {plain_name(key): text for key, text in texts.items()}
+    trial: Mapping[str, Any] = sweep["trial"]
+    command = re.sub(
+        r"\$\{\{search_space\.(\w+)\}\}",
+        lambda match: values.get(match[1], match[0]),
+        str(trial["command"]),
+    )
+    outputs = {
+        kind: {**item, "path": f"{as_folder(item['path'])}{name}/"}
+        for kind, item in sweep["outputs"].items()
+    }
+    return {
+        **{key: sweep[key] for key in (*OF_SWEEP, "tags", *OPTIONAL) if key in sweep},
+        **trial,
+        "type": "command",
+        "name": name,
+        "display_name": name,
+        "command": command,
+        "outputs": outputs,
+        "limits": {"timeout": sweep["limits"]["trial_timeout"]},
+    }

@@ -35,8 +35,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Return the target for `render`; missing or impossible settings are in its `problems`.
 
     Only the workspace knows which machines a cluster has, so that their price is unknown unless the
-    spec names their size. On Kubernetes a size is the name of one of the cluster's own instance
-    types.
+    spec names their size.
     """
     resources = spec.resources
     config, reader = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
@@ -44,11 +43,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
-    if config.compute and named and not is_azure_size(named[0]) and resources.gpus is None:
-        message = f"how many GPUs {named[0]} has is known only to the cluster {config.compute}"
-        wrong.append(
-            Issue(("resources", "instance", "azure"), message, "set resources.gpus, 0 for none")
-        )
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
     image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
@@ -67,11 +61,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             for issue in wrong_limits
         ]
     # A misspelt size also lacks a price, but the rules report that it is misspelt.
-    skips_limits = (
-        rehearsal
-        or wrong
-        or (not config.compute and any(not is_azure_size(name) for name in types))
-    )
+    skips_limits = rehearsal or wrong or any(not is_azure_size(name) for name in types)
     problems += wrong + wrong_image + [*prices.problems] + ([] if skips_limits else wrong_limits)
     return Target(
         provider="azure",

@@ -59,7 +59,7 @@ def exists(cloud: AzureCloud, run_id: str) -> bool:
 
 def forget() -> None:
     """Forget the workspace and the tokens, as if another process continued."""
-    from cloudtrain.providers.azure.credentials import credential
+    from cloudtrain.providers.azure.sdk import credential
 
     reconnect()
     credential.cache_clear()

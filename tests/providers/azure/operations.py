@@ -12,7 +12,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.client import workspace
-from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.azure.permissions import DOCTOR, READ_BLOBS, WORKSPACES, WRITE_BLOBS
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
@@ -166,7 +166,6 @@ REGISTERED = {*SUBMITTING, f"{WORKSPACES}/environments/versions/read"} - {
 WORKSPACE = f"{WORKSPACES}/read"
 LOOKING = {WORKSPACE, f"{WORKSPACES}/experiments/runs/read"}
 DATASTORES = f"{WORKSPACES}/datastores/read"
-DOCTOR = {right.action for right in SUBMITTER if right.is_doctors}
 OPERATIONS: Mapping[str, Operation] = {
     "submit": Operation(SUBMITTING, submit),
     "submit with data": Operation({*SUBMITTING, READ_BLOBS, WRITE_BLOBS}, submit_with_data),

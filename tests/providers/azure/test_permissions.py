@@ -143,10 +143,10 @@ def revoke(cloud: AzureCloud, principal: str, role: str) -> None:
 
 def test_every_action_is_needed_by_some_operation() -> None:
     needed = set().union(*(operation.needs for operation in OPERATIONS.values()))
-    assert needed - {READ_BLOBS, WRITE_BLOBS, PULL, PUSH} == {right.action for right in SUBMITTER}
+    assert needed - {READ_BLOBS, WRITE_BLOBS, PULL, PUSH} == set(SUBMITTER)
 
 
-@pytest.mark.parametrize("action", [right.action for right in SUBMITTER])
+@pytest.mark.parametrize("action", SUBMITTER)
 def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
     cloud: AzureCloud, run: Run, action: str
 ) -> None:
@@ -181,7 +181,7 @@ def test_the_workspace_of_somebody_else_is_of_no_use(cloud: AzureCloud, run: Run
     """In the same group, which is not what the roles are for."""
     account = cloud.account
     other_group = f"{account.scope.rpartition('/')[0]}/theirs"
-    for action in (right.action for right in SUBMITTER):
+    for action in SUBMITTER:
         assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other_group))
         assert not account.access.allows(
             OBJECT_ID, Attempt(action=action, scope=other_group.partition("/providers/")[0])
@@ -212,7 +212,7 @@ def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
     cloud.account.access.attempted.clear()
     assert job_error(cloud, folder, "granted") == ""
     delete_blobs = READ_BLOBS.replace("read", "delete")
-    additional = cloud.account.access.attempted - {right.action for right in SUBMITTER}
+    additional = cloud.account.access.attempted - set(SUBMITTER)
     assert additional == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
     roles = {
         assignment.role

@@ -213,12 +213,6 @@ ROWS = [
         job="azure: {services: ssh}\n",
     ),
     row(
-        "a key without ssh",
-        "1:9",
-        "azure.ssh_key: has no effect without the service ssh",
-        job="azure: {ssh_key: ssh-ed25519 AAAA me}\n",
-    ),
-    row(
         "a key's file and not its content",
         "1:24",
         "azure.ssh_key: is not a public key",

@@ -69,32 +69,6 @@ ROWS = [
     ),
     # serverless, spot and clusters
     row(
-        "spot with a tier",
-        "2:9",
-        "azure.tier: cannot be combined with resources.spot, which is a tier of its own",
-        job="resources: {gpus: 1, spot: true}\nazure: {tier: basic}\n",
-    ),
-    row(
-        "a tier for a cluster",
-        "1:9",
-        "azure.tier: is a queue of serverless machines, but azure.compute names a cluster",
-        job="azure: {tier: basic, compute: my-cluster}\n" + HOUR,
-    ),
-    row(
-        "a tier for the cluster of the settings",
-        "1:9",
-        "azure.tier: is a queue of serverless machines",
-        job="azure: {tier: basic}\n" + HOUR,
-        CLOUDTRAIN_AZURE_COMPUTE="my-cluster",
-    ),
-    row(
-        "spot as a tier",
-        "1:9",
-        "azure.tier: ",
-        "basic, standard or premium",
-        job="azure: {tier: spot}\n",
-    ),
-    row(
         "cluster with an underscore",
         "1:9",
         "azure.compute: 'my_gpus' is no",

@@ -1,4 +1,4 @@
-"""Checks of the rights of user and job, by ARM's permissions and roles.
+"""Read-only checks of the rights of user and job, by ARM's permissions and roles.
 
 After "Azure role-based access control": a role grants its actions less its notActions, and actions
 on data likewise.
@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.planning.reference import ACR
-from cloudtrain.providers.azure.account_checks import ML_VERSION, Account
-from cloudtrain.providers.azure.account_checks.identity import job_identity, machine_identity
-from cloudtrain.providers.azure.permissions import SUBMITTER, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.azure.permissions import CALLED, WRITE_BLOBS
 from cloudtrain.providers.azure.section import AzureSection
 
+if TYPE_CHECKING:
+    from cloudtrain.planning.target import Target
+    from cloudtrain.providers.azure.arm import ResourceManager
+    from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.azure.config import AzureConfig
+    from cloudtrain.spec.model import JobSpec
+
+ML_VERSION = "2024-10-01"
+"""Version of the API of workspaces."""
 ROLES_VERSION = "2022-04-01"
 VAULTS_VERSION = "2024-11-01"
 RESOURCES_VERSION = "2021-04-01"
-SUBMIT = tuple(
-    permission.action
-    for permission in SUBMITTER
-    if permission.action.startswith(f"{WORKSPACES}/")
-    and not permission.implied_by
-    and permission.action != f"{WORKSPACES}/read"
-)
-"""Actions of a submit and of following a run; earlier checks imply reading the workspace."""
 
 PULL = "Microsoft.ContainerRegistry/registries/pull/read"
 SECRET = "Microsoft.KeyVault/vaults/secrets/getSecret/action"  # noqa: S105
@@ -36,6 +36,38 @@ _ROLES = {
     PULL: "AcrPull",
     SECRET: "Key Vault Secrets User",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """Workspace to check, and the job to check it for."""
+
+    cloud: Workspace
+    arm: ResourceManager
+    config: AzureConfig
+    target: Target
+    spec: JobSpec
+    user: str
+    """Object id of the caller; empty if the token does not have it."""
+    workspace: Mapping[str, Any]
+    """Document of the workspace in ARM."""
+
+    @property
+    def scope(self) -> str:
+        """Id of the workspace."""
+        return workspace_id(self.config)
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Properties of the workspace: ids of storage account, key vault, registry and others."""
+        properties: Mapping[str, Any] = self.workspace.get("properties") or {}
+        return properties
+
+
+def workspace_id(config: AzureConfig) -> str:
+    """Return the id of the workspace in Azure Resource Manager."""
+    group = f"/subscriptions/{config.subscription}/resourceGroups/{config.resource_group}"
+    return f"{group}/providers/Microsoft.MachineLearningServices/workspaces/{config.workspace}"
 
 
 def rights_checks(account: Account) -> Iterator[Check]:
@@ -56,7 +88,7 @@ def _submitting(account: Account) -> Check:
     def ask() -> Check:
         path = f"{account.scope}/providers/Microsoft.Authorization/permissions"
         granted = list(account.arm.listed(path, ROLES_VERSION))
-        missing = [action for action in SUBMIT if not _allows(granted, action)]
+        missing = [action for action in CALLED if not _allows(granted, action)]
         if missing:
             fix = (
                 "the role AzureML Data Scientist: az role assignment create --assignee"
@@ -133,10 +165,8 @@ def _storage_roles(account: Account, question: Question, name: str) -> Check:
     )
     if not scope:
         return question.not_applicable(f"the storage account {name} is in another subscription")
-    who = {
-        "you": account.user,
-        **dict([job_identity(account, account.spec.section(AzureSection).identity)]),
-    }
+    job, principal = _job_identity(account, account.spec.section(AzureSection).identity)
+    who = {"you": account.user, job: principal}
     return _roles_check(account, question, scope, WRITE_BLOBS, who)
 
 
@@ -151,7 +181,8 @@ def _registry(account: Account, host: str) -> Check:
             return question.not_applicable(
                 f"{host} is not in this subscription, as far as you may see"
             )
-        return _roles_check(account, question, scope, PULL, dict([machine_identity(account)]))
+        machines, principal = _machine_identity(account)
+        return _roles_check(account, question, scope, PULL, {machines: principal})
 
     return question.answered_by(ask)
 
@@ -180,36 +211,13 @@ def _vault(account: Account, name: str) -> Check:
                 " here"
             )
             return question.wrong(f"there is no key vault {name} in this subscription", fix)
-        who = dict(
-            [job_identity(account, account.spec.section(AzureSection).identity or "managed")]
-        )
-        if vault.document["properties"].get("enableRbacAuthorization"):
-            return _roles_check(account, question, scope, SECRET, who)
-        return _policies_check(
-            question, vault.document["properties"].get("accessPolicies") or (), who, name
-        )
+        if not vault.document["properties"].get("enableRbacAuthorization"):
+            return question.not_applicable("it goes by access policies, which are not checked")
+        identity = account.spec.section(AzureSection).identity or "managed"
+        job, principal = _job_identity(account, identity)
+        return _roles_check(account, question, scope, SECRET, {job: principal})
 
     return question.answered_by(ask)
-
-
-def _policies_check(
-    question: Question, policies: Iterable[Mapping[str, Any]], who: Mapping[str, str], name: str
-) -> Check:
-    """Check access policies, for vaults without roles."""
-    for words, principal in who.items():
-        rights = [
-            str(right).lower()
-            for policy in policies
-            if policy["objectId"] == principal
-            for right in policy["permissions"].get("secrets") or ()
-        ]
-        if not {"get", "all"} & set(rights):
-            fix = (
-                f"az keyvault set-policy --name {name} --object-id {principal or 'ID'}"
-                " --secret-permissions get"
-            )
-            return question.wrong(f"no access policy lets {words} read them", fix)
-    return question.ok("yes, by an access policy")
 
 
 def _roles_check(
@@ -275,3 +283,40 @@ def _id_of(account: Account, kind: str, name: str, known_id: str) -> str:
         path, RESOURCES_VERSION, filter=f"resourceType eq '{kind}' and name eq '{name}'"
     )
     return next((str(resource["id"]) for resource in resources), "")
+
+
+def _machine_identity(account: Account) -> tuple[str, str]:
+    """Return the identity that pulls images on the job's machines: a description, an object id.
+
+    The id is empty without an identity. The cluster's identity comes first, then the workspace's
+    ("Set up authentication between Azure Machine Learning and other services").
+    """
+    if account.config.compute:
+        path = f"{account.scope}/computes/{account.config.compute}"
+        resource = account.arm.find(path, ML_VERSION)
+        principal = _principal(resource.document if resource else {})
+        if principal:
+            return f"the cluster {account.config.compute}", principal
+    return f"the workspace {account.config.workspace}", _principal(account.workspace)
+
+
+def _job_identity(account: Account, kind: str | None) -> tuple[str, str]:
+    """Return the identity of a job that reads data or secrets.
+
+    `kind`: `azure.identity`, or None.
+    """
+    if kind == "user" or (kind is None and not account.config.compute):
+        # by default a serverless job acts as its submitter
+        return "you", account.user
+    return _machine_identity(account)
+
+
+def _principal(resource: Mapping[str, Any]) -> str:
+    """Return the object id of a resource's identity; user-assigned ones come first."""
+    identity = resource.get("identity") or {}
+    assigned = [
+        str(entry.get("principalId") or "")
+        for entry in (identity.get("userAssignedIdentities") or {}).values()
+    ]
+    principals = [*assigned, str(identity.get("principalId") or "")]
+    return next(filter(None, principals), "")
