@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cloudtrain.errors import SourceError
-from cloudtrain_launcher.packages import image, lock_file, requirement_files
+from cloudtrain_launcher.packages import lock_file, requirement_files
 from cloudtrain_launcher.packages.requirement_files import Requested as Requested
 from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
 
@@ -48,11 +48,6 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
         if name in paths and requested_by(root, name).to_install:
             return str(name)
     return ""
-
-
-def satisfies(version: str, requirement: Requirement) -> bool:
-    """Return True if a version satisfies a requirement."""
-    return image.satisfies(version, requirement)
 
 
 def hide_passwords(text: str) -> str:

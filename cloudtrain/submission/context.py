@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pwd import getpwuid
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of
@@ -116,12 +117,12 @@ def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
 
 def submitter() -> str:
     """Return `alice@laptop`, in characters that every cloud accepts in a tag."""
-    from getpass import getuser
-
-    try:
-        user = getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        user = str(os.getuid())
+    user = os.environ.get("LOGNAME") or os.environ.get("USER")
+    if not user:
+        try:
+            user = getpwuid(os.getuid()).pw_name
+        except KeyError:  # a user id without a name, as in containers
+            user = str(os.getuid())
     return re.sub(r"[^A-Za-z0-9_.:/=+@-]", "-", f"{user}@{os.uname().nodename}")[:256]
 
 

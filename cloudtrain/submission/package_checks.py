@@ -28,10 +28,10 @@ from cloudtrain.source.requirements import (
     Requested,
     requested_by,
     requested_list,
-    satisfies,
 )
 from cloudtrain.spec.dependencies import CONDA_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of
+from cloudtrain_launcher.packages.image import satisfies
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""

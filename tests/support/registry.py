@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.local.processes import free_port
+from cloudtrain_launcher.host import free_port
 from tests.support.waiting import eventually
 
 USER = "me"

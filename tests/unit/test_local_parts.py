@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.local.processes import free_port
 from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
     take_lock,
 )
 from cloudtrain_launcher import host
+from cloudtrain_launcher.host import free_port
 from tests.repo.tools import ROOT
 
 

@@ -27,7 +27,8 @@ from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import SECRET, ContainerSpec, spec_from_json
 from cloudtrain.providers.docker.output import ContainerOutput
-from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID, set_parent_death_signal
+from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID
+from cloudtrain_launcher.host import set_parent_death_signal
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.container import Container, ExitStatus
@@ -153,7 +154,7 @@ def main(argv: list[str]) -> int:
     node = DockerNode(spec, {name: os.environ[SECRET + name] for name in spec.secrets})
     node.listen()
     if supervisor := os.environ.get(SUPERVISOR_PID):
-        set_parent_death_signal(int(supervisor))
+        set_parent_death_signal(int(supervisor), signal.SIGTERM)
     return node.run()
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-
-from cloudtrain_launcher import host
 
 _RUN = """
 import sys
@@ -38,19 +35,6 @@ def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str,
         _RUN.format(module=f"{package}.{module}"),
         str(Path(__file__).parents[3]),
     )
-
-
-def set_parent_death_signal(parent: int) -> None:
-    """Request a SIGTERM for this process when its parent ends (prctl(2)); Linux only.
-
-    Exit at once if `parent`, a process id, is no longer the parent.
-    """
-    host.set_parent_death_signal(parent, signal.SIGTERM)
-
-
-def free_port() -> int:
-    """Return a loopback port that the system assigns to no other process for a minute."""
-    return host.free_port()
 
 
 def reap_in_background(process: subprocess.Popen[bytes]) -> None:

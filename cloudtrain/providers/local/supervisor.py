@@ -27,7 +27,7 @@ from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.lifeline import read_lifeline
 from cloudtrain.providers.local.node import Node, start_node
 from cloudtrain.providers.local.outcome import run_outcome
-from cloudtrain.providers.local.processes import SUPERVISOR_PID, free_port
+from cloudtrain.providers.local.processes import SUPERVISOR_PID
 from cloudtrain.providers.local.supervised_folder import SupervisedFolder, log
 from cloudtrain.providers.local.supervisor_status import (
     RUN_DIR_VARIABLE,
@@ -47,6 +47,7 @@ from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopRequested
+from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
 PEERS_SECONDS = 8

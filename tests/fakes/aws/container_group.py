@@ -15,8 +15,8 @@ from cloudtrain.planning.sagemaker import (
     NodeContainer,
     TrainingJob,
 )
-from cloudtrain.providers.local.processes import free_port
 from cloudtrain.providers.rehearsal import container as container_emulator
+from cloudtrain_launcher.host import free_port
 from tests.fakes.containers import Container as Process
 
 WriteLine = Callable[[str, bytes], None]

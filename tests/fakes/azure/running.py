@@ -9,8 +9,8 @@ import traceback
 from pathlib import Path
 
 from cloudtrain.planning.azureml import command_job
-from cloudtrain.providers.local.processes import free_port
 from cloudtrain.providers.rehearsal.container import addresses
+from cloudtrain_launcher.host import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.container_group import ContainerGroup, NoInput
