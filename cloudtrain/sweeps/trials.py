@@ -34,7 +34,7 @@ from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain_launcher.events import Metrics, RungReached
-from cloudtrain_launcher.metric_reports import MetricReports
+from cloudtrain_launcher.rungs import MetricReports
 
 RUNGS_FILE = "rungs.json"
 """File that tells a job the values of other trials."""

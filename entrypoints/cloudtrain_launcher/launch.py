@@ -48,8 +48,7 @@ from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopReque
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
-from cloudtrain_launcher.trial import Trial, TrialWatch
-from cloudtrain_launcher.trial_memory import TrialMemory
+from cloudtrain_launcher.trial import Trial, TrialMemory, TrialWatch
 from cloudtrain_launcher.usage import UsageSampler
 from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
 

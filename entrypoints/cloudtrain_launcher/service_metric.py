@@ -21,7 +21,7 @@ from http.client import HTTPException
 from typing import Any
 
 from cloudtrain_launcher.events import Metrics
-from cloudtrain_launcher.metric_reports import MetricReports
+from cloudtrain_launcher.rungs import MetricReports
 from cloudtrain_launcher.tuned import PARAMETERS
 
 SWITCH = "CLOUDTRAIN_SERVICE_METRIC"

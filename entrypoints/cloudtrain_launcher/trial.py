@@ -6,17 +6,20 @@ compares them. Without polling or requests, a trial that is behind costs no extr
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
-from cloudtrain_launcher.metric_reports import MetricReports
-from cloudtrain_launcher.published import read_published
-from cloudtrain_launcher.rungs import goes_on
-from cloudtrain_launcher.trial_memory import TrialMemory
+from cloudtrain_launcher.rungs import MetricReports, goes_on
+from cloudtrain_launcher.stored_secrets import region_of
 
 Outcome = Literal["goes_on", "pruned", "paused", "measured"]
 
@@ -162,3 +165,106 @@ def _values_by_report(text: str) -> dict[int, dict[int, float]]:
         raise RuntimeError(
             f"{RUNGS_FILE} is not what it should be: {type(error).__name__}: {error}"
         ) from None
+
+
+READ_TIMEOUT_SECONDS = 10.0
+"""Time limit of a mount's answer, during which the job's output waits."""
+
+SCHEME = "s3://"
+
+
+def read_published(place: str, name: str) -> str | None:
+    """Return the text of a file at `NodeContext.published`; None if it does not exist yet.
+
+    Raise RuntimeError or OSError if that cannot be determined.
+    """
+    if not place:
+        raise RuntimeError(
+            "this platform has no place at which a job reads what its client publishes"
+        )
+    data = _read_object(place, name) if place.startswith(SCHEME) else _read_file(Path(place, name))
+    try:
+        return data if data is None else data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RuntimeError(f"{name} is not text: {error}") from None
+
+
+def _read_file(path: Path) -> bytes | None:
+    """Read a file in a separate thread, since a mount may hang."""
+    answers: list[bytes | OSError | None] = []
+
+    def read() -> None:
+        try:
+            os.listdir(path.parent)  # noqa: PTH208  (a mount may cache for long that a file was not there)
+            answers.append(path.read_bytes())
+        except FileNotFoundError:
+            answers.append(None)
+        except OSError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=read, daemon=True, name="published file")
+    thread.start()
+    thread.join(READ_TIMEOUT_SECONDS)
+    if not answers:
+        raise RuntimeError(f"{path} could not be read within {READ_TIMEOUT_SECONDS:g} s")
+    if isinstance(answers[0], OSError):
+        raise answers[0]
+    return answers[0]
+
+
+def _read_object(place: str, name: str) -> bytes | None:
+    bucket, _, prefix = place[len(SCHEME) :].partition("/")
+    key = f"{prefix.rstrip('/')}/{name}"
+    try:
+        boto3, config = (importlib.import_module(module) for module in ("boto3", "botocore.config"))
+        limits = config.Config(
+            connect_timeout=5, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2}
+        )
+        client = boto3.client("s3", region_name=region_of("", os.environ), config=limits)
+    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
+        raise RuntimeError(
+            f"{place}/{name} is read with boto3, which does not work here: {error}"
+        ) from None
+    try:
+        data: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    except Exception as error:  # noqa: BLE001  (also of what lies below boto3)
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+        if code in ("NoSuchKey", "404"):
+            return None
+        hint = (
+            "the job's role needs s3:GetObject there, and the job a way to S3 (no network"
+            " isolation)"
+        )
+        raise RuntimeError(f"{place}/{name}: {code or error}; {hint}") from None
+    return data
+
+
+FILE_NAME = ".cloudtrain-trial.json"
+
+
+class TrialMemory:
+    """File of one run among its checkpoints. `folder`: None if the platform never restarts jobs."""
+
+    def __init__(self, folder: Path | None, run_id: str) -> None:
+        self._folder = folder
+        self._run_id = run_id
+
+    def read(self) -> tuple[int, float | None]:
+        """Return the number and position of the reports; 0 and None without this run's file."""
+        if self._folder is not None:
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                document = json.loads((self._folder / FILE_NAME).read_text(encoding="utf-8"))
+                if document["run"] == self._run_id:
+                    return int(document["reports"]), document["position"]
+        return 0, None
+
+    def write(self, reports: int, position: float | None) -> None:
+        """Store the count. Ignore errors: only a restarted job needs it."""
+        with suppress(OSError):
+            if self._folder is None or not any(self._folder.iterdir()):
+                return
+            text = json.dumps({"run": self._run_id, "reports": reports, "position": position})
+            draft = self._folder / f"{FILE_NAME}.{os.getpid()}"
+            draft.write_text(text, encoding="utf-8")
+            # Whole at once: it may be uploaded at any moment.
+            draft.replace(self._folder / FILE_NAME)

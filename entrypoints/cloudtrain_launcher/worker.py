@@ -35,9 +35,8 @@ from cloudtrain_launcher.contract import (
     read_job,
 )
 from cloudtrain_launcher.environment import expand_placeholders
-from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
+from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, full_disk_hint, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
-from cloudtrain_launcher.full_disk import full_disk_hint
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
 from cloudtrain_launcher.stacks import write_on_request

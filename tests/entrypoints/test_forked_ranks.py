@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import forked_ranks
+from cloudtrain_launcher import fork_server
 from cloudtrain_launcher.fork_rules import read_source, reason_in_source, uses_dynamo
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events, finish, start
 
@@ -199,7 +199,7 @@ def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
 
 
 def test_what_is_imported_for_the_ranks_of_the_trainer_is_there() -> None:
-    assert [name for name in forked_ranks._TRAINER if find_spec(name) is None] == []
+    assert [name for name in fork_server._TRAINER if find_spec(name) is None] == []
 
 
 @pytest.mark.parametrize(

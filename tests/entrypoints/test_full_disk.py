@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloudtrain_launcher.full_disk import FULL_BYTES, full_disk_hint
+from cloudtrain_launcher.error_details import FULL_BYTES, full_disk_hint
 
 
 @pytest.fixture

@@ -167,13 +167,13 @@ import signal, sys
 from types import SimpleNamespace
 from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
-from cloudtrain_launcher import exit_barrier
+from cloudtrain_launcher import agent
 
 store = TCPStore("127.0.0.1", 0, is_master=True)
 print(store.port, flush=True)
 signal.signal(signal.SIGTERM, lambda *_: None)
 with open("output", "wb") as output:
-    exit_barrier.leave_quickly_and_quietly(output)
+    agent.leave_quickly_and_quietly(output)
     group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
     SimpleElasticAgent._exit_barrier(SimpleNamespace(_store=store, _worker_group=group, _exit_barrier_timeout=600))
 """

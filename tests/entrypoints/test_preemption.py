@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from cloudtrain_launcher import stop_sources
-from cloudtrain_launcher.stop_sources import (
+from cloudtrain_launcher import stop
+from cloudtrain_launcher.stop import (
     ScheduledEvents,
     scheduled_events_url,
     terminating_event,
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 @pytest.fixture(autouse=True)
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll quickly, with a proxy configured that does not work."""
-    monkeypatch.setattr(stop_sources, "EVENTS_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(stop, "EVENTS_POLL_SECONDS", 0.01)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
 
@@ -72,13 +72,10 @@ def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ScheduledEvents, "_get", counted)
     scheduled_events = ScheduledEvents(f"http://127.0.0.1:{port}")
     scheduled_events._watch()
-    assert (len(requested), scheduled_events.event) == (stop_sources.MAX_FAILURES, "")
+    assert (len(requested), scheduled_events.event) == (stop.MAX_FAILURES, "")
 
 
 def test_the_url_is_azures_unless_a_variable_changes_it() -> None:
     assert scheduled_events_url({}) == "http://169.254.169.254"
-    assert scheduled_events_url({stop_sources.URL_VARIABLE: "off"}) == ""
-    assert (
-        scheduled_events_url({stop_sources.URL_VARIABLE: "http://127.0.0.1:1"})
-        == "http://127.0.0.1:1"
-    )
+    assert scheduled_events_url({stop.URL_VARIABLE: "off"}) == ""
+    assert scheduled_events_url({stop.URL_VARIABLE: "http://127.0.0.1:1"}) == "http://127.0.0.1:1"

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import printed_metrics, rank_tracker
+from cloudtrain_launcher import rank_tracker
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.events import Event, RankStarted
-from cloudtrain_launcher.printed_metrics import PrintedMetrics
-from cloudtrain_launcher.rank_tracker import RankTracker
+from cloudtrain_launcher.rank_tracker import PrintedMetrics, RankTracker
 
 
 def metrics_of(expressions: dict[str, str], *lines: str) -> list[dict[str, Any]]:
@@ -47,7 +46,7 @@ def test_what_is_no_finite_number_is_left_out(text: str) -> None:
 def test_an_expression_that_takes_too_long_is_given_up_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(printed_metrics, "MAX_CPU_SECONDS", 0.05)
+    monkeypatch.setattr(rank_tracker, "MAX_CPU_SECONDS", 0.05)
     before = signal.getsignal(signal.SIGVTALRM)
     slow, *remaining = metrics_of(
         {"slow": "(a+)+$", **ACCURACY}, "a" * 60 + "b", "Accuracy: 1 " + "a" * 60 + "b"

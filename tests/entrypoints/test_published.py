@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher import published
-from cloudtrain_launcher.published import read_published
+from cloudtrain_launcher import trial
+from cloudtrain_launcher.trial import read_published
 from tests.support.limits import HANG_SECONDS
 
 
@@ -28,7 +28,7 @@ def test_a_disk_that_refuses_is_an_error_and_a_mount_that_hangs_is_not_waited_fo
     with pytest.raises(IsADirectoryError):
         read_published(str(tmp_path), "rungs.json")
     hanging = threading.Event()
-    monkeypatch.setattr(published, "READ_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(trial, "READ_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(Path, "read_bytes", lambda _: hanging.wait(2 * HANG_SECONDS) and b"")
     with pytest.raises(RuntimeError, match="could not be read within"):
         read_published(str(tmp_path), "rungs.json")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import contract, launch, platforms, stop_sources
+from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher import stop as stop_module
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 from tests.support.limits import HANG_SECONDS
@@ -23,7 +23,7 @@ from tests.support.limits import HANG_SECONDS
 @pytest.fixture(autouse=True)
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Poll quickly; restore the test runner's signal handler afterwards."""
-    monkeypatch.setattr(stop_sources, "STOP_FILE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain_launcher.stop.STOP_FILE_POLL_SECONDS", 0.01)
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -105,7 +105,7 @@ def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(
     stop.listen()
     assert not stop.recheck()
     hanging = threading.Event()
-    monkeypatch.setattr(stop_sources, "READ_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("cloudtrain_launcher.stop.READ_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(2 * HANG_SECONDS))
     began = time.monotonic()
     stop, _ = request(tmp_path / "stop")

@@ -13,8 +13,7 @@ import pytest
 from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.host import free_port
-from cloudtrain_launcher.trial import RUNGS_FILE, Trial, TrialWatch
-from cloudtrain_launcher.trial_memory import FILE_NAME, TrialMemory
+from cloudtrain_launcher.trial import FILE_NAME, RUNGS_FILE, Trial, TrialMemory, TrialWatch
 from tests.entrypoints.test_launcher import events, finish, start
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 

@@ -16,9 +16,8 @@ import pytest
 
 from cloudtrain_launcher import usage
 from cloudtrain_launcher.events import Event, RankStarted, Usage
-from cloudtrain_launcher.gpus import Gpus
 from cloudtrain_launcher.processes import ProcessUse, machine_memory, use_by_root
-from cloudtrain_launcher.usage import UsageSampler
+from cloudtrain_launcher.usage import Gpus, UsageSampler
 from tests.support.limits import HANG_SECONDS
 
 

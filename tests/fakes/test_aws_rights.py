@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cloudtrain.providers.aws.permissions import JOB
-from cloudtrain_launcher.stored_secrets.aws import get_secret
+from cloudtrain_launcher.stored_secrets import get_aws_secret
 from tests.fakes.aws.cloud import BUCKET, Cloud
 from tests.fakes.aws.policies import Statement, without
 from tests.fakes.aws.samples import ended, lines, request, wait_for_output
@@ -111,7 +111,7 @@ def test_a_secret_of_the_stack_s_name_is_read_and_no_other(account: Cloud, store
     name = f"/cloudtrain/{store}" if store == "ssm" else f"cloudtrain/{store}"
     account.account.caller_policy = POLICY
     assert (
-        get_secret(
+        get_aws_secret(
             "the secret", store, name, account.environment() | {"AWS_REGION": account.region}
         )
         == "value"
@@ -124,4 +124,4 @@ def test_a_secret_of_the_stack_s_name_is_read_and_no_other(account: Cloud, store
         with pytest.raises(
             RuntimeError, match=f"AccessDenied.*; the job's role needs {SECRETS[store]}"
         ):
-            get_secret("the secret", store, expected, {"AWS_REGION": account.region})
+            get_aws_secret("the secret", store, expected, {"AWS_REGION": account.region})

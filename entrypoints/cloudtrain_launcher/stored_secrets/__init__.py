@@ -7,15 +7,20 @@ object. Values are only returned, never logged, stored or passed as arguments.
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
-from cloudtrain_launcher.stored_secrets import aws as aws_secrets
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloudtrain_launcher.stored_secrets.azure import KeyVault
+
+PERMISSIONS = {
+    "secretsmanager": "secretsmanager:GetSecretValue (and kms:Decrypt for a custom key)",
+    "ssm": "ssm:GetParameter (and kms:Decrypt for its key)",
+}
+"""Store -> permissions that the role needs."""
 
 FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
 
@@ -65,7 +70,7 @@ class SecretStores:
     def get_secret(self, label: str, store: str, name: str) -> str:
         """Return the value of one secret. Raise RuntimeError with `label` and a hint."""
         if store != "keyvault":
-            return aws_secrets.get_secret(label, store, name, self._environ)
+            return get_aws_secret(label, store, name, self._environ)
         if self._vaults is None:
             # A late import: urllib is slow to import and most jobs do not need it.
             from cloudtrain_launcher.stored_secrets.azure import KeyVault
@@ -78,7 +83,7 @@ def _resolve(variable: str, reference: str, stores: SecretStores) -> str:
     label = f"secret {variable} ({reference})"
     store, _, name_and_key = reference.partition(":")
     name, _, key = name_and_key.partition("#")
-    if store not in (*aws_secrets.PERMISSIONS, "keyvault") or not name:
+    if store not in (*PERMISSIONS, "keyvault") or not name:
         raise RuntimeError(f"secret {variable}: cannot read {reference!r}; write {FORMS}")
     value = stores.get_secret(label, store, name)
     if key:
@@ -101,3 +106,61 @@ def _json_field(label: str, value: str, key: str) -> str:
     if key not in document:
         raise RuntimeError(f"{label} has no field {key!r}")
     return document[key] if isinstance(document[key], str) else json.dumps(document[key])
+
+
+def get_aws_secret(label: str, store: str, name: str, environ: Mapping[str, str]) -> str:
+    """Return the value of one secret. Raise RuntimeError with `label` and a hint.
+
+    `store`: secretsmanager or ssm. `name`: the secret's name or ARN.
+    """
+    try:
+        boto3, config, errors = (
+            importlib.import_module(m) for m in ("boto3", "botocore.config", "botocore.exceptions")
+        )
+    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
+        raise RuntimeError(
+            f"{label} needs boto3, which cannot be imported here ({error}): "
+            "add boto3 to the image, or use an image that has it"
+        ) from None
+    region = region_of(name, environ)
+    timeouts = config.Config(
+        connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5}
+    )
+    label += f" in {region}" if region else ""
+    try:
+        client = boto3.client(store, region_name=region, config=timeouts)
+        if store == "ssm":
+            return str(client.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+        answer: dict[str, Any] = client.get_secret_value(SecretId=name)
+    except errors.ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "an error without a code")
+        raise RuntimeError(f"{label}: {code}; the job's role needs {PERMISSIONS[store]}") from None
+    except (errors.BotoCoreError, ValueError) as error:
+        raise RuntimeError(
+            f"{label}: {type(error).__name__}: {error}; let the job reach {store} (no network"
+            f" isolation; inside a VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
+        ) from None
+    if "SecretString" not in answer:
+        raise RuntimeError(
+            f"{label} is binary, and a variable can only contain text: store it as text"
+        )
+    return str(answer["SecretString"])
+
+
+def region_of(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the region of an ARN, the environment or the job; None if unknown.
+
+    boto3 itself does not read AWS_REGION.
+    """
+    configured = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return (
+        _region_of_arn(name)
+        or configured
+        or _region_of_arn(environ.get("TRAINING_JOB_ARN", ""))
+        or None
+    )
+
+
+def _region_of_arn(text: str) -> str:
+    parts = text.split(":")
+    return parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
