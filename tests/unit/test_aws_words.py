@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtrain.providers.aws.client import input_shape
 from cloudtrain.providers.aws.errors import translated
 from cloudtrain.providers.aws.phases import PHASES, final_state, phase_event, phase_of
 from tests.fakes.aws.jobs import MESSAGES
@@ -115,12 +114,6 @@ def test_a_right_that_is_missing_is_named_as_policies_name_it(
     answer = {"Error": {"Code": "AccessDeniedException", "Message": message}}
     error = translated(ClientError(answer, operation), operation, "us-east-1")
     assert f"lack a permission: {action}" in str(error.hint)
-
-
-def test_the_statuses_are_those_of_the_model() -> None:
-    assert input_shape("sagemaker", "UpdateTrainingJob").members[
-        "ResourceConfig"
-    ].members.keys() == {"KeepAlivePeriodInSeconds"}
 
 
 def test_a_job_that_has_trained_is_not_said_to_have_never_begun() -> None:

@@ -139,11 +139,6 @@ def test_a_profile_gives_its_region_and_is_kept_for_later(
     plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
     config = plan.target.config_as(AwsConfig)
     assert (config.profile, profile_of(config)) == ("work", "")
-    errors = call("check", "train.py", "--provider", "aws", "--profile", "wrok").err
-    assert (
-        "environment AWS_PROFILE: aws.profile: there is no profile 'wrok' in ~/.aws/config (did you"
-        " mean 'work'" in errors
-    )
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name)
     assert profile_of(config) == "work"

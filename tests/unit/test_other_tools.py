@@ -11,7 +11,7 @@ import pytest
 import cloudtrain
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.aws.account import cli_default_region
+from cloudtrain.providers.aws.target import cli_default_region
 from cloudtrain.providers.azure.account import cli_default_account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import load_settings

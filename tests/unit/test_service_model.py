@@ -1,15 +1,14 @@
-"""The table of SageMaker's service model is botocore's own, and judges as botocore's does.
+"""The table of SageMaker's service model is botocore's own, and finds each mistake of a request once.
 
 `CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_service_model.py` makes the table anew.
 """
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import os
-import sys
-from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,75 +17,162 @@ from typing import Any
 import pytest
 
 from cloudtrain import catalog
-from cloudtrain.providers.aws import service_model
-from cloudtrain.providers.aws.service_model import TABLE, request_violations, shapes_of
-from tests.unit.test_shapes import GONE, input_shape, training_job
+from cloudtrain.issues import Issue, Keys
+from cloudtrain.providers.aws.service_model import (
+    OPERATION_INPUT,
+    TABLE,
+    TUNING_INPUT,
+    request_violations,
+)
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")
 PATH = Path(catalog.__file__).with_name(TABLE)
+GONE = object()
+GOOD: dict[str, Any] = {
+    "TrainingJobName": "digits-k2x9",
+    "RoleArn": "arn:aws:iam::123456789012:role/service-role/train",
+    "AlgorithmSpecification": {
+        "TrainingImage": "1.dkr.ecr.us-east-1.amazonaws.com/a:1",
+        "TrainingInputMode": "File",
+    },
+    "OutputDataConfig": {"S3OutputPath": "s3://bucket/out"},
+    "ResourceConfig": {"InstanceType": "ml.g5.xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
+    "HyperParameters": {"lr": "0.1"},
+    "Environment": {"NCCL_DEBUG": "WARN"},
+    "Tags": [{"Key": "team", "Value": "5 €"}],
+}
+"""A valid request; only Java understands the pattern of a tag."""
 
-pytest.importorskip("botocore", reason='pip install "cloudtrain[aws]"')
 
-
-@cache
-def botocores() -> dict[str, Any]:
-    """The whole model of SageMaker, as botocore carries it."""
+def shapes_of_botocore() -> dict[str, Any]:
+    """Return the shapes of the requests out of botocore's whole model, without their prose."""
     spec = find_spec("botocore")
     if spec is None or spec.origin is None:
         pytest.skip("botocore is not installed")
     [path] = (Path(spec.origin).parent / "data" / "sagemaker").glob("*/service-2.json.gz")
-    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return document
+    model = json.loads(gzip.decompress(path.read_bytes()))["shapes"]
+    shapes: dict[str, Any] = {}
+    names = [OPERATION_INPUT, TUNING_INPUT]
+    while names:
+        name = names.pop()
+        if name in shapes:
+            continue
+        shapes[name] = without_prose(model[name])
+        parts = [
+            *shapes[name].get("members", {}).values(),
+            *(shapes[name].get(key) for key in ("member", "key", "value")),
+        ]
+        names += [part["shape"] for part in parts if part]
+    return dict(sorted(shapes.items()))
+
+
+def without_prose(value: Any) -> Any:
+    """Return a part of the model without its documentation."""
+    if isinstance(value, dict):
+        return {
+            key: without_prose(item)
+            for key, item in value.items()
+            if not (key == "documentation" and isinstance(item, str))
+        }
+    return [without_prose(item) for item in value] if isinstance(value, list) else value
 
 
 def test_the_table_is_botocores_own() -> None:
+    shapes = shapes_of_botocore()
     if REWRITE:
         lines = [
-            f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}"
-            for k, v in shapes_of(botocores()).items()
+            f"{json.dumps(name)}:{json.dumps(shape, separators=(',', ':'))}"
+            for name, shape in shapes.items()
         ]
         head = f'{{"botocore":"{version("botocore")}",\n"shapes":{{\n'
         PATH.write_text(head + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
-    assert json.loads(PATH.read_text("utf-8"))["shapes"] == shapes_of(botocores())
+    assert json.loads(PATH.read_text("utf-8"))["shapes"] == shapes
 
 
-WRONG: dict[str, Any] = {
-    "nothing": (),
-    "an instance type that does not exist": (("ResourceConfig", "InstanceType"), "ml.p99.48xlarge"),
-    "ten minutes of waiting": (("StoppingCondition", "MaxPendingTimeInSeconds"), 600),
-    "a name with an underscore": (("TrainingJobName",), "bad_name"),
-    "too long a value": (("Environment", "X"), "y" * 600),
-    "too long a tag": (("Tags", 0, "Value"), "y" * 257),
-    "no role": (("RoleArn",), GONE),
-    "a member that there is not": (("ResourceConfig", "InstanceTyp"), "ml.g5.xlarge"),
-    "text for a number": (("ResourceConfig", "InstanceCount"), "two"),
-}
+def request(*changes: tuple[Keys, Any]) -> dict[str, Any]:
+    """Return a good request with some values put in (`GONE`: taken out)."""
+    body = copy.deepcopy(GOOD)
+    for keys, value in changes:
+        place: Any = body
+        for key in keys[:-1]:
+            place = place[key] if isinstance(key, int) else place.setdefault(key, {})
+        if value is GONE:
+            del place[keys[-1]]
+        else:
+            place[keys[-1]] = value
+    return body
 
 
-@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
-def test_the_table_judges_as_botocores_model_does(change: Any) -> None:
-    from cloudtrain.providers.aws.shapes import violations
-
-    request = training_job(*([change] if change else []))
-    by_botocore = violations(input_shape("sagemaker", "CreateTrainingJob"), request)
-    assert request_violations(request) == by_botocore
-    assert bool(by_botocore) == bool(change)
+def channels(count: int, kind: str = "S3Prefix") -> list[dict[str, Any]]:
+    source = {"S3DataSource": {"S3DataType": kind, "S3Uri": "s3://b/a"}}
+    return [{"ChannelName": "train", "DataSource": source}] * count
 
 
-def test_a_type_that_only_a_newer_botocore_knows_is_no_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer = json.loads(json.dumps(botocores()))
-    newer["shapes"]["TrainingInstanceType"]["enum"].append("ml.p99.48xlarge")
-    folder = tmp_path / "botocore" / "data" / "sagemaker" / "2017-07-24"
-    folder.mkdir(parents=True)
-    (tmp_path / "botocore" / "__init__.py").write_text("raise ImportError('a plan imports no SDK')")
-    (folder / "service-2.json").write_text(json.dumps(newer))
-    request = training_job(
-        (("ResourceConfig", "InstanceType"), "ml.p99.48xlarge"), (("RoleArn",), "x")
-    )
-    for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(service_model, "_installed", service_model._installed.__wrapped__)
-    assert [violation.path for violation in request_violations(request)] == [("RoleArn",)]
+def test_a_good_request_has_no_violation() -> None:
+    assert request_violations(request()) == []
+
+
+NAME: Keys = ("TrainingJobName",)
+TYPE: Keys = ("ResourceConfig", "InstanceType")
+COUNT: Keys = ("ResourceConfig", "InstanceCount")
+MODE: Keys = ("AlgorithmSpecification", "TrainingInputMode")
+CHANNELS: Keys = ("InputDataConfig",)
+
+ERRORS: list[tuple[Keys, Any, str]] = [
+    (("RoleArn",), GONE, "is missing"),
+    (("Tags", 0, "Key"), GONE, "is missing"),
+    (("TrainingJobNam",), "x", "is not a known member (did you mean 'TrainingJobName'?)"),
+    (NAME, 5, "expected text, got a whole number"),
+    (NAME, None, "expected text, got nothing"),
+    (("ResourceConfig",), [], "expected a structure, got a list"),
+    (("Tags",), {}, "expected a list, got a mapping"),
+    (("Environment",), "A=1", "expected a map, got text"),
+    (("EnableManagedSpotTraining",), 1, "expected true or false, got a whole number"),
+    (COUNT, True, "expected a whole number, got true"),
+    (COUNT, 2.0, "expected a whole number, got a number"),
+    (COUNT, -1, "is -1, at least 0"),
+    (COUNT, 2**31, "is 2147483648, at most 2147483647"),
+    (NAME, "", "is 0 characters long, at least 1"),
+    (CHANNELS, [], "has 0 items, at least 1"),
+]
+WARNINGS: list[tuple[Keys, Any, str]] = [
+    (("ResourceConfig", "KeepAlivePeriodInSeconds"), 21601, "is 21601, at most 21600"),
+    (NAME, "a" * 64, "is 64 characters long, at most 63"),
+    (NAME, "digits\n", r"'digits\n' does not match [a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}"),
+    (MODE, "file", "'file' is none of the 3 known values (Pipe, File, FastFile)"),
+    (CHANNELS, channels(21), "has 21 items, at most 20"),
+    (("Environment",), {f"V{n}": "" for n in range(101)}, "has 101 entries, at most 100"),
+    (("Environment", "1-bad"), "x", "the name '1-bad' does not match [a-zA-Z_][a-zA-Z0-9_]*"),
+]
+
+
+@pytest.mark.parametrize("severity", ["error", "warning"])
+def test_each_mistake_is_named_once_with_its_path(severity: str) -> None:
+    for keys, value, message in ERRORS if severity == "error" else WARNINGS:
+        [issue] = request_violations(request((keys, value)))
+        assert (issue.path, issue.message, issue.severity) == (keys, message, severity)
+
+
+def test_a_wrong_instance_type_is_shown_with_its_neighbours() -> None:
+    [issue] = request_violations(request((TYPE, "ml.p99.48xlarge")))
+    assert issue.message.endswith("(near: ml.p5.48xlarge, ml.p5e.48xlarge, ml.p5.4xlarge)")
+
+
+def test_all_mistakes_are_reported_together() -> None:
+    wrong = {
+        ("RoleArn",): GONE,
+        TYPE: "ml.bogus",
+        (*CHANNELS, 0, "DataSource", "S3DataSource", "S3DataType"): "Prefix",
+        ("Environment", "OK"): 1,
+    }
+    body = request((CHANNELS, channels(1)), *wrong.items())
+    assert {issue.path for issue in request_violations(body)} == set(wrong)
+
+
+def test_only_the_beginning_of_an_environment_value_is_shown() -> None:
+    secret = "sk-" + "s3cr3t" * 100
+    for value in (secret, [secret], {"a": secret}):
+        issues: list[Issue] = request_violations(request((("Environment", "TOKEN"), value)))
+        assert issues
+        assert not [issue for issue in issues if "s3cr3t" in issue.message]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -17,18 +16,14 @@ from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
-from botocore.model import ServiceModel
 from botocore.parsers import ResponseParserError
 
 from cloudtrain import __version__
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers import Progress
-from cloudtrain.providers.aws import answers
-from cloudtrain.providers.aws.errors import NOT_CONNECTED, translated
+from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
 
-STALE_SECONDS = 86_400
-"""Minimum age of an abandoned multipart upload, in seconds."""
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 """Attempt to create a job in this thread."""
 
@@ -98,7 +93,6 @@ class AwsClient:
         if self.exists(bucket, key):
             return False
         self._upload(bucket, key, path, size, kms_key, progress)
-        self._abort_stale_uploads(bucket, key)
         return True
 
     def put(
@@ -183,22 +177,6 @@ class AwsClient:
                 str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size)
             )
 
-    def _abort_stale_uploads(self, bucket: str, key: str) -> None:
-        """Abort multipart uploads of this object by killed clients: their parts are billed.
-
-        boto3 aborts failed uploads of living clients itself. A recent one may be another client's,
-        in progress.
-        """
-        s3 = self._client("s3")
-        # without the permission the object is stored all the same
-        with suppress(ClientError, BotoCoreError, ResponseParserError):
-            for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
-                if (
-                    upload["Key"] == key
-                    and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS
-                ):
-                    s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])
-
     def _client(self, service: str, attempts: int | None = None) -> Any:
         name = f"{service} {attempts or ''}"
         if name not in self._clients:
@@ -236,7 +214,7 @@ def new_session(region: str, profile: str = "") -> boto3.session.Session:
     core = botocore.session.Session(profile=profile or None)
     loader = _loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", loader)
-    answers.register(core.get_component("event_emitter"))
+    refuse_foreign_answers(core.get_component("event_emitter"))
     session = boto3.session.Session(region_name=region, botocore_session=core)
     # boto3 adds its own folder each time
     loader.search_paths[:] = dict.fromkeys(loader.search_paths)
@@ -248,15 +226,19 @@ def _loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
 
 
-@cache
-def input_shape(service: str, operation: str) -> Any:
-    """Return the shape of an operation's request, from botocore's model of the service.
+def native_job(name: str, region: str) -> Any:
+    """Return the `sagemaker.core` TrainingJob: `.refresh()`, `.wait()`, `.stop()`, fields.
 
-    No network, and no access to the user's profiles: a broken one must not prevent the check of a
-    request.
+    Raise UsageError if the sagemaker SDK is not installed. Our own code does not depend on it.
     """
-    model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
-    return model.operation_model(operation).input_shape
+    try:
+        from sagemaker.core.resources import TrainingJob
+    except ImportError as error:
+        hint = 'pip install "cloudtrain[sagemaker]"'
+        raise UsageError(f"the sagemaker SDK is not installed: {error}", hint=hint) from None
+    return TrainingJob.get(
+        training_job_name=name, session=boto3.session.Session(region_name=region), region=region
+    )
 
 
 def _sending(**_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a SageMaker job's account, fixed in its plan."""
+"""Settings of a SageMaker job's account, fixed in its plan, and clients of that account."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import UsageError
 from cloudtrain.providers.shared.config import CloudConfig
 
 if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.runs.folder import RunFolder
 
 
@@ -60,3 +62,21 @@ _NEEDED: Mapping[str, type] = {
     "OutputDataConfig.S3OutputPath": str,
     "Tags": list,
 }
+
+
+def client_of_run(run: RunFolder) -> AwsClient:
+    """Return the client of a run's or a sweep's region. Raise UsageError without boto3."""
+    config = config_of(run)
+    return connect(config.region, profile_of(config))
+
+
+def connect(region: str, profile: str = "") -> AwsClient:
+    """Return the client of a region. Raise UsageError without boto3."""
+    try:
+        from cloudtrain.providers.aws.client import aws
+    except ImportError as error:
+        hint = 'pip install "cloudtrain[aws]"'
+        raise UsageError(
+            f"the aws provider needs boto3, which is not installed: {error}", hint=hint
+        ) from None
+    return aws(region, profile)

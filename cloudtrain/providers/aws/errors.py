@@ -1,8 +1,15 @@
-"""Translate errors of boto3: which call failed, where, why, and what to do next."""
+"""Translate errors of boto3: which call failed, where, why, and what to do next.
+
+Also recognize answers that are not the service's, such as a proxy's page. botocore takes a page for
+an answer without content. Here it becomes an error of the server before botocore reads it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
+from xml.etree import ElementTree
 
 from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
@@ -10,7 +17,12 @@ from botocore.parsers import ResponseParserError
 
 from cloudtrain.diagnosis.remedies import SAGEMAKER_TRUST, sagemaker_quota
 from cloudtrain.errors import DENIED_CODES, CloudError, Outcome, unreadable
-from cloudtrain.providers.aws.answers import UNREADABLE
+
+_UNREADABLE = "UnreadableAnswer"
+"""Code of the error that replaces an answer that is not the service's."""
+_BAD_GATEWAY = 502
+_REQUEST_IDS = ("x-amzn-requestid", "x-amz-request-id")
+"""Every answer of AWS has one of these headers."""
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
@@ -115,7 +127,8 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     if isinstance(error, ResponseParserError):
         return unreadable(where, str(error).partition(", invalid")[0])
     if isinstance(error, sdk.ParamValidationError):
-        return CloudError(f"{where}: {error}", code="ParamValidation")
+        hint = "pip install --upgrade boto3"
+        return CloudError(f"{where}: {error}", hint=hint, code="ParamValidation")
     return CloudError(f"{where}: {error}", code=type(error).__name__)
 
 
@@ -144,7 +157,7 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         return CloudError(
             f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True
         )
-    if code == UNREADABLE:
+    if code == _UNREADABLE:
         return unreadable(where, answer)
     if status >= 500:
         message = f"{where}: AWS failed ({code or status}): {answer}"
@@ -197,3 +210,48 @@ def _action(answer: str, name: str) -> str:
 def _camel(call: str) -> str:
     """Return `DescribeTrainingJob` for `describe_training_job`; keep text with spaces."""
     return call if " " in call else "".join(part.capitalize() for part in call.split("_"))
+
+
+def refuse_foreign_answers(events: Any) -> None:
+    """Look at each answer of clients with these events."""
+    events.register_first("before-parse", _replace_unreadable)
+    events.register_first("needs-retry", _take_over_status)
+
+
+def _replace_unreadable(
+    operation_model: Any,
+    response_dict: dict[str, Any],
+    customized_response_dict: dict[str, Any],
+    **_: Any,
+) -> None:
+    problem = _problem(operation_model, response_dict)
+    if problem:
+        response_dict["status_code"] = _BAD_GATEWAY
+        response_dict["body"] = b""
+        customized_response_dict["Error"] = {"Code": _UNREADABLE, "Message": problem}
+
+
+def _take_over_status(response: Any, **_: Any) -> None:
+    """Copy the status to the HTTP response, as botocore does for S3 only."""
+    if response is None:
+        return
+    http_response, parsed = response
+    if (parsed.get("Error") or {}).get("Code") == _UNREADABLE:
+        http_response.status_code = _BAD_GATEWAY
+
+
+def _problem(operation: Any, response: dict[str, Any]) -> str:
+    """Return the problem of an answer; empty if it is the service's."""
+    status = f"status {response['status_code']}"
+    if not any(name in response["headers"] for name in _REQUEST_IDS):
+        return f"{status} without the request id that AWS always sends"
+    body = response["body"]
+    if not isinstance(body, bytes) or not body:
+        return ""
+    is_json = operation.service_model.metadata["protocol"] == "json"
+    read = json.loads if is_json else ElementTree.fromstring
+    try:
+        read(body)
+    except (ValueError, ElementTree.ParseError):
+        return f"{status} with {len(body)} bytes that are not {'JSON' if is_json else 'XML'}"
+    return ""

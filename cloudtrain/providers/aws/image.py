@@ -78,11 +78,9 @@ def _container(
     container = dlc_image(version, region, gpu) if name == "pytorch" else None
     if container is None and region not in dlc_regions():
         hint = "copy the image into your repository there, and give its address"
-        return "", [
-            Issue(
-                path, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint
-            )
-        ]
+        meant = did_you_mean(region, dlc_regions())
+        message = f"AWS keeps no Deep Learning Containers in {region!r}, as far as we know{meant}"
+        return "", [Issue(("aws", "region"), message, hint)]
     if container is None:
         message = f"unknown container {address!r}{did_you_mean(address, names)}"
         return "", [Issue(path, message, f"known: {', '.join(names)}; any other by its address")]

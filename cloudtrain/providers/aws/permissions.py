@@ -44,10 +44,9 @@ SUBMITTER = (
     ),
     Permission("logs:DescribeLogStreams", "logs: finding the nodes"),
     Permission("logs:GetLogEvents", "logs: reading the lines"),
-    Permission("s3:AbortMultipartUpload", "submit: giving up what a killed upload has left"),
+    Permission("s3:AbortMultipartUpload", "submit: giving up an upload that failed"),
     Permission("s3:GetObject", "fetch; and looking a large source up"),
     Permission("s3:ListBucket", "fetch, and status: which results there are"),
-    Permission("s3:ListBucketMultipartUploads", "submit: finding what a killed upload has left"),
     Permission("s3:PutObject", "submit: storing the source"),
     Permission("sagemaker:AddTags", "submit: the tags of a job", "Tags of CreateTrainingJob"),
     Permission(

@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.planning.launch import Request
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
-from cloudtrain.providers.aws.config import AwsConfig, config_of, request_of
-from cloudtrain.providers.aws.connection import client_of_run, connect
+from cloudtrain.providers.aws.config import (
+    AwsConfig,
+    client_of_run,
+    config_of,
+    connect,
+    request_of,
+)
 from cloudtrain.providers.aws.declaration import DECLARATION
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target
@@ -48,14 +53,14 @@ class SageMakerProvider(Provider):
         return rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
-        """Return issues if boto3 is missing or rejects the request. No network."""
-        from cloudtrain.providers.aws.validate import model_issues
+        """Return an issue if boto3 is missing."""
+        from cloudtrain.providers.aws.validate import INSTALL, lacks_boto3
 
-        return model_issues(plan)
+        return [Issue((), "boto3 is not installed", INSTALL)] if lacks_boto3(plan) else []
 
     def security_findings(self, plan: Plan) -> list[Issue]:
         """Return findings about network, encryption, identity and ways into the job."""
-        from cloudtrain.providers.aws.security import security_findings
+        from cloudtrain.providers.aws.rules import security_findings
 
         return security_findings(plan)
 
@@ -67,7 +72,7 @@ class SageMakerProvider(Provider):
             from cloudtrain.checkup import Question
 
             return [Question("boto3", "is it installed").failed(error)]
-        from cloudtrain.providers.aws.checkup import account_checks
+        from cloudtrain.providers.aws.account_checks import account_checks
 
         return account_checks(cloud, target, spec)
 
@@ -91,7 +96,7 @@ class SageMakerProvider(Provider):
 
     def repository(self, settings: Settings) -> str:
         """Return an ECR repository; a bare name is in the role's account and settings' region."""
-        from cloudtrain.providers.aws.account import image_repository
+        from cloudtrain.providers.aws.target import image_repository
 
         return image_repository(settings)
 
@@ -187,8 +192,8 @@ class SageMakerProvider(Provider):
         self, settings: Settings, run_id: str | None, known: KnownRuns
     ) -> list[DiscoveredRun]:
         """List jobs with our tags in the region of the settings."""
-        from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
+        from cloudtrain.providers.aws.target import region_of
         from cloudtrain.providers.shared.machine_choice import regional_prices
 
         region = region_of(settings)
@@ -207,12 +212,12 @@ class SageMakerProvider(Provider):
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """Return the CloudFormation template and the stack of that name."""
-        from cloudtrain.providers.aws.account import configured_region, refuse_unusable
         from cloudtrain.providers.aws.infra import AwsInfrastructure
+        from cloudtrain.providers.aws.target import configured_region, format_issues
 
         where = region or configured_region(settings)
-        if where:
-            refuse_unusable(where)
+        for issue in format_issues("region", where) if where else ():
+            raise UsageError(issue.line(), hint=issue.hint)
         return AwsInfrastructure(connect(where) if where else None, name)
 
     def native_sweeps(self) -> NativeSweeps:
@@ -228,7 +233,7 @@ class SageMakerProvider(Provider):
                 f"run {run.run_id} is {state.state}: it has not created a training job",
                 hint=f"cloudtrain status {run.run_id}",
             )
-        from cloudtrain.providers.aws.native import native_job
+        from cloudtrain.providers.aws.client import native_job
 
         return native_job(state.ref["name"], state.ref["region"])
 

@@ -1,7 +1,8 @@
 """SageMaker's rules that involve several fields, or are missing in its service model. Pure.
 
 After the API reference of CreateTrainingJob and the developer guide (managed spot training, warm
-pools, instance preferences). `cloudtrain.providers.aws.shapes` checks the model itself.
+pools, instance preferences). `service_model` checks the model itself. The security
+review follows rules of Prowler for training jobs of live accounts.
 """
 
 from __future__ import annotations
@@ -16,31 +17,16 @@ from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS
-from cloudtrain.providers.aws.account import format_issues, misspelt_region
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file
-from cloudtrain.providers.aws.section import AwsSection
+from cloudtrain.providers.aws.request import has_own_disk, needs_volume, section_of, single_file
+from cloudtrain.providers.aws.target import format_issues
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
-MAX_DISK_GIB = 16_384
-QUOTA_DISK_GIB = 1_024
-"""Largest EBS volume (gp2, as SageMaker uses), and the default quota of an account."""
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
-_PARTITIONS = {
-    "cn": "aws-cn",
-    "us-gov": "aws-us-gov",
-    "us-iso": "aws-iso",
-    "us-isob": "aws-iso-b",
-    "us-isof": "aws-iso-f",
-    "eu-isoe": "aws-iso-e",
-    "eusc-de": "aws-eusc",
-}
-"""Prefix of region names -> partition; all other regions are in `aws`."""
-
 _TAG_PUNCTUATION = "_.:/=+-@"
 """Punctuation allowed in a tag besides letters, numbers and spaces of all languages.
 
@@ -63,50 +49,21 @@ def broken_rules(plan: Plan) -> list[Issue]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Return notes on a valid plan: more checkpoints than requested, a disk above the quota."""
+    """Return a note on a valid plan that keeps more checkpoints than requested."""
     keep = plan.spec.checkpoints.keep
-    few = []
-    if keep < MIN_KEPT_CHECKPOINTS:
-        few = [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {keep}: {_WHY_KEPT}"]
-    return few + _disk_notes(plan)
-
-
-_WHY_KEPT = (
-    "SageMaker deletes in S3 what a job deletes, perhaps before the newest one is stored there"
-)
-
-
-def _disk_notes(plan: Plan) -> list[str]:
-    disk = plan.spec.resources.disk
-    types = plan.target.instances
-    if not disk or not needs_volume(types) or not QUOTA_DISK_GIB < disk / 2**30 <= MAX_DISK_GIB:
+    if keep >= MIN_KEPT_CHECKPOINTS:
         return []
-    quota = "Size of EBS volume for a training job instance"
-    return [
-        f"a disk of {disk / 2**30:,.0f} GiB needs a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB"
-        " by default)"
-    ]
-
-
-def unused_fields(types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
-    """Return fields without effect on these types. `disk`: whether the spec has a disk size."""
-    return ("resources.disk",) if disk and not needs_volume(types) else ()
+    why = (
+        "SageMaker deletes in S3 what a job deletes, perhaps before the newest one is stored there"
+    )
+    return [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {keep}: {why}"]
 
 
 def _account(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
-    region = config.region
-    role = config.role
-    yield from format_issues("role", role)
+    yield from format_issues("role", config.role)
     yield from format_issues("bucket", config.bucket)
-    partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
-    role_partition = role.split(":")[1:2]
-    if role.startswith("arn:") and role_partition != [partition]:
-        yield Issue(
-            ("aws", "role"),
-            f"belongs to the partition {role_partition[0]}, the region {region} to {partition}",
-        )
-    yield from _key(config.kms_key or "", region, plan.target.instances)
+    yield from _key(config.kms_key or "", config.region, plan.target.instances)
 
 
 def _storage(plan: Plan) -> Iterator[Issue]:
@@ -171,22 +128,12 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
         yield Issue(
             field, f"a choice of {len(types)} instance types cannot be combined with spot", hint
         )
-    if plan.spec.section(AwsSection).keep_alive and len(types) > 1:
+    if section_of(plan).keep_alive and len(types) > 1:
         hint = "machines that are kept are all of one instance type"
         yield Issue(
             field,
             f"a choice of {len(types)} instance types cannot be combined with aws.keep_alive",
             hint,
-        )
-    if resources.disk and needs_volume(types) and resources.disk > MAX_DISK_GIB * 2**30:
-        message = (
-            f"{resources.disk / 2**30:,.0f} GiB are more than one volume holds:"
-            f" {MAX_DISK_GIB:,} GiB"
-        )
-        yield Issue(
-            ("resources", "disk"),
-            message,
-            "a type with local disks, or inputs with mode: stream",
         )
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
@@ -235,7 +182,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
             ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
         )
         yield Issue(("aws", present), f"needs aws.{missing} beside it", "both, or neither")
-    if spec.section(AwsSection).network_isolation:
+    if section_of(plan).network_isolation:
         if dependencies_document(plan) and not spec.dependencies.vendor:
             hint = (
                 "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
@@ -251,7 +198,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
                 "prevents the job from reading its secrets",
                 "leave one of them out",
             )
-        if spec.section(AwsSection).remote_debug:
+        if section_of(plan).remote_debug:
             yield Issue(
                 ("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out"
             )
@@ -274,8 +221,6 @@ def _image(plan: Plan) -> Iterator[Issue]:
     )
     if match is None:
         yield Issue(("image",), f"SageMaker cannot pull {image!r}", hint)
-    elif match[2] != region and misspelt_region(region):
-        yield from misspelt_region(region)
     elif match[2] != region:
         yield Issue(("image",), f"{image} is in {match[2]}, the job runs in {region}", hint)
 
@@ -313,3 +258,51 @@ def _names(plan: Plan) -> Iterator[Issue]:
 
 def _is_allowed_in_tag(char: str) -> bool:
     return char in _TAG_PUNCTUATION or unicodedata.category(char)[0] in "LNZ"
+
+
+def security_findings(plan: Plan) -> list[Issue]:
+    """Return an issue for each rule that the job breaks, with the path of its field."""
+    return [*_network_findings(plan), *_encryption_findings(plan)]
+
+
+def _network_findings(plan: Plan) -> Iterator[Issue]:
+    section = section_of(plan)
+    if not plan.target.config_as(AwsConfig).subnets:
+        message = (
+            "is not set: the job runs in no network of yours, and nothing that you own limits what"
+            " it reaches"
+        )
+        yield Issue(("aws", "subnets"), message, "aws.subnets and aws.security_groups of your VPC")
+    if not section.network_isolation and not _needs_network(plan):
+        message = "is off: the containers may reach any network, and nothing in the job needs one"
+        yield Issue(
+            ("aws", "network_isolation"),
+            message,
+            "aws.network_isolation: true, unless your program does",
+        )
+
+
+def _needs_network(plan: Plan) -> bool:
+    """Return True if isolation would break the job: see the rules of `network_isolation`."""
+    installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
+    return installs or bool(plan.spec.secrets) or section_of(plan).remote_debug
+
+
+def _encryption_findings(plan: Plan) -> Iterator[Issue]:
+    nodes = plan.spec.resources.nodes
+    types = plan.target.instances
+    if nodes > 1 and not section_of(plan).encrypt_traffic:
+        message = f"is off: what the {nodes} nodes send each other is not encrypted"
+        yield Issue(
+            ("aws", "encrypt_traffic"), message, "aws.encrypt_traffic: true; training takes longer"
+        )
+    if not plan.target.config_as(AwsConfig).kms_key:
+        what_lacks = "what the job writes has no"
+        if needs_volume(types) and not has_own_disk(types):
+            what_lacks = "neither the machines' volumes nor what the job writes has a"
+        yield Issue(
+            ("aws", "kms_key"), f"is not set: {what_lacks} key of yours", "aws.kms_key: its ARN"
+        )
+    if section_of(plan).remote_debug:
+        message = "opens a shell in the running container to those who may use Systems Manager"
+        yield Issue(("aws", "remote_debug"), message, "leave it out once the job runs")

@@ -2,27 +2,47 @@
 
 A plan must not spend time on the import of an SDK. `create_training_job.json` in the catalog is the part of
 botocore's service model about training and tuning jobs. tests/unit/test_service_model.py compares
-it with botocore, and updates it. If the table finds a mistake, the model of an installed botocore
-is read as a file: a newer SDK may know an instance type that the table does not.
+it with botocore, and updates it.
 
-Required members and types hold for every version. An enum, a pattern or a maximum goes out of date,
-and botocore does not enforce them (boto/botocore#779 removed its check of the maximum); violations
-are warnings that name the versions.
+botocore itself checks required members, types and `min` only: the service would find a wrong enum
+value, a name that is too long, or a pattern mismatch after the upload. An enum, a pattern or a
+maximum goes out of date; violations are warnings that name the version of the model.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.issues import Issue
+from cloudtrain.issues import Issue, Keys, did_you_mean, nearest, warning
 
 TABLE = "create_training_job.json"
 OPERATION_INPUT = "CreateTrainingJobRequest"
 TUNING_INPUT = "CreateHyperParameterTuningJobRequest"
+
+SHOWN = 60
+"""Maximum characters of a value in messages; in a map, such as variables, `SHOWN_IN_MAP`."""
+SHOWN_IN_MAP = 40
+FEW = 6
+"""An enum with at most this many values is listed in full."""
+
+_EXPECTED = {
+    "structure": "a structure",
+    "list": "a list",
+    "map": "a map",
+    "string": "text",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "long": "a whole number",
+    "float": "a number",
+}
 
 
 class TableShape:
@@ -63,62 +83,14 @@ class TableShape:
 
 
 def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT) -> list[Issue]:
-    """Return violations of the table that an installed botocore also finds.
-
-    `operation`: the shape of the request: OPERATION_INPUT or TUNING_INPUT.
-    """
-    from cloudtrain.providers.aws.shapes import violations
-
-    issues = violations(_table(operation), body)
-    installed = _installed(operation) if issues else None
-    if installed is not None:
-        wrong = {violation.path for violation in violations(installed, body)}
-        issues = [violation for violation in issues if violation.path in wrong]
-    return issues
-
-
-def models() -> str:
-    """Return the names of the models: `botocore 1.40.2 and 1.43.4`, or one version."""
-    from importlib.metadata import version
-
-    versions = {
-        str(_file()["botocore"]),
-        *([version("botocore")] if _installed(OPERATION_INPUT) else []),
-    }
-    return f"botocore {' and '.join(sorted(versions))}"
-
-
-def shapes_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shapes of these requests out of a whole service model, without their prose."""
-    shapes: dict[str, Any] = {}
-    names = [OPERATION_INPUT, TUNING_INPUT]
-    while names:
-        name = names.pop()
-        if name in shapes:
-            continue
-        shapes[name] = _without_prose(model["shapes"][name])
-        parts = [
-            *shapes[name].get("members", {}).values(),
-            *(shapes[name].get(k) for k in ("member", "key", "value")),
-        ]
-        names += [part["shape"] for part in parts if part]
-    return dict(sorted(shapes.items()))
-
-
-def _without_prose(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            k: _without_prose(v)
-            for k, v in value.items()
-            if not (k == "documentation" and isinstance(v, str))
-        }
-    return [_without_prose(item) for item in value] if isinstance(value, list) else value
-
-
-@cache
-def _table(operation: str) -> TableShape:
+    """Return violations of the table. `operation`: OPERATION_INPUT or TUNING_INPUT."""
     shapes = _file()["shapes"]
-    return TableShape(operation, shapes[operation], shapes)
+    return violations(TableShape(operation, shapes[operation], shapes), body)
+
+
+def model_name() -> str:
+    """Return the name of the model: `botocore 1.43.4`."""
+    return f"botocore {_file()['botocore']}"
 
 
 @cache
@@ -128,19 +100,130 @@ def _file() -> dict[str, Any]:
     return content
 
 
-@cache
-def _installed(operation: str) -> TableShape | None:
-    """Return the shape from the files of an installed botocore, without importing it, or None."""
-    import gzip
-    from importlib.util import find_spec
+def violations(shape: Any, value: Any) -> list[Issue]:
+    """Return all violations of a shape, such as an operation's `input_shape`; empty if valid.
 
-    spec = find_spec("botocore")
-    if spec is None or not spec.origin:
-        return None
-    try:
-        path = max((Path(spec.origin).parent / "data" / "sagemaker").glob("*/service-2.json*"))
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        shapes = json.loads(raw)["shapes"]
-        return TableShape(operation, shapes[operation], shapes)
-    except (OSError, ValueError, KeyError):
-        return None
+    The path of an issue leads to the wrong member, map key or list item. A violation of an enum, a
+    pattern or a maximum is a warning. Types that no training job has are not checked.
+    `shape`: a shape of botocore, or any object with the same attributes.
+    """
+    return list(_walk(shape, value, (), SHOWN))
+
+
+def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
+    if not _has_type(shape.type_name, value):
+        yield Issue(path, f"expected {_EXPECTED[shape.type_name]}, got {_kind(value)}")
+    elif shape.type_name == "structure":
+        yield from _structure(shape, value, path, limit)
+    elif shape.type_name == "list":
+        yield from _bounds(shape, len(value), "{} items", path)
+        for index, item in enumerate(value):
+            yield from _walk(shape.member, item, (*path, index), limit)
+    elif shape.type_name == "map":
+        yield from _bounds(shape, len(value), "{} entries", path)
+        for key, item in value.items():
+            at = (*path, str(key))
+            for violation in _walk(shape.key, key, at, SHOWN):
+                yield replace(violation, path=at, message=f"the name {violation.message}")
+            yield from _walk(shape.value, item, at, SHOWN_IN_MAP)
+    elif shape.type_name == "string":
+        yield from _text(shape, value, path, limit)
+    elif shape.type_name in ("integer", "long", "float"):
+        yield from _bounds(shape, value, "{}", path)
+
+
+def _has_type(type_name: str, value: Any) -> bool:
+    """Return True if botocore could send this value as that type; accept unknown types."""
+    match type_name:
+        case "structure" | "map":
+            return isinstance(value, Mapping)
+        case "list":
+            return isinstance(value, (list, tuple))
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer" | "long":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, (int, float)) and math.isfinite(value)
+    return True
+
+
+def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> Iterator[Issue]:
+    for name in shape.metadata.get("required", ()):
+        if name not in value:
+            yield Issue((*path, name), "is missing")
+    for name, item in value.items():
+        if name in shape.members:
+            yield from _walk(shape.members[name], item, (*path, name), limit)
+        else:
+            meant = did_you_mean(str(name)[:SHOWN], shape.members)
+            yield Issue((*path, str(name)), f"is not a known member{meant}")
+
+
+def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
+    shown = repr(_shortened(value, limit))
+    values = shape.metadata.get("enum") or ()
+    if values and value not in values:
+        near = ", ".join(values if len(values) <= FEW else nearest(value[:SHOWN], values, 3))
+        listed = f" ({'near: ' if len(values) > FEW else ''}{near})" if near else ""
+        yield warning(f"{shown} is none of the {len(values)} known values{listed}", path=path)
+        return
+    wrong = list(_bounds(shape, len(value), "{} characters long", path))
+    yield from wrong
+    pattern = shape.metadata.get("pattern")
+    # A text that is too long or too short rarely matches the pattern: that would report one mistake
+    # twice.
+    if pattern and not wrong:
+        compiled = _compiled(pattern)
+        if compiled is not None and not compiled.fullmatch(value):
+            yield warning(f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}", path=path)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Return the pattern; None for an invalid one and for Java's syntax, such as `\\p{L}`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Python warns of syntax that it reads differently
+        try:
+            return re.compile(pattern, re.ASCII)  # in Java \d, \w and \s match ASCII only
+        except (re.error, Warning, RecursionError, OverflowError):
+            return None
+
+
+def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
+    """Yield `is 64 characters long, at most 63`, `has 101 entries, at most 100`."""
+    bits = {"integer": 31, "long": 63}.get(shape.type_name)
+    least = shape.metadata.get("min", -(2**bits) if bits else None)
+    most = shape.metadata.get("max", 2**bits - 1 if bits else None)
+    has = ("has " if unit.endswith(("items", "entries")) else "is ") + unit.format(size)
+    if least is not None and size < least:
+        yield Issue(path, f"{has}, at least {least}")
+    if most is not None and size > most:
+        issue = Issue(path, f"{has}, at most {most}")
+        yield replace(issue, severity="warning") if "max" in shape.metadata else issue
+
+
+def _kind(value: Any) -> str:
+    """Return the kind of a value, such as `a list`, without the value itself."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "text"
+        case int():
+            return "a whole number"
+        case float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a mapping"
+    return type(value).__name__
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,19 +1,33 @@
-"""Resolve a spec and the settings to a SageMaker target. No network."""
+"""Account settings of a job, from the spec, the settings or the AWS CLI, and its target. No network."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from cloudtrain.catalog.dlc import dlc_regions
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
-from cloudtrain.issues import Issue
+from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.aws.account import account, misspelt_region
-from cloudtrain.providers.aws.image import image_of
-from cloudtrain.providers.aws.rules import unused_fields
+from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.image import image_of, repository_of
+from cloudtrain.providers.aws.request import needs_volume
 from cloudtrain.providers.aws.section import AwsSection
+from cloudtrain.providers.shared.account import (
+    CliDefault,
+    RequiredSetting,
+    SettingsReader,
+    configured_repository,
+    environment_value,
+    ini_value,
+)
 from cloudtrain.providers.shared.machine_choice import machine_choice, regional_prices
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
@@ -22,7 +36,15 @@ MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"
 """Type for a job without GPUs whose spec names no instance type."""
 
-UNUSED = ("resources.shm",)
+_REGION = RequiredSetting("us-east-1", "where to run", placeholder="us-east-1")
+_ROLE = RequiredSetting(
+    "arn:aws:iam::ACCOUNT:role/NAME",
+    "the role that the job runs as",
+    placeholder="arn:aws:iam::123456789012:role/not-set-yet",
+)
+_BUCKET = RequiredSetting(
+    "my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet"
+)
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
@@ -31,7 +53,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     `rehearsal`: placeholders replace missing account settings.
     """
     resources = spec.resources
-    config, reader = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
+    config, reader = _account(spec.section(AwsSection), settings, rehearsal=rehearsal)
     problems = list(reader.problems)
     region = "" if any(issue.path == ("aws", "region") for issue in problems) else config.region
     types, gpus, wrong = select_instances(
@@ -59,10 +81,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         kept_seconds=spec.section(AwsSection).keep_alive or 0,
         price_hint=prices.hint(*types),
     )
-    if region and (wrong_image or wrong_limits) and misspelt_region(region):
-        problems += misspelt_region(region)
-        wrong_image = []
-        wrong_limits = []
     problems += wrong + wrong_image + [*prices.problems]
     if not rehearsal and not wrong and region:
         problems += wrong_limits
@@ -72,7 +90,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         where=region,
         max_nodes=MAX_NODES,
         grace_seconds=GRACE_SECONDS,
-        unused=(*UNUSED, *unused_fields(types, disk=resources.disk is not None)),
+        unused=("resources.shm", *(() if needs_volume(types) else ("resources.disk",))),
         config=replace(
             config,
             prices=known_prices(prices, types),
@@ -88,3 +106,115 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         choice=None if wrong else machine_choice(settings, spec, types, gpus, prices),
         problems=tuple(problems),
     )
+
+
+def _account(
+    aws: AwsSection, settings: Settings, *, rehearsal: bool
+) -> tuple[AwsConfig, SettingsReader]:
+    """Return the account's settings, and the reader with origins and missing settings.
+
+    In a rehearsal placeholders replace missing settings; `placeholders` names them.
+    """
+    reader = SettingsReader("aws", aws, settings, _cli_defaults, rehearsal=rehearsal)
+    config = AwsConfig(
+        region=reader.required("region", _REGION),
+        profile=cli_profile(),
+        role=reader.required("role", _ROLE),
+        bucket=reader.required("bucket", _BUCKET),
+        repository=reader.optional("repository"),
+        subnets=reader.list_of("subnets"),
+        security_groups=reader.list_of("security_groups"),
+        kms_key=reader.optional("kms_key"),
+        placeholders=tuple(reader.placeholders),
+    )
+    if config.profile and not rehearsal:
+        reader.origins["aws.profile"] = "environment AWS_PROFILE"
+    if config.region:  # prices and images depend on it; the other settings are checked by the rules
+        reader.problems += format_issues("region", config.region)
+    return config, reader
+
+
+def format_issues(name: str, value: str) -> list[Issue]:
+    """Return issues with the format of a region, a role ARN or a bucket name."""
+    if _FORMS[name].fullmatch(value):
+        return []
+    path = ("aws", name)
+    if name == "region":
+        return [
+            Issue(
+                path,
+                f"{value!r} is not a region{did_you_mean(value, dlc_regions())}",
+                "such as us-east-1",
+            )
+        ]
+    if name == "role":
+        hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
+        return [Issue(path, f"{value!r} is not a role ARN", hint)]
+    hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
+    return [Issue(path, f"{value!r} is not a valid bucket name", hint)]
+
+
+_FORMS = {
+    "region": re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+"),
+    "role": re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"),
+    "bucket": re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+}
+
+
+def region_of(settings: Settings) -> str:
+    """Return the region without a spec. Raise UsageError if it is not set."""
+    region = configured_region(settings)
+    if not region:
+        raise UsageError(
+            "aws.region is not set",
+            hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml",
+        )
+    return region
+
+
+def image_repository(settings: Settings) -> str:
+    """Return the ECR repository to push images to, for commands that read no spec.
+
+    Raise UsageError if it is not set or invalid.
+    """
+    name = configured_repository(settings, "aws")
+    role = str(settings.get("aws.role") or "")
+    repository, problems = repository_of(
+        AwsConfig(region=configured_region(settings), role=role, repository=name)
+    )
+    for issue in problems:
+        raise UsageError(issue.line(), hint=issue.hint)
+    return repository
+
+
+def configured_region(settings: Settings) -> str:
+    """Return the region without a spec; empty if it is not set."""
+    return str(settings.get("aws.region") or (cli_default_region() or [""])[0])
+
+
+def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the profile that the AWS CLI would use, by its variables; empty for the default."""
+    return environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or ""
+
+
+def _cli_defaults() -> dict[str, CliDefault]:
+    region = cli_default_region()
+    return {"region": region} if region else {}
+
+
+def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | None:
+    """Return the region that the AWS CLI would use, or None.
+
+    Environment variables come first, then the profile in `~/.aws/config`, as in "Configuration and
+    credential file settings" of the AWS documentation. Newer SDKs read `AWS_REGION` and boto3 reads
+    `AWS_DEFAULT_REGION`: both count here.
+    """
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if default := environment_value(environ, name):
+            return default
+    profile = cli_profile(environ) or "default"
+    path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    for section in (f"profile {profile}", *(["default"] if profile == "default" else [])):
+        if default := ini_value(path, section, "region"):
+            return default[0], f"{default[1]}, profile {profile}"
+    return None

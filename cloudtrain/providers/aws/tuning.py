@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.planning.launch import Request
 from cloudtrain.providers import Progress
-from cloudtrain.providers.aws.connection import client_of_run
+from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.runs.observation import Observation
 from cloudtrain_launcher.events import Ended, Event, StopRequested

@@ -8,15 +8,14 @@ hyperparameter tuning works", "Resource limits for automatic model tuning" and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cloudtrain.issues import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import argument_of, sweep_of
-from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import section_of
-from cloudtrain.providers.aws.service_model import TUNING_INPUT, models, request_violations
+from cloudtrain.providers.aws.service_model import TUNING_INPUT, request_violations
 from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
+from cloudtrain.providers.aws.validate import spec_issues, spec_path
 from cloudtrain.providers.shared.sweep_budget import budget_issues
 from cloudtrain.providers.shared.sweep_gaps import gap_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
@@ -229,34 +228,21 @@ def _notes(plan: Plan) -> Iterator[Issue]:
 
 def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
     """Return violations of SageMaker's service model, at the fields that they come from."""
-    body = tuning_body(plan)
-    issues = []
-    for violation in request_violations(body, TUNING_INPUT):
-        path = _path_of(plan, violation.path, body)
-        if path in reported:
-            continue
-        member = f"CreateHyperParameterTuningJob.{violation.field}"
-        if not violation.is_error:
-            member += f" in the service model of {models()}, which may be older than the service"
-        issues.append(replace(violation, path=path, message=f"{violation.message}  ({member})"))
-    return issues
+    violations = request_violations(tuning_body(plan), TUNING_INPUT)
+    return spec_issues(
+        "CreateHyperParameterTuningJob", violations, lambda path: _path_of(plan, path), reported
+    )
 
 
-def _path_of(plan: Plan, path: Keys, body: dict[str, object]) -> Keys:
+def _path_of(plan: Plan, path: Keys) -> Keys:
     """Return the field of the spec behind a member of the request; empty for none."""
     if path[:1] == ("TrainingJobDefinition",):
         return spec_path(plan, path[1:])
     if path[:1] == ("HyperParameterTuningJobName",):
         return ("name",)
-    if path[1:2] == ("ParameterRanges",) and len(path) > 3:
-        value: object = body
-        for key in path[:4]:
-            value = value[key]  # type: ignore[index]
-        if isinstance(value, dict):
-            return ("sweep", "space", str(value["Name"]))
-        return ("sweep", "space")
     fields: dict[str, Keys] = {
         "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
+        "ParameterRanges": ("sweep", "space"),
         "StrategyConfig": ("sweep", "early_stopping"),
         "RandomSeed": ("sweep", "seed"),
         "TuningJobCompletionCriteria": ("sweep", "objective", "target"),

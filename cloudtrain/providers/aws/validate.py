@@ -1,17 +1,18 @@
-"""Check a request by our rules and SageMaker's service model; issues name lines of the spec."""
+"""Check a request by our rules and SageMaker's service model; issues name lines of the spec. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 
-from cloudtrain.issues import Issue, warning
+from cloudtrain.issues import Issue, Keys, dotted, warning
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.rules import broken_rules, notes
-from cloudtrain.providers.aws.service_model import models, request_violations
+from cloudtrain.providers.aws.service_model import model_name, request_violations
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.tags import tags
 from cloudtrain.units import exact_duration
 
 INSTALL = 'pip install "cloudtrain[aws]"'
@@ -24,61 +25,56 @@ def rule_issues(plan: Plan) -> list[Issue]:
     model.
     """
     issues = [plan.located(issue) for issue in broken_rules(plan)]
-    issues += _spec_issues(plan, request_violations(plan.request.document), issues)
-    messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
-    if not plan.is_rehearsal and find_spec("boto3") is None:
-        messages.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
-    return issues + [warning(message) for message in messages]
-
-
-def model_issues(plan: Plan) -> list[Issue]:
-    """Return members of the request that the installed boto3 would reject.
-
-    An older one may not know them all. Empty for a rehearsal, which sends no request; an error if
-    boto3 is not installed.
-    """
-    if plan.is_rehearsal:
-        return []  # no request is sent
-    try:
-        from cloudtrain.providers.aws.client import input_shape
-        from cloudtrain.providers.aws.shapes import violations
-    except ImportError:
-        return [Issue((), "boto3 is not installed", INSTALL)]
-    shape = input_shape("sagemaker", "CreateTrainingJob")
-    errors = [issue for issue in violations(shape, plan.request.document) if issue.is_error]
-    refused = _spec_issues(plan, errors, [])
-    return [replace(issue, hint="pip install --upgrade boto3") for issue in refused]
-
-
-def _spec_issues(plan: Plan, violations: list[Issue], known_issues: list[Issue]) -> list[Issue]:
-    """Map violations of the service model to fields of the spec.
-
-    Skip fields that `known_issues` reports as errors.
-    """
-    reported = {issue.path for issue in known_issues if issue.path and issue.is_error}
-    issues = []
-    for violation in violations:
-        path = spec_path(plan, violation.path)
-        if path in reported:
-            continue
-        member = f"CreateTrainingJob.{violation.field}"
-        if not violation.is_error:
-            member += f" in the service model of {models()}, which may be older than the service"
-        message = f"{_in_units(violation)}{_own_share(plan, violation)}  ({member})"
-        issues.append(plan.located(replace(violation, path=path, message=message)))
-    return issues
-
-
-def _own_share(plan: Plan, violation: Issue) -> str:
-    """Return `, 10 of them set by cloudtrain` if a list is too long and partly ours, or ""."""
     body = plan.request.document
-    ours: dict[tuple[str, ...], int] = {
+    own_counts: dict[Keys, int] = {
         ("Tags",): len(body["Tags"]) - len(plan.spec.tags),
         ("Environment",): len(body["Environment"]) - len(plan.spec.env),
         ("InputDataConfig",): len(body["InputDataConfig"]) - len(plan.spec.inputs),
     }
-    count = ours.get(tuple(str(key) for key in violation.path), 0)
-    return f", {count} of them set by cloudtrain" if count else ""
+    violations = [
+        replace(violation, message=f"{violation.message}, {count} of them set by cloudtrain")
+        if (count := own_counts.get(violation.path))
+        else violation
+        for violation in request_violations(body)
+    ]
+    reported = {issue.path for issue in issues if issue.path and issue.is_error}
+    issues += [
+        plan.located(issue)
+        for issue in spec_issues(
+            "CreateTrainingJob", violations, lambda path: spec_path(plan, path), reported
+        )
+    ]
+    messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
+    if lacks_boto3(plan):
+        messages.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
+    return issues + [warning(message) for message in messages]
+
+
+def lacks_boto3(plan: Plan) -> bool:
+    """Return True if the job needs boto3, and it is not installed."""
+    return not plan.is_rehearsal and find_spec("boto3") is None
+
+
+def spec_issues(
+    operation: str,
+    violations: list[Issue],
+    path_of: Callable[[Keys], Keys],
+    reported: set[Keys],
+) -> list[Issue]:
+    """Map violations of the service model to fields of the spec; skip `reported` fields."""
+    issues = []
+    for violation in violations:
+        path = path_of(violation.path)
+        if path in reported:
+            continue
+        member = f"{operation}.{violation.field}"
+        if not violation.is_error:
+            member += (
+                f" in the service model of {model_name()}, which may be older than the service"
+            )
+        message = f"{_in_units(violation)}  ({member})"
+        issues.append(replace(violation, path=path, message=message))
+    return issues
 
 
 def _in_units(violation: Issue) -> str:
@@ -86,6 +82,72 @@ def _in_units(violation: Issue) -> str:
     name = str(violation.path[-1]) if violation.path else ""
     if name.endswith("InSeconds"):
         return re.sub(r"\d+", lambda number: exact_duration(int(number[0])), violation.message)
-    if name.endswith("InGB"):
-        return re.sub(r"(\d+)", r"\1 GB", violation.message)
     return violation.message
+
+
+def spec_path(plan: Plan, path: Keys) -> Keys:
+    """Return the field of the spec behind a member of the body; empty if there is none.
+
+    `path`: of the member, such as `("Tags", 3, "Value")`.
+    """
+    spec = plan.spec
+    head = path[0] if path else ""
+    tail = path[1:]
+    if head == "Environment":
+        return ("env", *tail[:1])
+    if head == "Tags":
+        keys = list(tags(plan, plan.target.image_address))
+        index = tail[0] if tail and isinstance(tail[0], int) else -1
+        if 0 <= index < len(keys) and keys[index] in spec.tags:
+            return ("tags", keys[index])
+        return ("tags",)
+    if head == "InputDataConfig":
+        names = [None, None, *spec.inputs]
+        index = tail[0] if tail and isinstance(tail[0], int) else 0
+        name = names[index] if index < len(names) else None
+        if name:
+            return ("inputs", name)
+        return ("aws", "bucket") if tail else ("inputs",)
+    if head == "ResourceConfig":
+        return _resource_path(plan, tail)
+    if head == "StoppingCondition":
+        return _stopping_path(plan, tail)
+    return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ()))
+
+
+_FIELDS: Mapping[str, Keys] = {
+    "TrainingJobName": ("name",),
+    "RoleArn": ("aws", "role"),
+    "AlgorithmSpecification.TrainingImage": ("image",),
+    "OutputDataConfig.KmsKeyId": ("aws", "kms_key"),
+    "OutputDataConfig": ("aws", "bucket"),
+    "CheckpointConfig": ("checkpoints", "uri"),
+    "RetryStrategy": ("limits", "retries"),
+    "VpcConfig.Subnets": ("aws", "subnets"),
+    "VpcConfig": ("aws", "security_groups"),
+    "TensorBoardOutputConfig": ("aws", "bucket"),
+}
+
+
+def _resource_path(plan: Plan, tail: Keys) -> Keys:
+    resources = plan.spec.resources
+    field = str(tail[0]) if tail else ""
+    if field in ("InstanceType", "InstancePreferences"):
+        index = tail[1:2] if field == "InstancePreferences" else ()
+        if resources.instance.get(plan.target.provider):
+            return ("resources", "instance", plan.target.provider, *index)
+        return ("resources", "gpu" if resources.gpu else "gpus")
+    fields: Mapping[str, Keys] = {
+        "InstanceCount": ("resources", "nodes"),
+        "VolumeSizeInGB": ("resources", "disk"),
+        "VolumeKmsKeyId": ("aws", "kms_key"),
+        "KeepAlivePeriodInSeconds": ("aws", "keep_alive"),
+    }
+    return fields.get(field, ("resources",))
+
+
+def _stopping_path(plan: Plan, tail: Keys) -> Keys:
+    if tail and tail[0] == "MaxRuntimeInSeconds":
+        cap = plan.target.cost_estimate.cap if plan.target.cost_estimate else ""
+        return tuple((cap or "limits.max_runtime").split("."))
+    return ("limits", "max_wait")

@@ -143,15 +143,6 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
     return None
 
 
-def ini_sections(path: Path) -> list[str]:
-    """Return the names of the sections of an INI file; empty if it cannot be read."""
-    try:
-        lines = read_regular_text(path).splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    return [_unquoted(header[1]) for line in lines if (header := _SECTION.match(line))]
-
-
 def _unquoted(section: str) -> str:
     return re.sub(r"""["']""", "", section)  # [profile "my own"] is `profile my own`
 

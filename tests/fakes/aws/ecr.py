@@ -5,7 +5,6 @@ refuses it.
 from __future__ import annotations
 
 import base64
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import botocore.session
 
 from cloudtrain.issues import dotted
-from cloudtrain.providers.aws.shapes import violations
+from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws.account import Account
 from tests.fakes.images import DOCKER, BlobStore, ImageStore, digest_of
 from tests.fakes.messages import ServiceError
@@ -34,7 +33,7 @@ class Ecr:
         self.repositories: set[str] = set()
         """Those that were made empty; an image makes its repository by itself."""
         self.failure = ""
-        """A failure that every image has, by its code."""
+        """Code of a failure that every image has."""
         self._model = botocore.session.get_session().get_service_model("ecr")
         self._operations: dict[str, Callable[[Body], dict[str, Any]]] = {
             "GetAuthorizationToken": self._login,
@@ -101,12 +100,10 @@ class Ecr:
             reference = image_id.get("imageDigest") or image_id.get("imageTag") or ""
             stored = self.images.find(name, reference)
             if self.failure:
-                failures.append(
-                    {"imageId": image_id, "failureCode": self.failure, "failureReason": "because"}
-                )
+                failures.append(_failure(image_id, self.failure))
                 continue
             if stored is None or stored.kind not in accepted:
-                failures.append({"imageId": image_id, **_failure(image_id)})
+                failures.append(_failure(image_id, "ImageNotFound"))
                 continue
             answer = {"imageManifest": stored.text.decode(), "imageManifestMediaType": stored.kind}
             place = {"registryId": self.account.account, "repositoryName": name}
@@ -148,15 +145,5 @@ class Ecr:
             )
 
 
-def _failure(image_id: Body) -> dict[str, str]:
-    digest = image_id.get("imageDigest")
-    if not image_id:
-        code = "MissingDigestAndTag"
-        reason = "Invalid request parameters: both tag and digest cannot be null"
-    elif digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-        code = "InvalidImageDigest"
-        reason = "Invalid request parameters: image digest should satisfy the regex"
-    else:
-        code = "ImageNotFound"
-        reason = "Requested image not found"
-    return {"failureCode": code, "failureReason": reason}
+def _failure(image_id: Body, code: str) -> dict[str, Any]:
+    return {"imageId": image_id, "failureCode": code, "failureReason": "because"}

@@ -9,9 +9,8 @@ from typing import Any
 
 def instance_choices(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Return types and counts in the order of preference; a single one without preferences."""
-    items = resources.get("InstancePreferences") or resources.get("InstanceGroups") or [resources]
-    shared = resources.get("InstanceCount", 0)
-    return [(item.get("InstanceType", ""), item.get("InstanceCount", shared)) for item in items]
+    items = resources.get("InstancePreferences") or [resources]
+    return [(item.get("InstanceType", ""), item.get("InstanceCount", 0)) for item in items]
 
 
 def has_accelerators(kind: str) -> bool:

@@ -21,7 +21,6 @@ _S3 = {
         ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "s3:PutObject"
     ),
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
-    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
 }
 _DENIALS = {
     "ec2": ("UnauthorizedOperation", 403),

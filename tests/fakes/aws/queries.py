@@ -1,9 +1,8 @@
-"""Looking jobs up: ListTrainingJobs and Search, page by page."""
+"""Looking jobs up: Search, and the trials of a tuning job, page by page."""
 
 from __future__ import annotations
 
 import base64
-import operator
 from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,60 +14,15 @@ from tests.fakes.aws.tuning import TuningJob
 PAGE = 10
 """As many results has a page where the request does not say."""
 
-SUMMARY = (
-    "TrainingJobName",
-    "TrainingJobArn",
-    "CreationTime",
-    "TrainingEndTime",
-    "LastModifiedTime",
-    "TrainingJobStatus",
-    "SecondaryStatus",
-)
-
 Body = Mapping[str, Any]
-
-
-def listed(jobs: Sequence[Job], body: Body) -> dict[str, Any]:
-    """ListTrainingJobs' answer."""
-    supported = {"NameContains", "StatusEquals", "SortBy", "SortOrder", "MaxResults", "NextToken"}
-    if set(body) - supported:
-        raise invalid(f"Not part of this imitation: {', '.join(sorted(set(body) - supported))}")
-    matches = [
-        job
-        for job in jobs
-        if body.get("NameContains", "").lower() in job.name.lower()
-        and body.get("StatusEquals", job["TrainingJobStatus"]) == job["TrainingJobStatus"]
-    ]
-    keys = {
-        "Name": "TrainingJobName",
-        "CreationTime": "CreationTime",
-        "Status": "TrainingJobStatus",
-    }
-    page, token = _page(
-        matches, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending")
-    )
-    summaries = [
-        {key: value for key, value in job.describe().items() if key in SUMMARY} for job in page
-    ]
-    return {"TrainingJobSummaries": summaries, **token}
 
 
 def listed_trials(tuning: TuningJob, body: Body) -> dict[str, Any]:
     """ListTrainingJobsForHyperParameterTuningJob's answer."""
-    supported = {
-        "HyperParameterTuningJobName",
-        "StatusEquals",
-        "SortBy",
-        "SortOrder",
-        "MaxResults",
-        "NextToken",
-    }
-    if set(body) - supported or body.get("SortBy", "Name") not in ("Name", "CreationTime"):
+    if set(body) - {"HyperParameterTuningJobName", "SortBy", "MaxResults", "NextToken"}:
         raise invalid("Not part of this imitation.")
-    status = body.get("StatusEquals")
-    jobs = [job for job in list(tuning.trials) if status in (None, job["TrainingJobStatus"])]
     key = {"Name": "TrainingJobName", "CreationTime": "CreationTime"}[body.get("SortBy", "Name")]
-    page, token = _page(jobs, body, key, body.get("SortOrder", "Ascending"))
+    page, token = _page(list(tuning.trials), body, key, "Ascending")
     return {"TrainingJobSummaries": [tuning.summary(job) for job in page], **token}
 
 
@@ -76,14 +30,12 @@ def searched(jobs: Sequence[Job], body: Body, members: Container[str]) -> dict[s
     """Search's answer; `members`: what of a description a search result may hold."""
     if body["Resource"] != "TrainingJob":
         raise invalid("This imitation searches for a TrainingJob only.")
-    expression = body.get("SearchExpression", {})
-    if set(expression) - {"Filters", "Operator"} or expression.get("Operator", "And") != "And":
-        raise invalid("This imitation knows Filters that are joined by And.")
-    filters = expression.get("Filters", [])
+    expression = body["SearchExpression"]
+    key = body["SortBy"]
+    if set(expression) != {"Filters"} or key != "LastModifiedTime":
+        raise invalid("Not part of this imitation.")
+    filters = expression["Filters"]
     matches = [job for job in jobs if all(_matches(job, condition) for condition in filters)]
-    key = body.get("SortBy", "LastModifiedTime")
-    if key not in ("CreationTime", "LastModifiedTime", "TrainingJobName"):
-        raise invalid(f"This imitation does not sort by {key}.")
     page, token = _page(matches, body, key, body.get("SortOrder", "Descending"))
     results = []
     for job in page:
@@ -96,47 +48,17 @@ def searched(jobs: Sequence[Job], body: Body, members: Container[str]) -> dict[s
     }
 
 
-TIMES = ("CreationTime", "LastModifiedTime")
-_ORDERS = {
-    "GreaterThan": operator.gt,
-    "GreaterThanOrEqualTo": operator.ge,
-    "LessThan": operator.lt,
-    "LessThanOrEqualTo": operator.le,
-}
-
-
-def _matches_time(job: Job, wish: Mapping[str, str]) -> bool:
-    """Times are compared, and written `YYYY-mm-dd'T'HH:MM:SS` (API reference, Filter)."""
-    if wish.get("Operator") not in _ORDERS:
-        raise invalid(f"This imitation compares {wish['Name']} by {', '.join(_ORDERS)} only.")
-    try:
-        value = (
-            datetime.strptime(wish["Value"], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
-        )
-    except (KeyError, ValueError):
-        raise invalid(
-            f"The value of {wish['Name']} must have the form YYYY-mm-dd'T'HH:MM:SS."
-        ) from None
-    return bool(_ORDERS[wish["Operator"]](job[wish["Name"]], value))
-
-
 def _matches(job: Job, wish: Mapping[str, str]) -> bool:
-    name = wish["Name"]
-    if name in TIMES:
-        return _matches_time(job, wish)
-    how = wish.get("Operator", "Equals" if "Value" in wish else "Exists")
-    if name.startswith("Tags."):
-        value = job.tags.get(name.removeprefix("Tags."))
-    elif name in ("TrainingJobName", "TrainingJobStatus"):
-        value = str(job[name])
-    else:
-        raise invalid(f"This imitation does not search by {name}.")
-    if how not in ("Exists", "NotExists", "Equals", "NotEquals"):
-        raise invalid(f"This imitation does not know the operator {how}.")
-    if how.endswith("Exists") == ("Value" in wish):
-        raise invalid(f"The operator {how} takes {'no' if 'Value' in wish else 'a'} Value.")
-    holds = value is not None if how.endswith("Exists") else value == wish["Value"]
-    return holds != how.startswith("Not")
+    """Return whether a job meets a filter (API reference, Filter)."""
+    match wish["Name"], wish.get("Operator"), wish.get("Value"):
+        case "LastModifiedTime", "GreaterThanOrEqualTo", str(value):
+            since = datetime.strptime(value, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+            return bool(job["LastModifiedTime"] >= since.timestamp())
+        case "TrainingJobName", "Equals", str(value):
+            return job.name == value
+        case name, "Exists", None if name.startswith("Tags."):
+            return name.removeprefix("Tags.") in job.tags
+    raise invalid(f"Not part of this imitation: {wish}")
 
 
 def _page(

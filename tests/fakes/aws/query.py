@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
+from tests.fakes.aws.wire import REQUEST_ID
 from tests.fakes.messages import Request, Response
 
 
@@ -63,7 +64,8 @@ def response_of(operation: Any, document: dict[str, Any]) -> Response:
     wrapped = f"<{name}Result>{inner}</{name}Result>" if shape is not None else ""
     metadata = "<ResponseMetadata><RequestId>loopback</RequestId></ResponseMetadata>"
     text = f"<{name}Response>{wrapped}{metadata}</{name}Response>"
-    return Response(200, [("Content-Type", "text/xml")], f'<?xml version="1.0"?>{text}'.encode())
+    headers = [("Content-Type", "text/xml"), REQUEST_ID]
+    return Response(200, headers, f'<?xml version="1.0"?>{text}'.encode())
 
 
 def _members(document: dict[str, Any], shape: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import botocore.session
 
 from cloudtrain.issues import dotted
-from cloudtrain.providers.aws.shapes import violations
+from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws.account import Account
 from tests.fakes.messages import ServiceError
 

@@ -20,9 +20,26 @@ from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
 
+SUPPORTED = {
+    *("TrainingJobName", "HyperParameters", "AlgorithmSpecification", "RoleArn", "Tags"),
+    *("InputDataConfig", "OutputDataConfig", "ResourceConfig", "VpcConfig", "StoppingCondition"),
+    *("CheckpointConfig", "Environment", "RetryStrategy", "TensorBoardOutputConfig"),
+    *("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption"),
+    *("EnableManagedSpotTraining", "RemoteDebugConfig", "InfraCheckConfig"),
+}
+"""Members of a request that the imitation knows; it refuses all others."""
+SUPPORTED_RESOURCES = {
+    *("InstanceType", "InstanceCount", "InstancePreferences", "VolumeSizeInGB", "VolumeKmsKeyId"),
+    "KeepAlivePeriodInSeconds",
+}
+"""The same of its ResourceConfig."""
+
 
 def refuse(body: Body, account: Account, jobs: Iterable[Job]) -> None:
     """Raise the first reason against a request, if there is one."""
+    unknown = {*body} - SUPPORTED | {*body.get("ResourceConfig", {})} - SUPPORTED_RESOURCES
+    if unknown:
+        raise invalid(f"Not part of this imitation: {', '.join(sorted(unknown))}")
     reasons = chain(
         _algorithm(body, account), _resources(body), _time(body), _places(body, account)
     )
@@ -40,18 +57,9 @@ def refuse(body: Body, account: Account, jobs: Iterable[Job]) -> None:
 
 
 def _algorithm(body: Body, account: Account) -> Iterator[str]:
-    algorithm = body.get("AlgorithmSpecification")
-    if algorithm is None:
-        yield "AlgorithmSpecification is required."
-        return
-    if ("TrainingImage" in algorithm) == ("AlgorithmName" in algorithm):
-        yield (
-            "You must specify exactly one of TrainingImage and AlgorithmName in"
-            " AlgorithmSpecification."
-        )
-    image = algorithm.get("TrainingImage", "")
+    image = body.get("AlgorithmSpecification", {}).get("TrainingImage", "")
     address = re.fullmatch(r"\d{12}\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/[^/].*", image)
-    if image and (address is None or address[1] != account.region):
+    if address is None or address[1] != account.region:
         yield (
             f"Cannot find the requested image: {image}. It must be in Amazon ECR in"
             f" {account.region}."
@@ -59,34 +67,18 @@ def _algorithm(body: Body, account: Account) -> Iterator[str]:
 
 
 def _resources(body: Body) -> Iterator[str]:
-    resources = body.get("ResourceConfig")
-    if resources is None:
-        yield "ResourceConfig is required."
-        return
+    resources = body.get("ResourceConfig", {})
     spot = body.get("EnableManagedSpotTraining", False)
     preferences = resources.get("InstancePreferences")
     if preferences:
-        exclusive = ("InstanceType", "InstanceGroups", "InstancePlacementConfig")
-        taken = [name for name in exclusive if name in resources] + (
-            ["EnableManagedSpotTraining"] if spot else []
-        )
-        if taken:
-            yield f"InstancePreferences cannot be used together with {', '.join(taken)}."
-        counted = [item for item in preferences if "InstanceCount" in item]
-        if len(counted) not in (0, len(preferences)):
-            yield "InstanceCount must be given for all InstancePreferences or for none of them."
-        if counted and "InstanceCount" in resources:
-            yield (
-                "InstanceCount must be given in InstancePreferences or in ResourceConfig, not in"
-                " both."
-            )
-    elif ("InstanceType" in resources) == ("InstanceGroups" in resources):
-        yield (
-            "ResourceConfig needs exactly one of InstanceType, InstanceGroups and"
-            " InstancePreferences."
-        )
-    elif "InstanceGroups" in resources:
-        yield "Heterogeneous clusters are not part of this imitation."
+        if spot:
+            yield "InstancePreferences cannot be used together with EnableManagedSpotTraining."
+        if {"InstanceType", "InstanceCount"} & {*resources} or not all(
+            "InstanceCount" in item for item in preferences
+        ):
+            yield "InstancePreferences need an InstanceCount each, and no InstanceType beside them."
+    elif "InstanceType" not in resources:
+        yield "ResourceConfig needs exactly one of InstanceType and InstancePreferences."
     if any(count < 1 for _, count in instance_choices(resources)):
         yield "InstanceCount must be at least 1."
     if spot and resources.get("KeepAlivePeriodInSeconds"):

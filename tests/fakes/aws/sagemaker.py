@@ -17,13 +17,13 @@ import botocore.session
 from botocore.config import Config
 
 from cloudtrain.issues import dotted
-from cloudtrain.providers.aws.shapes import violations
+from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws import running, tuning_rules
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.logs import LogGroup
-from tests.fakes.aws.queries import listed, listed_trials, searched
+from tests.fakes.aws.queries import listed_trials, searched
 from tests.fakes.aws.request_rules import refuse
 from tests.fakes.aws.storage import Storage
 from tests.fakes.aws.tuning import TuningJob, missing
@@ -70,12 +70,10 @@ class SageMaker:
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
             "StopTrainingJob": self._stop,
             "UpdateTrainingJob": self._update,
-            "ListTrainingJobs": lambda body: listed(self._all(), body),
             "Search": lambda body: searched(
                 self._all(), body, self.model.shape_for("TrainingJob").members
             ),
             "ListTags": lambda body: {"Tags": self._tagged(body).tag_list()},
-            "AddTags": self._add_tags,
             "CreateHyperParameterTuningJob": self._create_tuning,
             "DescribeHyperParameterTuningJob": lambda body: self._tuning(body).describe(),
             "StopHyperParameterTuningJob": self._stop_tuning,
@@ -174,11 +172,6 @@ class SageMaker:
         job = self._job(body["TrainingJobName"])
         job.keep_for(body["ResourceConfig"]["KeepAlivePeriodInSeconds"])
         return {"TrainingJobArn": job["TrainingJobArn"]}
-
-    def _add_tags(self, body: Document) -> Document:
-        job = self._tagged(body)
-        job.tags |= {tag["Key"]: tag["Value"] for tag in body["Tags"]}
-        return {"Tags": job.tag_list()}
 
     def _tagged(self, body: Document) -> Job | TuningJob:
         kind, _, name = str(body["ResourceArn"]).rpartition("/")

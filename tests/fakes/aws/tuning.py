@@ -21,12 +21,17 @@ from typing import Any
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
-from tests.fakes.aws.tuning_rules import KINDS, combinations
+from tests.fakes.aws.tuning_rules import KINDS
 from tests.fakes.messages import ServiceError
 
 Document = dict[str, Any]
 ENDED = ("Completed", "Failed", "Stopped")
 POLL_SECONDS = 0.02
+SUMMARY = (
+    *("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingStartTime", "TrainingEndTime"),
+    *("TrainingJobStatus", "FailureReason"),
+)
+"""Members of a description that the summary of a trial has too."""
 
 
 def missing(name: str) -> ServiceError:
@@ -58,10 +63,8 @@ class TuningJob:
         self._launch = launch
         self._lock = threading.RLock()
         self._points = _points(self.config)
-        self._rules = [
-            (definition["Name"], re.compile(definition["Regex"]))
-            for definition in self.definition["AlgorithmSpecification"]["MetricDefinitions"]
-        ]
+        definitions = self.definition["AlgorithmSpecification"]["MetricDefinitions"]
+        self._patterns = {item["Name"]: re.compile(item["Regex"]) for item in definitions}
 
     @property
     def objective(self) -> str:
@@ -100,24 +103,12 @@ class TuningJob:
 
     def describe(self) -> Document:
         """DescribeHyperParameterTuningJob's answer."""
-        states = [job["TrainingJobStatus"] for job in self.trials]
-        statuses = [self.summary(job)["ObjectiveStatus"] for job in self.trials]
         facts = {
             **{key: value for key, value in self.body.items() if key != "Tags"},
             "HyperParameterTuningJobArn": self.arn,
             "HyperParameterTuningJobStatus": self.status,
             "CreationTime": self.created,
             "LastModifiedTime": self.ended or time.time(),
-            "TrainingJobStatusCounters": {
-                "Completed": states.count("Completed"),
-                "InProgress": sum(state not in ENDED for state in states),
-                "NonRetryableError": states.count("Failed"),
-                "RetryableError": 0,
-                "Stopped": states.count("Stopped"),
-            },
-            "ObjectiveStatusCounters": {
-                status: statuses.count(status) for status in ("Succeeded", "Pending", "Failed")
-            },
             **({"HyperParameterTuningEndTime": self.ended} if self.ended else {}),
             **({"FailureReason": self.reason} if self.reason else {}),
         }
@@ -127,20 +118,7 @@ class TuningJob:
         """One HyperParameterTrainingJobSummary."""
         described = job.describe()
         values = self.values.get(job.name, [])
-        description: Document = {
-            key: described[key]
-            for key in (
-                *(
-                    "TrainingJobName",
-                    "TrainingJobArn",
-                    "CreationTime",
-                    "TrainingStartTime",
-                    "TrainingEndTime",
-                ),
-                *("TrainingJobStatus", "FailureReason"),
-            )
-            if key in described
-        }
+        description: Document = {key: described[key] for key in SUMMARY if key in described}
         tuned = {
             parameter["Name"]
             for kind in KINDS
@@ -192,15 +170,13 @@ class TuningJob:
 
     def _start(self, point: Mapping[str, str]) -> None:
         number = len(self.trials) + 1
-        body = {key: value for key, value in self.definition.items() if key in _OF_TRAINING_JOB}
-        flexible = self.definition.get("HyperParameterTuningResourceConfig")
+        body = dict(self.definition)
+        flexible = body.pop("HyperParameterTuningResourceConfig", None)
         if flexible is not None:
-            chosen = (flexible.get("InstanceConfigs") or [flexible])[0]
             key = {name: flexible[name] for name in ("VolumeKmsKeyId",) if name in flexible}
-            body["ResourceConfig"] = {**chosen, **key}
+            body["ResourceConfig"] = {**flexible["InstanceConfigs"][0], **key}
         body["TrainingJobName"] = f"{self.name}-{number:03}-{random.getrandbits(32):08x}"
         body["HyperParameters"] = {
-            **self.definition.get("StaticHyperParameters", {}),
             **point,
             "_tuning_objective_metric": self.objective,
         }
@@ -210,7 +186,7 @@ class TuningJob:
     def _hear(self, stream: str, line: bytes) -> None:
         """A line of any job's log."""
         job = next((trial for trial in self.trials if stream.startswith(f"{trial.name}/")), None)
-        pattern = dict(self._rules)[self.objective]
+        pattern = self._patterns[self.objective]
         match = pattern.search(line.decode("utf-8", "replace")) if job else None
         if job is None or match is None:
             return
@@ -243,25 +219,6 @@ class TuningJob:
         self.status = status
 
 
-_OF_TRAINING_JOB = (
-    *(
-        "AlgorithmSpecification",
-        "RoleArn",
-        "InputDataConfig",
-        "VpcConfig",
-        "OutputDataConfig",
-        "ResourceConfig",
-    ),
-    *(
-        "StoppingCondition",
-        "EnableNetworkIsolation",
-        "EnableInterContainerTrafficEncryption",
-        "Environment",
-    ),
-    *("EnableManagedSpotTraining", "CheckpointConfig", "RetryStrategy"),
-)
-
-
 def _stop(job: Job) -> None:
     if job["TrainingJobStatus"] == "InProgress":
         job.stop()
@@ -270,7 +227,6 @@ def _stop(job: Job) -> None:
 def _points(config: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """The values of each trial in turn, all of them texts."""
     ranges = config["ParameterRanges"]
-    limits = config["ResourceLimits"]
     if config["Strategy"] == "Grid":
         choices = ranges["CategoricalParameterRanges"]
         names = [choice["Name"] for choice in choices]
@@ -278,7 +234,7 @@ def _points(config: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             yield dict(zip(names, point, strict=True))
         return
     chance = random.Random(config.get("RandomSeed"))
-    for _ in range(limits.get("MaxNumberOfTrainingJobs", combinations(config))):
+    for _ in range(config["ResourceLimits"]["MaxNumberOfTrainingJobs"]):
         yield {
             parameter["Name"]: _drawn(kind, parameter, chance)
             for kind in KINDS

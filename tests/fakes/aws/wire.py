@@ -6,13 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from functools import cache
-from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
-
-import botocore.session
 
 from tests.fakes.messages import Call, Request, Response, ServiceError
 
@@ -21,6 +16,8 @@ _SCOPE = re.compile(
     r" Credential=(?P<key>[^/,]+)/\d{8}/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9-]+)/aws4_request,"
     r" ?SignedHeaders=(?P<headers>[^,]+), ?Signature=[0-9a-f]{64}"
 )
+REQUEST_ID = ("x-amzn-RequestId", "loopback")
+"""Header of every answer of AWS."""
 _GLOBAL = ("iam", "sts")
 """Services that sign for one region, wherever they are called from."""
 
@@ -65,9 +62,8 @@ def check_signature(request: Request, region: str) -> None:
 
 def json_response(status: int, document: object) -> Response:
     """As the JSON protocol answers."""
-    return Response(
-        status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(document).encode()
-    )
+    headers = [("Content-Type", "application/x-amz-json-1.1"), REQUEST_ID]
+    return Response(status, headers, json.dumps(document).encode())
 
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
@@ -87,62 +83,35 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
     return Response(
         refused.status,
-        [("Content-Type", "application/xml")],
+        [("Content-Type", "application/xml"), REQUEST_ID],
         body if request.method != "HEAD" else b"",
     )
 
 
-class _Route(NamedTuple):
-    """Requirements that make a request an S3 operation."""
-
-    operation: str
-    method: str
-    parts: int
-    """0: the service, 1: a bucket, 2: an object."""
-    query: Mapping[str, str]
-    headers: frozenset[str]
+_PARTS = {
+    "PUT": "UploadPart",
+    "POST": "CompleteMultipartUpload",
+    "DELETE": "AbortMultipartUpload",
+}
+_OBJECTS = {
+    "GET": "GetObject",
+    "HEAD": "HeadObject",
+    "PUT": "PutObject",
+    "DELETE": "DeleteObject",
+}
 
 
 def _s3_operation(request: Request) -> str:
-    """The most demanding operation whose demands the request meets."""
+    """Return the S3 operation of a request; `?` for one that no client of ours uses."""
     url = urlsplit(request.target)
-    query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
-    parts = min(2, sum(bool(part) for part in url.path.split("/", 2)))
-    met = [
-        route
-        for route in _routes()
-        if (route.method, route.parts) == (request.method, parts)
-        and all(key in query and value in ("", query[key]) for key, value in route.query.items())
-        and route.headers <= request.headers.keys()
-    ]
-    return (
-        max(met, key=lambda route: len(route.query) + len(route.headers)).operation if met else "?"
-    )
-
-
-@cache
-def _routes() -> tuple[_Route, ...]:
-    """From botocore's own model of S3; operations that were superseded come last, so that they win
-    no tie.
-    """
-    model = botocore.session.get_session().get_service_model("s3")
-    routes = []
-    for name in model.operation_names:
-        operation = model.operation_model(name)
-        url = urlsplit(operation.http["requestUri"])
-        query = {
-            key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()
-        }
-        headers = set()
-        shape = operation.input_shape
-        for member in shape.required_members if shape else ():
-            place = shape.members[member].serialization
-            if place.get("location") == "querystring":
-                query[place["name"]] = ""
-            elif place.get("location") == "header":
-                headers.add(place["name"].lower())
-        parts = sum(bool(part) for part in url.path.split("/", 2))
-        routes.append(_Route(name, operation.http["method"], parts, query, frozenset(headers)))
-    return tuple(
-        sorted(routes, key=lambda route: model.operation_model(route.operation).deprecated)
-    )
+    query = parse_qs(url.query, keep_blank_values=True)
+    _, _, key = url.path.lstrip("/").partition("/")
+    if "uploads" in query:
+        return "CreateMultipartUpload" if request.method == "POST" else "?"
+    if "uploadId" in query:
+        return _PARTS.get(request.method, "?")
+    if "list-type" in query:
+        return "ListObjectsV2"
+    if key:
+        return _OBJECTS.get(request.method, "?")
+    return "HeadBucket" if request.method == "HEAD" else "?"

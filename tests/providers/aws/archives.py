@@ -15,7 +15,6 @@ LINK = tarfile.SYMTYPE
 FOLDER = tarfile.DIRTYPE
 FIFO = tarfile.FIFOTYPE
 CHARACTER = tarfile.CHRTYPE
-BLOCK = tarfile.BLKTYPE
 
 
 def entry(name: str, kind: bytes = FILE, text: str = "", **more: object) -> bytes:
@@ -94,50 +93,27 @@ OUT = "a link that leads out of what the job left"
 LEFT_BUT_THE_REST_ARRIVES = [
     Kept("absolute link", (entry("link", LINK, "/etc/passwd"),), {}, (f"model/link was left out: {OUT}",)),
     Kept("absolute link inside", (entry("link", LINK, "/opt/ml/model/good"),), {"link": "-> good"}),
-    Kept("absolute link to the top", (entry("a/link", LINK, "/opt/ml/model"),), {"a/link": "-> .."}),
-    Kept("link beside the model", (entry("l", LINK, "/opt/ml/model2/x"),), {}, ("model/l was left out: a link",)),
     Kept("link up", (entry("link", LINK, "../up"),), {}, (f"model/link was left out: {OUT} (../up)",)),
     Kept("link through a link", (entry("t", LINK, "."), entry("s", LINK, "t/../x")), {"t": "-> ."}, ("model/s was",)),
-    Kept("broken link", (entry("link", LINK, "gone"),), {}, ("model/link was left out: a broken link",)),
     Kept("circle", (entry("a", LINK, "b"), entry("b", LINK, "a")), {}, ("model/a was", "model/b was")),
-    Kept(
-        "link to what was left out",
-        (entry("a", LINK, "b"), entry("b", LINK, "/x")),
-        {},
-        ("model/a was", "model/b was"),
-    ),
     Kept("file below a link", (entry("l", LINK, "."), entry("l/x", text="1")), {"l": "-> ."}, ("model/l/x was",)),
     Kept("link, not folder", (entry("f/x", text="1"), entry("f", LINK, "/etc")), {"f/x": "1"}, ("model/f was",)),
-    Kept("file below a file", (entry("f", text="1"), entry("f/x", text="2")), {"f": "1"}, ("model/f/x was",)),
     Kept("twice", (entry("f", text="1"), entry("f", text="22")), {"f": "22"}),
-    Kept("file, then link", (entry("f", text="1"), entry("f", LINK, "good")), {"f": "-> good"}),
     Kept("hard link", (entry("hard", HARD, "./good"),), {"hard": "fine"}),
     Kept(
         "hard link to a link",
         (entry("a/l", LINK, "../good"), entry("h", HARD, "a/l")),
         {"a/l": "-> ../good", "h": "-> good"},
     ),
-    Kept("hard link to nothing", (entry("hard", HARD, "gone"),), {}, ("model/hard was left out: a hard link to gone",)),
     Kept("hard link out", (entry("hard", HARD, "../../etc/passwd"),), {}, ("model/hard was left out: a hard link",)),
-    Kept("hard link to itself", (entry("hard", HARD, "hard"),), {}, ("model/hard was left out: a hard link",)),
     Kept("FIFO", (entry("pipe", FIFO),), {}, ("model/pipe was left out: a FIFO, not a file",)),
     Kept("device", (entry("zero", CHARACTER, devmajor=1, devminor=5),), {}, ("model/zero was left out: a device",)),
-    Kept("block device", (entry("disk", BLOCK, devmajor=8),), {}, ("model/disk was left out: a device",)),
     Kept("setuid", (entry("tool", text="x", mode=0o6777),), {"tool": "x"}),
     Kept("negative time", (pax("old", "x", mtime="-1e300"),), {"old": "x"}),
-    Kept("time that is no number", (pax("odd", "x", mtime="nan"),), {"odd": "x"}),
-    Kept("time without end", (pax("odd", "x", mtime="inf"),), {"odd": "x"}),
     Kept("absolute name", (entry("/opt/x", text="1"),), {"opt/x": "1"}),
-    Kept("dots in names", (entry(".", FOLDER), entry("./a//./b", text="1")), {"a/b": "1"}),
-    Kept("file called like the folder", (entry("./", text="1"),), {}, ("model/ was left out",)),
     Kept("sparse", (gnu_sparse("sparse", 9, [(2, b"ab"), (6, b"c")]),), {"sparse": "\0\0ab\0\0c\0\0"}),
-    Kept("nothing but a hole", (gnu_sparse("sparse", 3, []),), {"sparse": "\0\0\0"}),
     Kept("unknown kind", (entry("odd", b"Z"),), {}, ("model/odd was left out: an entry of an unknown kind",)),
 ]  # fmt: skip
-
-
-def _cut(data: bytes) -> bytes:
-    return gzip.compress(gzip.decompress(data)[:700], mtime=0)
 
 
 def _changed(data: bytes, at: int) -> bytes:
@@ -151,18 +127,12 @@ WHOLE = packed(
 )
 DAMAGED: dict[str, bytes] = {
     "checksum of gzip": WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:],
-    "length of gzip": WHOLE[:-1] + b"\x7f",
     "end of gzip is missing": WHOLE[:-8],
     "half of it": WHOLE[: len(WHOLE) // 2],
-    "a bit of the stream": WHOLE[:40] + bytes([WHOLE[40] ^ 16]) + WHOLE[41:],
     "first header": _changed(WHOLE, 3),
-    "second header": _changed(WHOLE, 1024 + 3),
-    "third header": _changed(WHOLE, 1024 + 512 + 2048 + 3),
-    "cut inside a header": _cut(WHOLE),
     "cut inside a file": gzip.compress(gzip.decompress(WHOLE)[:2000], mtime=0),
     "no gzip at all": b"<html>not found</html>",
     "nothing": b"",
-    "no tar inside": gzip.compress(b"x" * 3000, mtime=0),
     "something behind it": WHOLE + b"junk",
 }
 

@@ -14,7 +14,6 @@ from tests.fakes.aws.cloud import ACCOUNT
 from tests.providers.aws.accounts import (
     TRUST,
     HealthyAccount,
-    allow,
     job_rights,
     user_rights,
     without,
@@ -59,15 +58,9 @@ def disabled_key(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 P4D = {"ml.p4d.24xlarge": 1}
-SPOT = {"nodes": 2, "instance": {"aws": "ml.p4d.24xlarge"}, "spot": True}
 
 
 def small_quota(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy.cloud.account.quotas.update(P4D)
-
-
-def small_spot_quota(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy.values["resources"] = SPOT
     healthy.cloud.account.quotas.update(P4D)
 
 
@@ -101,33 +94,10 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
             "trust", lambda _: [{**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}]
         ),
     ),
-    "role for another account": (
-        *("execution role", "aws:SourceAccount"),
-        statements(
-            "trust",
-            lambda _: [
-                {**NO_CONDITION, "Condition": {"StringEquals": {"aws:SourceAccount": OTHER}}}
-            ],
-        ),
-    ),
     "no PassRole": (
         "PassRole",
         "iam:PassRole",
         statements("user", lambda h: user_rights(h.role)[1:]),
-    ),
-    "PassRole to another service": (
-        *("PassRole", "iam:PassRole"),
-        statements(
-            "user",
-            lambda h: [
-                allow(
-                    "iam:PassRole",
-                    on=h.role,
-                    StringEquals={"iam:PassedToService": "ec2.amazonaws.com"},
-                ),
-                *user_rights(h.role)[1:],
-            ],
-        ),
     ),
     "no right to store": (
         *("submitting", "s3:PutObject"),
@@ -136,14 +106,6 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "job may not rotate checkpoints": (
         *("role's rights", "s3:DeleteObject"),
         statements("job", lambda _: without(job_rights(), "s3:DeleteObject")),
-    ),
-    "job may not open a shell": (
-        *("role's rights", "ssmmessages:CreateControlChannel"),
-        set_values(aws={"remote_debug": True}),
-    ),
-    "job may not read its secret": (
-        *("role's rights", "secretsmanager:GetSecretValue"),
-        set_values(secrets={"TOKEN": {"aws": "secretsmanager:token"}}),
     ),
     "no such bucket": ("bucket", "no such bucket", set_values(aws={"bucket": "nobodys-bucket"})),
     "bucket in another region": ("bucket", "eu-west-1", bucket_elsewhere),
@@ -159,10 +121,6 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     ),
     "image for other processors": ("image", "arm64", image_for_arm),
     "quota too small": ("quota", "is 1, the job has 2", small_quota),
-    "spot quota too small": (
-        *("spot quota", "spot training job usage"),
-        small_spot_quota,
-    ),
     "no warm pools": (
         *("warm pool", "is 0"),
         no_warm_pools,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudtrain
+from cloudtrain.errors import CloudError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.aws.client import aws
@@ -46,7 +47,7 @@ def submit(cloud: Cloud, run: Run, **more: Any) -> Run:
 
 
 def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:
-    """A source that is sent in parts, new each time; an abandoned upload of it is given up."""
+    """Submit a source that is sent in parts, new each time."""
     large = Path("large.bin")
     large.write_bytes(os.urandom(LARGE_BYTES))
     try:
@@ -55,15 +56,14 @@ def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:
         large.unlink()
 
 
-def give_up_uploads(cloud: Cloud, run: Run) -> None:
-    """Abort the uploads that a killed client left of a large source."""
-    client = cloud.client("s3", direct=True)
-    client.create_multipart_upload(Bucket=cloud.bucket, Key="cloudtrain/sources/x")
-    aws(REGION)._abort_stale_uploads(cloud.bucket, "cloudtrain/sources/x")
-    for upload in client.list_multipart_uploads(Bucket=cloud.bucket).get("Uploads", []):
-        client.abort_multipart_upload(
-            Bucket=cloud.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-        )
+def fail_upload(cloud: Cloud, run: Run) -> None:
+    """Submit a large source of which a part is refused."""
+    cloud.endpoint.fault("expired", "s3", "UploadPart")
+    try:
+        submit_large(cloud, run)
+    except CloudError as error:
+        if error.is_denied:
+            raise
 
 
 def read_logs(cloud: Cloud, run: Run) -> None:
@@ -180,19 +180,13 @@ def encrypted(operation: Callable[..., object]) -> Callable[[Cloud, Run], object
     return lambda cloud, run: operation(cloud, run, aws={"kms_key": KEY})
 
 
-LARGE = TAGGED | {"s3:GetObject", "s3:ListBucket", "s3:ListBucketMultipartUploads"}
-_LISTS = frozenset({"s3:ListBucketMultipartUploads"})
+LARGE = TAGGED | {"s3:GetObject", "s3:ListBucket"}
 OPERATIONS: Mapping[str, Operation] = {
     "submit": Operation(TAGGED, submit),
-    "submit a large source": Operation(LARGE, submit_large, _LISTS),
+    "submit a large source": Operation(LARGE, submit_large),
     "submit with a key": Operation(TAGGED | {"kms:GenerateDataKey"}, encrypted(submit)),
     "submit a large source with a key": Operation(
-        LARGE | {"kms:GenerateDataKey", "kms:Decrypt"}, encrypted(submit_large), _LISTS
-    ),
-    "give up uploads": Operation(
-        {"s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"},
-        give_up_uploads,
-        _LISTS | {"s3:AbortMultipartUpload"},
+        LARGE | {"kms:GenerateDataKey", "kms:Decrypt"}, encrypted(submit_large)
     ),
     "status": Operation({"sagemaker:DescribeTrainingJob"}, status),
     "whose job": Operation(
@@ -230,6 +224,11 @@ OPERATIONS: Mapping[str, Operation] = {
             *("ecr:CompleteLayerUpload", "ecr:PutImage"),
         },
         push,
+    ),
+    "fail to upload": Operation(
+        {"s3:GetObject", "s3:ListBucket", "s3:PutObject", "s3:AbortMultipartUpload"},
+        fail_upload,
+        frozenset({"s3:AbortMultipartUpload"}),
     ),
 }
 """All that the client does with a submitter's rights."""

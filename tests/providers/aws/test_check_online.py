@@ -74,19 +74,6 @@ def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(
     assert checked("--online", "--set", "sweep.parallel=3") == 0
 
 
-def test_check_online_reports_missing_rights_and_skips_a_wrong_spec(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log_in(healthy, monkeypatch)
-    Path("job.yaml").write_text(json.dumps(healthy.spec()))
-    healthy.cloud.account.denied_actions.add("iam:SimulatePrincipalPolicy")
-    assert checked("--online") == 0
-    assert "PassRole: not allowed to look: SimulatePrincipalPolicy" in capsys.readouterr().err
-    healthy.cloud.endpoint.reset()
-    assert checked("--online", "--set", "aws.role=train") == 2
-    assert healthy.cloud.endpoint.calls == []
-
-
 def test_check_online_without_credentials_is_trouble_with_the_cloud(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,15 +14,14 @@ import cloudtrain
 from cloudtrain.checkup import Check
 from cloudtrain.cli import main
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.account_checks import identity
 from cloudtrain.providers.aws.permissions import DOCTOR, SUBMITTER
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import exit_code, platform_checks
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.permissions import needed
 from tests.fakes.messages import Call
-from tests.providers.aws.accounts import TRUST, HealthyAccount, allow, job_rights, log_in
-from tests.providers.aws.broken_accounts import BROKEN, NO_CONDITION, P4D
+from tests.providers.aws.accounts import HealthyAccount, allow, job_rights, log_in
+from tests.providers.aws.broken_accounts import BROKEN, P4D
 
 READS = {
     ("sts", "GetCallerIdentity"),
@@ -193,15 +192,6 @@ def test_a_setting_of_another_form_is_told_before_anything_is_asked(
     assert healthy.cloud.endpoint.calls == []
 
 
-def test_subnets_without_security_groups_are_told(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log_in(healthy, monkeypatch)
-    spec = healthy.spec(healthy.network().with_endpoint())
-    del spec["aws"]["security_groups"]
-    assert wrong(checks_of(spec)) == ["security groups"]
-
-
 LOOKS = {
     "iam:GetRole": ["execution role"],
     "iam:SimulatePrincipalPolicy": ["PassRole", "submitting", "role's rights"],
@@ -249,30 +239,6 @@ def test_a_session_of_a_role_is_judged_by_the_role(
     ], "the job's role may neither pass itself nor submit"
 
 
-@pytest.mark.parametrize(
-    ("policy", "why"),
-    [
-        ({"Statement": TRUST}, ""),
-        ({"Statement": [{**TRUST, "Effect": "Deny", "Condition": {}}, NO_CONDITION]}, "denies"),
-        ({"Statement": [{**NO_CONDITION, "Principal": "*", "Action": ["sts:*"]}]}, ""),
-        ({"Statement": [{**NO_CONDITION, "Action": "sts:TagSession"}]}, "does not trust"),
-        (
-            {
-                "Statement": [
-                    {**NO_CONDITION, "Condition": {"StringEquals": {"sts:ExternalId": "x"}}}
-                ]
-            },
-            "",
-        ),
-        ({}, "nobody"),
-    ],
-)
-def test_trust_is_what_the_policy_says(policy: dict[str, Any], why: str) -> None:
-    message = identity.distrust(policy, ACCOUNT, REGION)
-    assert why in message
-    assert bool(message) == bool(why)
-
-
 def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,7 +261,7 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
         f" arn:aws:iam::{ACCOUNT}:user/" in output
     )
     assert "  wrong quota " in output
-    assert "console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/L-" in output
+    assert "aws service-quotas request-service-quota-increase" in output
     monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
     with pytest.raises(SystemExit):
         main(["doctor", "aws", "--json"])

@@ -52,7 +52,7 @@ def test_a_multipart_upload_survives_a_transient_fault_in_each_of_its_calls(
 
 
 @pytest.mark.parametrize("operation", PARTS)
-@pytest.mark.parametrize("kind", [*PERMANENT, "error"])
+@pytest.mark.parametrize("kind", PERMANENT)
 def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
 ) -> None:
@@ -63,38 +63,9 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     words = {
         "expired": "aws sso login",
         "denied": "lack a permission: s3:PutObject",
-        "error": "wait a little",
     }
     assert words[kind] in str(failed.value.hint)
     assert (cloud.objects(key), open_uploads(cloud, key)) == ({}, [])
-
-
-def test_next_upload_of_a_source_aborts_parts_of_a_killed_client(
-    cloud: Cloud, region: AwsClient, large: Path
-) -> None:
-    s3 = cloud.client("s3")
-    key = "killed/source.tar.gz"
-    other_key = "killed/source.tar.gz.of-another"
-    begun = {
-        name: s3.create_multipart_upload(Bucket=cloud.bucket, Key=name)["UploadId"]
-        for name in (key, other_key)
-    }
-    young = s3.create_multipart_upload(Bucket=cloud.bucket, Key=key)["UploadId"]
-    for upload in begun.values():
-        cloud.endpoint.uploads.started[upload] -= 2 * 86_400
-    region.put_once(cloud.bucket, key, large, None, None)
-    open_ids = {upload["UploadId"] for upload in open_uploads(cloud, key)}
-    assert open_ids == {begun[other_key], young}
-    for name, upload in ((other_key, begun[other_key]), (key, young)):
-        s3.abort_multipart_upload(Bucket=cloud.bucket, Key=name, UploadId=upload)
-
-
-@pytest.mark.parametrize("right", ["s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"])
-def test_without_permission_to_list_uploads_the_source_is_stored_all_the_same(
-    cloud: Cloud, region: AwsClient, large: Path, right: str
-) -> None:
-    cloud.account.denied_actions |= {right}
-    assert region.put_once(cloud.bucket, f"rights/{right[3:]}", large, None, None)
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT, "denied"])

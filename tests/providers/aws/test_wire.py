@@ -12,8 +12,6 @@ from typing import Any
 
 import botocore
 import pytest
-from botocore.loaders import Loader
-from botocore.model import ServiceModel
 
 import cloudtrain
 from cloudtrain.submission.preflight import preflight
@@ -72,32 +70,6 @@ def test_a_machine_that_boto3_does_not_know_yet_is_submitted_with_a_warning(newe
     assert f"in the service model of botocore {botocore.__version__}" in new_issue.message
     run = cloudtrain.submit(plan)
     assert newer.service.jobs[run.id].describe()["ResourceConfig"]["InstanceType"] == NEW
-
-
-@pytest.fixture
-def older(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The shapes of the boto3 that sends a request, to take something out of them."""
-    model = json.loads(json.dumps(Loader().load_service_model("sagemaker", "service-2")))
-    shape = ServiceModel(model, "sagemaker").operation_model("CreateTrainingJob").input_shape
-    monkeypatch.setattr("cloudtrain.providers.aws.client.input_shape", lambda *_: shape)
-    shapes: dict[str, Any] = model["shapes"]
-    return shapes
-
-
-def test_an_older_boto3_refuses_no_machine_that_our_table_knows(older: dict[str, Any]) -> None:
-    older["TrainingInstanceType"]["enum"].remove("ml.p4de.24xlarge")
-    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
-    assert not [issue for issue in preflight(plan) if "ml.p4de" in issue.message]
-
-
-def test_an_older_boto3_that_cannot_send_a_member_is_told_with_the_remedy(
-    older: dict[str, Any],
-) -> None:
-    del older["CreateTrainingJobRequest"]["members"]["RemoteDebugConfig"]
-    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
-    [error] = [issue for issue in preflight(plan) if issue.is_error]
-    assert "is not a known member" in error.message
-    assert error.hint == "pip install --upgrade boto3"
 
 
 def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path) -> None:

@@ -4,21 +4,69 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.aws.account_checks import Account, Caller
 from cloudtrain.providers.shared.clock import clock_check
 
 if TYPE_CHECKING:
+    from cloudtrain.planning.target import Target
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.providers.aws.config import AwsConfig
+    from cloudtrain.spec.model import JobSpec
 
 SERVICE = "sagemaker.amazonaws.com"
 
 _CREDENTIALS = Question("credentials", "whose are they")
 _ROLE_PATH = ("aws", "role")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """Account to check, and the job to check it for."""
+
+    cloud: AwsClient
+    config: AwsConfig
+    target: Target
+    spec: JobSpec
+
+    @property
+    def nodes(self) -> int:
+        """Number of machines of the job."""
+        return self.spec.resources.nodes
+
+    @property
+    def demand(self) -> str:
+        """Number of machines at once: `the job has 2`, `4 trials at once have 8`."""
+        if self.spec.machines == self.nodes:
+            return f"the job has {self.nodes}"
+        return f"{self.spec.machines // self.nodes} trials at once have {self.spec.machines}"
+
+    @property
+    def role_name(self) -> str:
+        """Name of the execution role, without its path."""
+        return self.config.role.rpartition("/")[2]
+
+    @property
+    def partition(self) -> str:
+        """Partition in the role's ARN: `aws`, `aws-cn`."""
+        return self.config.role.split(":")[1]
+
+    @property
+    def number(self) -> str:
+        """Number of the role's account."""
+        return self.config.role.split(":")[4]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """Owner of the credentials."""
+
+    arn: str
+    """ARN: `arn:aws:iam::123456789012:user/alice`, or an assumed role's session."""
+    account: str
 
 
 def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
@@ -67,9 +115,7 @@ def role_check(account: Account) -> Check:
             return question.wrong(
                 f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}"
             )
-        why = distrust(
-            role.get("AssumeRolePolicyDocument") or {}, account.number, account.config.region
-        )
+        why = distrust(role.get("AssumeRolePolicyDocument") or {})
         if why:
             fix = (
                 f"add {SERVICE} to its trust policy: aws iam update-assume-role-policy --role-name"
@@ -81,37 +127,17 @@ def role_check(account: Account) -> Check:
     return question.answered_by(ask)
 
 
-def distrust(policy: Mapping[str, Any], number: str, region: str) -> str:
-    """Return why a trust policy does not let SageMaker assume the role; empty if it does.
-
-    After "SageMaker roles" (developer guide) and "Cross-service confused deputy prevention":
-    SageMaker passes its account and job as aws:SourceAccount and aws:SourceArn.
-    """
-    statements = _as_list(policy.get("Statement"))
-    relevant = [
-        statement for statement in statements if _names_sagemaker(statement) and _assumes(statement)
-    ]
-    for statement in relevant:
-        if statement.get("Effect") == "Deny" and not _conditions(statement, number, region):
-            return "its trust policy denies SageMaker to assume it"
-
-    allowed = [statement for statement in relevant if statement.get("Effect") == "Allow"]
-    if not allowed:
-        trusted = sorted({name for statement in statements for name in _principals(statement)})
-        return f"it does not trust {SERVICE}, but {', '.join(trusted) or 'nobody'}"
-    reasons = [_conditions(statement, number, region) for statement in allowed]
-    return "" if "" in reasons else reasons[0]
-
-
-def _names_sagemaker(statement: Mapping[str, Any]) -> bool:
-    return bool({SERVICE, "*"} & set(_principals(statement)))
-
-
-def _assumes(statement: Mapping[str, Any]) -> bool:
-    return any(
-        fnmatchcase("sts:assumerole", action.lower())
-        for action in _as_list(statement.get("Action"))
-    )
+def distrust(policy: Mapping[str, Any]) -> str:
+    """Return why a trust policy does not let SageMaker assume the role; empty if it does."""
+    trusted = {
+        name
+        for statement in _as_list(policy.get("Statement"))
+        if statement.get("Effect") == "Allow"
+        for name in _principals(statement)
+    }
+    if trusted & {SERVICE, "*"}:
+        return ""
+    return f"it does not trust {SERVICE}, but {', '.join(sorted(trusted)) or 'nobody'}"
 
 
 def _principals(statement: Mapping[str, Any]) -> list[str]:
@@ -119,33 +145,6 @@ def _principals(statement: Mapping[str, Any]) -> list[str]:
     if isinstance(principal, str):
         return [principal]
     return [name for names in principal.values() for name in _as_list(names)]
-
-
-def _conditions(statement: Mapping[str, Any], number: str, region: str) -> str:
-    """Return why a job here does not meet the conditions; empty if it does."""
-    context = {
-        "aws:sourceaccount": number,
-        "aws:sourcearn": f"arn:aws:sagemaker:{region}:{number}:training-job/name",
-    }
-    for operator, keys in (statement.get("Condition") or {}).items():
-        for key, values in keys.items():
-            value = context.get(key.lower())
-            patterns = _as_list(values)
-            if (
-                value is None
-                or operator.startswith("ForAnyValue")
-                or operator.lower().startswith(("null", "bool"))
-            ):
-                continue
-            matches = any(
-                fnmatchcase(value, pattern.replace("arn:aws-*", "arn:aws*")) for pattern in patterns
-            )
-            if matches == ("Not" in operator):
-                return (
-                    f"it trusts SageMaker only where {key} is {', '.join(patterns)}, and a job's is"
-                    f" {value}"
-                )
-    return ""
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.aws.account_checks import Account
+from cloudtrain.providers.aws.account_checks.identity import Account
 
 Resource = Mapping[str, Any]
 

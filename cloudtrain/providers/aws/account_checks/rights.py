@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ECR, parse_address
-from cloudtrain.providers.aws.account_checks import Account, Caller
-from cloudtrain.providers.aws.account_checks.identity import SERVICE
+from cloudtrain.providers.aws.account_checks.identity import SERVICE, Account, Caller
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.shared.paths import PREFIX
 from cloudtrain.providers.shared.tags import TAG_PREFIX

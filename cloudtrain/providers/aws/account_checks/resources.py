@@ -1,13 +1,23 @@
-"""Checks of a job's bucket, key and repository: existence and region."""
+"""Checks of a job's bucket, key and repository, and of the quotas for its machines and warm pool."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ECR, parse_address
-from cloudtrain.providers.aws.account_checks import Account
+from cloudtrain.providers.aws.account_checks.identity import Account
+from cloudtrain.providers.aws.section import AwsSection
+
+ON_DEMAND = "training job usage"
+SPOT = "spot training job usage"
+WARM_POOL = "training warm pool usage"
+"""Names after "Amazon SageMaker AI endpoints and quotas": `TYPE for USAGE`."""
+
+_LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
+"""Quotas of the account, then the defaults: the first list lacks quotas never raised."""
 
 _MISSING = ("404", "NoSuchBucket", "NotFound")
 
@@ -107,3 +117,59 @@ def _repository(account: Account, address: str) -> Check:
         return question.ok("it is")
 
     return question.answered_by(ask)
+
+
+def quota_checks(account: Account) -> Iterator[Check]:
+    """Yield the check of the machines' quota, and of the warm pool's if the job has one."""
+    usage, name = (SPOT, "spot quota") if account.spec.resources.spot else (ON_DEMAND, "quota")
+    yield _quota_check(account, name, usage, account.spec.machines_at)
+    if account.spec.section(AwsSection).keep_alive:
+        yield _quota_check(account, "warm pool", WARM_POOL, ("aws", "keep_alive"))
+
+
+def _quota_check(account: Account, name: str, usage: str, path: tuple[str, ...]) -> Check:
+    types = account.target.instances
+    verb = "be kept" if usage == WARM_POOL else "run"
+    question = Question(
+        name, f"may {account.spec.machines} x {' or '.join(types)} {verb} at once", path
+    )
+
+    def ask() -> Check:
+        quotas = _quotas(account, {f"{kind} for {usage}" for kind in types})
+        for kind in types:
+            quota = quotas.get(f"{kind} for {usage}")
+            if quota is not None and quota["Value"] >= account.spec.machines:
+                return question.ok(
+                    f"the quota '{quota['QuotaName']}' ({quota['QuotaCode']}) is"
+                    f" {quota['Value']:.0f}"
+                )
+        if not quotas:
+            return question.not_applicable(
+                f"AWS lists no quota '{types[0]} for {usage}' in {account.config.region}"
+            )
+        return _too_small(account, question, next(iter(quotas.values())))
+
+    return question.answered_by(ask)
+
+
+def _too_small(account: Account, question: Question, quota: Mapping[str, Any]) -> Check:
+    code = quota["QuotaCode"]
+    command = (
+        "aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code"
+        f" {code} --desired-value {account.spec.machines} --region {account.config.region}"
+    )
+    message = f"the quota '{quota['QuotaName']}' ({code}) is {quota['Value']:.0f}, {account.demand}"
+    return question.wrong(message, f"ask for more: {command}; or name another instance type")
+
+
+def _quotas(account: Account, names: set[str]) -> dict[str, Mapping[str, Any]]:
+    """Return quotas by name, the account's before AWS's defaults; read pages while needed."""
+    quotas: dict[str, Mapping[str, Any]] = {}
+    for operation in _LISTINGS:
+        for page in account.cloud.pages("service-quotas", operation, ServiceCode="sagemaker"):
+            for quota in page["Quotas"]:
+                if quota["QuotaName"] in names:
+                    quotas.setdefault(quota["QuotaName"], quota)
+            if len(quotas) == len(names):
+                return quotas
+    return quotas
