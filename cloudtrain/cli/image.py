@@ -151,50 +151,6 @@ def push_command(
         print_output(address)
 
 
-@image_command.command(
-    "prune",
-    epilog="""\b
-Examples:
-  cloudtrain image prune                       what was built more than 7 days ago
-  cloudtrain image prune --older-than 0s       all images that no container uses
-  cloudtrain image prune --dry-run             only print what would be removed""",
-)
-@click.option(
-    "--older-than",
-    "age",
-    default="7 d",
-    metavar="TIME",
-    show_default=True,
-    help="Minimum age.",
-)
-@click.option("--dry-run", is_flag=True, help="Remove nothing.")
-@json_option
-def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
-    """Remove images that cloudtrain built and no container uses; print their names.
-
-    Images with a name that you gave (--tag) stay. A later job builds what it needs again.
-    """
-    from cloudtrain.submission.build import prune
-    from cloudtrain.units import format_size, parse_duration
-
-    try:
-        seconds = 0 if age.strip() in ("0", "0s", "0 s") else parse_duration(age)
-    except ValueError as error:
-        raise UsageError(f"--older-than {age}: {error}") from None
-    removed = prune(seconds, dry_run=dry_run)
-    if as_json:
-        print_json([{"image": image.name, "bytes": image.size} for image in removed])
-        return
-    for image in removed:
-        print_output(image.name)
-    verb = "would be" if dry_run else "are"
-    total = sum({image.id: image.size for image in removed if image.goes}.values())
-    print_message(
-        f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (shared layers"
-        " are kept)"
-    )
-
-
 def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the source of the image, and the options of `docker build`.
 

@@ -16,7 +16,7 @@ from cloudtrain.cli.check_view import (
     forecast_lines,
     memory_lines,
 )
-from cloudtrain.cli.job_command import JobCommand, job_options, load_job
+from cloudtrain.cli.job_command import JobCommand, job_options, load_job, target_options
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -43,7 +43,7 @@ Examples:
   cloudtrain check --provider aws --memory   whether it fits into the GPU's memory
   cloudtrain check --forecast                how long it takes, by its first steps here""",
 )
-@job_options
+@target_options
 @set_option
 @click.option(
     "--online",

@@ -79,7 +79,12 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the job, the provider, the rehearsal, and the resources."""
-    for option in (resource_options, profile_option, as_option, provider_option, job_argument):
+    return target_options(resource_options(function))
+
+
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the job, the provider and the rehearsal."""
+    for option in (profile_option, as_option, provider_option, job_argument):
         function = option(function)
     return function
 

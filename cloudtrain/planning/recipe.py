@@ -16,15 +16,6 @@ from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.dockerignore import (
-    Pattern,
-    Rule,
-    has_exceptions,
-    is_ignored,
-    matches_any,
-    pattern_of,
-    rules_of,
-)
 from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
 
 LOCAL = "cloudtrain"
@@ -109,8 +100,7 @@ def recipe_of(
     if kind:
         digest.update(payload_archive())
     try:
-        rules = _rules(dockerfile)
-        for path, info in sorted(_files(dockerfile, rules).items()):
+        for path, info in sorted(_files(dockerfile).items()):
             size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
             if limit is not None and size > limit:
                 message = (
@@ -151,21 +141,25 @@ def payload_archive() -> bytes:
     return buffer.getvalue()
 
 
-def _rules(dockerfile: Path) -> list[Rule]:
-    """Read the ignore file of this Dockerfile, or else of its folder."""
-    for file in (
-        dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
-        dockerfile.with_name(".dockerignore"),
-    ):
-        if file.is_file():
-            return rules_of(read_regular_text(file, errors="surrogateescape"))
-    return []
+def _ignore_file(dockerfile: Path) -> str:
+    """Return the content of this Dockerfile's ignore file, or else of its folder's, or ""."""
+    for name in (f"{dockerfile.name}.dockerignore", ".dockerignore"):
+        if (file := dockerfile.with_name(name)).is_file():
+            return read_regular_text(file, errors="surrogateescape")
+    return ""
 
 
-def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
+def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
     """Return the Dockerfile, and the files, links and folders that the build may copy."""
+    from cloudtrain.planning.dockerignore import has_exceptions, patterns_of, read_rules
+
     info_by_path = {dockerfile: dockerfile.stat()}
-    named = _copied_patterns(read_regular_text(dockerfile, errors="surrogateescape"))
+    rules = read_rules(_ignore_file(dockerfile))
+    try:
+        sources = _copied_sources(read_regular_text(dockerfile, errors="surrogateescape"))
+        named = patterns_of(sources)
+    except (Unclear, SourceError):
+        named = None
     top = dockerfile.parent
     searches_all = has_exceptions(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
@@ -175,7 +169,7 @@ def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result
         folders[:] = [
             name
             for name in folders
-            if searches_all or not is_ignored((inside / name).as_posix(), rules)
+            if searches_all or not rules.match_file((inside / name).as_posix())
         ]
         for name in names:
             path = Path(folder) / name
@@ -183,9 +177,9 @@ def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result
             info = path.lstat()
             if stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
                 continue
-            if named is not None and not matches_any(below, named):
+            if named is not None and not named.match_file(below):
                 continue
-            if path == dockerfile or is_ignored(below, rules):
+            if path == dockerfile or rules.match_file(below):
                 continue
             info_by_path[path] = info
             # A file that an exception brings back needs the folders above it.
@@ -221,16 +215,13 @@ class Unclear(Exception):
     """Error of a Dockerfile that only the builder can resolve."""
 
 
-def _copied_patterns(text: str) -> list[Pattern] | None:
-    """Return the sources of COPY, ADD and mounts; None if they are everything, or unclear."""
-    try:
-        return [
-            pattern_of(source)
-            for instruction, arguments in _instructions(text)
-            for source in _named(instruction, arguments)
-        ]
-    except (Unclear, re.error):
-        return None
+def _copied_sources(text: str) -> list[str]:
+    """Return the sources of COPY, ADD and mounts. Raise Unclear if they may be everything."""
+    return [
+        source
+        for instruction, arguments in _instructions(text)
+        for source in _named(instruction, arguments)
+    ]
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

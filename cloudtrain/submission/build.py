@@ -1,4 +1,4 @@
-"""Image builds by the docker program (the Docker SDK lacks BuildKit), and removal of old images."""
+"""Image builds by the docker program: the Docker SDK lacks BuildKit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain import __version__
 from cloudtrain.errors import CloudError, SourceError
-from cloudtrain.planning.recipe import KINDS, LOCAL, Recipe, payload_archive, recipe_of
-from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.planning.recipe import LOCAL, Recipe, payload_archive, recipe_of
 
 _CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
 """Files of docker/ that its Dockerfile uses."""
@@ -166,43 +163,3 @@ def _output_of(*argv: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return process.stdout if process.returncode == 0 else ""
-
-
-_TAG = rf"(({'|'.join(KINDS)})-)?[0-9a-f]{{12}}"
-"""Pattern of tags that identify an image's inputs, on this machine and in registries."""
-
-_OURS = re.compile(rf"{LOCAL}:({_TAG}|building-[0-9a-f]+|{'|'.join(KINDS)})|.+/.+:{_TAG}")
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """Name of a removed image. `size` in bytes; `goes`: True if the image is removed, too."""
-
-    name: str
-    id: str
-    size: int
-    goes: bool
-
-
-def prune(age_seconds: float, *, dry_run: bool = False) -> list[Removed]:
-    """Remove images that were built here more than `age_seconds` ago, and return their names.
-
-    An image that a container uses stays; one that a user named keeps that name. Raise CloudError if
-    the engine does not answer.
-    """
-    removals: list[Removed] = []
-    with docker_engine() as engine:
-        used = engine.images_in_use()
-        for image in engine.images_with_label(INPUTS_LABEL):
-            if image.id in used or image.created > time.time() - age_seconds:
-                continue
-            our_names = [name for name in image.names if _OURS.fullmatch(name)]
-            goes = len(our_names) == len(image.names)
-            removals += [
-                Removed(name, image.id, image.size, goes)
-                for name in our_names or ([image.id] if goes else [])
-            ]
-        for removal in removals:
-            if not dry_run:
-                engine.remove_image(removal.name)
-    return removals

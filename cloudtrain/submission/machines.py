@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -18,7 +18,6 @@ from cloudtrain.settings import Settings
 
 ALL = "all"
 """Value of `region` for all regions with a known price."""
-ORDERS = ("price", "gpu-price", "memory", "name")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +30,6 @@ class MachineOffer:
     price: Price | None
     """On-demand price; None if unknown, which does not mean free."""
     spot_usd_per_hour: float | None = None
-
-    @property
-    def usd_per_gpu(self) -> float | None:
-        """US dollars per hour and GPU."""
-        return self.price.usd / self.machine.gpus if self.price and self.machine.gpus else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; unknown values are null."""
@@ -67,15 +61,10 @@ class Filters:
     gpus: int | None = None
     provider: str = ""
     region: str = ""
-    min_memory_bytes: float | None = None
-    """Memory of one GPU."""
-    max_usd_per_hour: float | None = None
 
 
-def machine_offers(
-    settings: Settings, filters: Filters, order: str = "price"
-) -> list[MachineOffer]:
-    """Return the matching machines with GPUs, without network. Unknown prices come last.
+def machine_offers(settings: Settings, filters: Filters) -> list[MachineOffer]:
+    """Return the matching machines with GPUs by price, without network; unknown prices last.
 
     Without a region each machine has the price of the settings' region, or else of a region with a
     known price. Raise UsageError for an unknown name or region, SpecError for a bad price table.
@@ -89,17 +78,7 @@ def machine_offers(
         and (not gpu_name or gpu_name in names_of(row))
         and filters.gpus in (None, row.gpus)
     ]
-    if filters.min_memory_bytes is not None:
-        least = filters.min_memory_bytes / 2**30 * 0.995  # vendors round
-        rows = [row for row in rows if row.gpu_memory_gib and row.gpu_memory_gib >= least]
-    offers_found = _priced(rows, filters.region, settings)
-    if filters.max_usd_per_hour is not None:
-        offers_found = [
-            offer
-            for offer in offers_found
-            if offer.price and offer.price.usd <= filters.max_usd_per_hour
-        ]
-    return sorted(offers_found, key=_ORDER[order])
+    return sorted(_priced(rows, filters.region, settings), key=_by_price)
 
 
 def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[MachineOffer]:
@@ -217,16 +196,6 @@ def _plain(name: str) -> str:
     return "".join(sign for sign in name.lower() if sign.isalnum())
 
 
-def _by_price(offer: MachineOffer, usd: float | None) -> tuple[bool, float, str, str]:
+def _by_price(offer: MachineOffer) -> tuple[bool, float, str, str]:
+    usd = offer.price.usd if offer.price else None
     return usd is None, usd or 0.0, offer.machine.instance_type, offer.region
-
-
-_ORDER: dict[str, Callable[[MachineOffer], Any]] = {
-    "price": lambda offer: _by_price(offer, offer.price.usd if offer.price else None),
-    "gpu-price": lambda offer: _by_price(offer, offer.usd_per_gpu),
-    "memory": lambda offer: (
-        -(offer.machine.gpu_memory_gib or 0),
-        *_by_price(offer, offer.usd_per_gpu),
-    ),
-    "name": lambda offer: (offer.machine.provider, offer.machine.instance_type, offer.region),
-}

@@ -18,7 +18,6 @@ from docker.errors import APIError, NotFound
 
 import cloudtrain
 from cloudtrain.planning.recipe import recipe_of
-from cloudtrain.submission.build import prune
 from cloudtrain.submission.images import ensure_pushed
 from cloudtrain.submission.registry import inspect_image
 from tests.fakes.azure.cloud import AzureCloud
@@ -189,30 +188,6 @@ def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
     assert (images_of(docker, mark), builds(cli)) == ({name}, 1)
     assert cli.document("first-1", "plan.json")["target"]["facts"]["image"] == name
     assert left_of(docker, cli.data) == []
-
-
-def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
-    cli: CommandLine, folder: Path, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloudtrain.submission.build.INPUTS_LABEL", mark)  # of these images alone
-    build = ("image", "build", str(folder / "Dockerfile"))
-    named = cli.json(*build, "--tag", "cloudtrain-test-own:2")["image"]
-    (folder / "data").write_bytes(b"2")
-    used = cli.json(*build)["image"]
-    (folder / "data").write_bytes(b"3")
-    idle = cli.json(*build)["image"]
-    container = docker.containers.create(used, command="/data")
-    try:
-        assert prune(3600) == [], "too young"
-        assert {entry.name: entry.goes for entry in prune(0, dry_run=True)} == {
-            named: False,
-            idle: True,
-        }
-        assert images_of(docker, mark) == {named, used, idle, "cloudtrain-test-own:2"}
-        assert {entry.name for entry in prune(0)} == {named, idle}
-        assert images_of(docker, mark) == {used, "cloudtrain-test-own:2"}
-    finally:
-        container.remove()
 
 
 def test_docker_login_is_all_that_a_private_registry_needs(

@@ -63,45 +63,8 @@ def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
     assert names("A100:3") == []
 
 
-def test_empty_result_names_each_filter_that_excludes_all_machines() -> None:
-    assert call("gpus", "H100:8", "--max-price", "40").err.splitlines() == [
-        "no machine passes all of these filters",
-        "  with a count other than 8: 1 machine, first ml.p5.4xlarge (7.91 USD/h)",
-        "  with no --max-price: 2 machines, first ml.p5.48xlarge (63.30 USD/h)",
-    ]
-    assert "no --min-memory: 1 machine, first ml.p6-b300.48xlarge (price unknown)" in (
-        call("gpus", "B300", "--provider", "aws", "--min-memory", "500").err
-    )
-    assert (
-        call("gpus", "A100:3", "--min-memory", "900").err
-        == "no machine passes all of these filters\n"
-    )
-
-
-def test_filters_by_memory_price_and_provider() -> None:
-    assert {offer["gpu"] for offer in listed("--min-memory", "24", "--max-price", "1.50")} == {
-        "A10G",
-        "L4",
-    }
-    assert {offer["gpu"] for offer in listed("--min-memory", "80 GiB", "--max-price", "4 USD")} == {
-        "A100"
-    }
+def test_filter_by_provider() -> None:
     assert {offer["provider"] for offer in listed("--provider", "azure")} == {"azure"}
-    assert all(offer["usd_per_hour"] <= 5 for offer in listed("--max-price", "5"))
-
-
-def test_orders() -> None:
-    per_gpu = [
-        offer["usd_per_hour"] / offer["gpus"]
-        for offer in listed("--sort", "gpu-price")
-        if offer["usd_per_hour"]
-    ]
-    assert per_gpu == sorted(per_gpu)
-    memory = [offer["gpu_memory_gib"] or 0 for offer in listed("--sort", "memory")]
-    assert memory == sorted(memory, reverse=True)
-    assert names("T4", "--sort", "name", "--provider", "aws") == sorted(
-        names("T4", "--provider", "aws")
-    )
 
 
 @pytest.mark.parametrize(
@@ -109,8 +72,6 @@ def test_orders() -> None:
     [
         (["a200"], "no machine has a GPU 'a200' (did you mean"),
         (["A100:0"], "'A100:0': '0' is not a number of GPUs"),
-        (["--min-memory", "much"], "--min-memory: cannot read 'much'"),
-        (["--max-price", "-1"], "--max-price: cannot read '-1'"),
         (["--provider", "gcp"], "no table of machines is of 'gcp'"),
         (
             ["--region", "us-east-11"],
@@ -198,7 +159,7 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "eu-west-1")
     monkeypatch.setenv("CLOUDTRAIN_AZURE_LOCATION", "northeurope")
-    result = call("gpus", "T4:1", "--refresh", "--max-price", "0.8")
+    result = call("gpus", "T4:1", "--refresh")
     assert result.code == 0, result.err
     assert result.err.splitlines() == [
         "reading the price list of aws: eu-west-1",
@@ -210,7 +171,7 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(
             " less, AWS says"
         ),
     ]
-    assert [" ".join(line.split()) for line in result.out.splitlines()[1:]] == [
+    assert [" ".join(line.split()) for line in result.out.splitlines()[1:3]] == [
         "Standard_NC4as_T4_v3 1 x T4 16 GiB 4 28 GiB 0.60 0.12 northeurope 2099-11-23",
         "ml.g4dn.xlarge 1 x T4 16 GiB 4 16 GiB 0.80 eu-west-1 2099-11-23",
     ]

@@ -225,7 +225,9 @@ def test_the_reason_is_kept_with_the_plan_and_told_to_tools(
     assert choice["cheaper"][0]["instance_type"] == "Standard_NC4as_T4_v3"
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
-    report = json.loads(call("check", "train.py", "--provider", "aws", "--gpus", "1", "--json").out)
+    report = json.loads(
+        call("check", "train.py", "--provider", "aws", "--set", "resources.gpus=1", "--json").out
+    )
     assert report["machine"] == json.loads(json.dumps(choice))
 
 

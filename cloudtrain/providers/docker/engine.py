@@ -35,18 +35,6 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
-class LocalImage:
-    """An image on this machine."""
-
-    id: str
-    names: tuple[str, ...]
-    created: float
-    """Unix timestamp."""
-    size: int
-    """Bytes, including layers that other images share."""
-
-
-@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Facts that an engine reports about itself."""
 
@@ -92,40 +80,6 @@ class Engine:
                 return str(self.api.inspect_image(image).get("Architecture", ""))
             except ImageNotFound:
                 return None
-
-    def images_with_label(self, label: str) -> list[LocalImage]:
-        """Return the images with a label, also those without a name."""
-        with translating_errors("list its images"):
-            images = self.api.images(filters={"label": label, "dangling": False})
-            images += self.api.images(filters={"label": label, "dangling": True})
-        return [
-            LocalImage(
-                id=image["Id"],
-                names=tuple(name for name in image["RepoTags"] or () if "<none>" not in name),
-                created=image["Created"],
-                size=image["Size"],
-            )
-            for image in {image["Id"]: image for image in images}.values()
-        ]
-
-    def images_in_use(self) -> set[str]:
-        """Return ids of the images of all containers, running or not. May raise CloudError."""
-        with translating_errors("list its containers"):
-            return {container["ImageID"] for container in self.api.containers(all=True)}
-
-    def remove_image(self, name: str) -> None:
-        """Remove a name of an image, and the image with its last name.
-
-        Ignored if it is gone or in use.
-        """
-        with translating_errors(f"remove {name}"):
-            try:
-                self.api.remove_image(name)
-            except ImageNotFound:
-                pass
-            except APIError as error:
-                if error.status_code != 409:
-                    raise
 
     def look_up(self, image: str, login: RegistryLogin | None) -> RegistryImage | None:
         """Ask a registry, through the engine, for the image at an address, or return None."""
