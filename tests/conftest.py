@@ -15,19 +15,12 @@ import pytest
 from hypothesis import settings
 
 from tests.support.browser import browser_fixture
-from tests.support.limits import cpu_time, pytest_configure, pytest_runtest_protocol
 from tests.support.machine import mark_by_fixtures, show_engine
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-# Hooks and fixtures for every test.
-__all__ = [
-    "browser_fixture",
-    "cpu_time",
-    "pytest_configure",
-    "pytest_runtest_protocol",
-]
+__all__ = ["browser_fixture"]
 
 settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is not a bug
 settings.load_profile("busy machine")

@@ -108,7 +108,7 @@ def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: st
     names = ["best-algo-1", "best-algo-2", "from-algo-1", "from-algo-2"]
     assert sorted(path.name for path in model.iterdir()) == names
     assert (
-        "model/out was left out: a link that points outside (/etc/passwd)"
+        "model/out was left out: a link that leads out of what the job left (/etc/passwd)"
         in cli.run("logs", run).out
     )
     assert cli.run("fetch", run, str(cli.folder / f"fetched-{run}")).code == 0

@@ -109,20 +109,6 @@ def test_status_shows_the_last_known_state_and_then_the_error(site: Site) -> Non
     assert "the credentials have expired" in result.err
 
 
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_job_of_another_machine_is_imported_despite_transient_faults(
-    site: Site, kind: FaultKind, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    run = submit_with_log(site, run_id_of("imported", kind))
-    site.finish_job(run.id)
-    data_dir = str(tmp_path_factory.mktemp("other-machine"))
-    for call in {site.calls["look"], *site.observing}:
-        site.cloud.endpoint.fault(kind, *call, seconds=0.05)
-    imported = find_run(run.id, data_dir=data_dir, provider=site.provider)
-    assert imported.wait(20).state == "succeeded"
-    assert texts(imported) == ["hello"]
-
-
 def test_a_follow_with_expiring_credentials_says_that_the_job_continues(site: Site) -> None:
     Path("job.yaml").write_text(json.dumps(site.job))
     site.cloud.endpoint.fault("expired", *site.calls["observe"], nth=3, times=ALWAYS)

@@ -84,13 +84,6 @@ def test_a_list_shows_phases_and_ends_without_a_look_at_each_job(site: Site, dat
     assert list_of(data_dir)[run.id]["ended"] is not None
 
 
-def test_a_list_updates_a_run_of_this_machine(site: Site, data_dir: str) -> None:
-    run = site.submit("changed-1", data_dir)
-    site.finish_job(run.id)
-    import_remote_runs(site.provider, data_dir=data_dir)
-    assert list_of(data_dir)[run.id]["state"] == "succeeded"
-
-
 @pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_list_finds_new_jobs_despite_a_transient_fault_in_each_of_its_calls(
     site: Site, data_dir: str, kind: FaultKind

@@ -13,16 +13,14 @@ from cloudtrain.errors import NOTHING_STARTED, CloudError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.submission.lookup import NOT_ASKED, find_run, import_remote_runs, list_runs
+from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
 from tests.providers.faults import run_id_of
 from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
 from tests.providers.struck_submits import VERBS, Campaign
 from tests.support.events import events_of
-from tests.support.in_process import call as in_process
 from tests.support.native_sweeps import begin
-from tests.support.waiting import eventually
 
 SUBMITS = 25
 THOROUGH_SUBMITS = 500
@@ -236,53 +234,14 @@ def test_a_job_that_has_just_been_created_can_be_stopped_before_it_is_shown(site
     assert run.stop().state == "stopped"
 
 
-def test_a_list_shows_a_job_that_has_ended_as_ended(site: Site) -> None:
-    run = site.submit("listed-end")
-    site.end_job(run.id)
-
-    def is_listed_as_stopped() -> bool:
-        return [line["state"] for line in list_runs() if line["run"] == run.id] == ["stopped"]
-
-    eventually(is_listed_as_stopped)
-
-
-def test_a_list_asks_a_silent_cloud_once_and_shows_no_growing_time(site: Site) -> None:
-    run = site.submit("listed-unasked")
-    site.submit("listed-unasked-2")
-    site.cloud.endpoint.reset()
-    assert {line["state"] for line in list_runs(ask_clouds=False)} == {"pending"}
-    assert site.cloud.endpoint.calls == []
-    site.cloud.endpoint.fault("expired", times=ALWAYS)
-    assert all(line["reason"].startswith(NOT_ASKED) for line in list_runs())
-    assert len(site.cloud.endpoint.calls) == 1
-    result = in_process("list")
-    (row,) = (line for line in result.out.splitlines() if line.startswith(f"{run.id} "))
-    assert row.split()[1:4] == ["pending", site.provider, "2x1"]
-    assert row.split()[-1] == "ago"
-    # The last three say when it was submitted; nothing how long it took.
-    assert len(row.split()) == 7
-    assert f"shown as last seen, {NOT_ASKED}" in result.err
-
-
-def strike(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+@pytest.mark.timeout(5000)
+def test_every_job_is_known_after_random_faults_and_kills(
+    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, thorough: bool
+) -> None:
+    submits = THOROUGH_SUBMITS if thorough else SUBMITS
     campaign = Campaign(site, folder, monkeypatch)
-    for seed in seeds:
+    for seed in range(submits):
         campaign.submit(seed)
     print(f"\n{site.provider}: {campaign.tally}", *campaign.tally.failures, sep="\n  ")
-    assert campaign.tally.jobs > len(seeds) / 3
+    assert campaign.tally.jobs > submits / 3
     assert not campaign.tally.failures
-
-
-def test_every_job_is_known_after_random_faults_and_kills(
-    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strike(site, folder, monkeypatch, range(SUBMITS))
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(5000)
-@pytest.mark.cpu_seconds(2400)
-def test_every_job_is_known_after_many_random_faults_and_kills(
-    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strike(site, folder, monkeypatch, range(1000, 1000 + THOROUGH_SUBMITS))

@@ -126,38 +126,6 @@ def test_status_knows_whether_a_failed_submit_left_a_job(
         assert "not known yet" in failed.value.message
 
 
-@pytest.mark.parametrize("kind", ["error", "refused_lost"])
-def test_a_create_without_a_response_is_reconciled_later(
-    site: Site, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = run_id_of("later", kind)
-    site.strike([Strike("create", kind, 1, ALWAYS)])
-    with pytest.raises(CloudError, match="not known yet"):
-        site.submit(run_id)
-    site.cloud.endpoint.reset()
-    assert find_run(run_id).status().state == "submitting"
-    monkeypatch.setattr(CREATE_TIMEOUT, 0)
-    state = find_run(run_id).status()
-    assert state.state == "failed"
-    assert f"{site.service} knows no job" in state.reason
-    assert "nothing was started" in state.reason
-
-
-@pytest.mark.parametrize("is_observed", [True, False])
-def test_a_job_created_without_an_answer_is_followed_and_stopped(
-    site: Site, is_observed: bool
-) -> None:
-    run_id = run_id_of("late", is_observed)
-    site.strike([Strike("create", "lost", 1, ALWAYS), Strike("look", "error", 1, ALWAYS)])
-    with pytest.raises(CloudError, match="not known yet"):
-        site.submit(run_id)
-    site.cloud.endpoint.reset()
-    run = find_run(run_id)
-    if is_observed:
-        assert run.status().state == "pending"
-    assert run.stop().state == "stopped"
-
-
 @pytest.mark.parametrize("fields", [{}, {"name": "stranger"}], ids=["same job", "another job"])
 def test_a_name_in_use_is_refused_and_its_job_not_touched(
     site: Site, fields: dict[str, str], tmp_path_factory: pytest.TempPathFactory
@@ -256,18 +224,3 @@ def test_a_submit_killed_at_any_call_leaves_one_job_or_none(
         state = find_run(run_id).status()
         assert state.state == "failed"
         assert "nothing was started" in state.reason
-
-
-def test_a_status_during_a_submit_does_not_end_the_run(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli = site.command_line(tmp_path)
-    site.strike([Strike("prepare", "hang_before")])
-    client = cli.start(*SUBMIT, site.provider, "--run-id", "watched")
-    site.cloud.endpoint.wait_until_hanging()
-    monkeypatch.setenv("HOME", str(cli.folder / "home"))
-    assert find_run("watched").status().state == "submitting"
-    site.cloud.endpoint.release()
-    client.communicate()
-    assert client.returncode == 0
-    assert find_run("watched").status().state == "pending"

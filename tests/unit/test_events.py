@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cli.output import learning_curves, print_json
-from cloudtrain.providers.local.node import Node
+from cloudtrain.providers.local.node import Node, run_outcome
 from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.providers.shared.outcome import FinalState, ended_event
 from cloudtrain.runs.failure import explain, first_cause
@@ -70,8 +70,14 @@ def test_no_line_whatever_breaks_the_supervisor_and_what_it_keeps_can_be_shown(
     while supervisor.nodes[0].read(supervisor._record):
         pass
     supervisor.nodes[0].exit_code = 1
-    supervisor.first_failed = supervisor.nodes[0]
-    assert supervisor._outcome().state in ("failed", "stopped")
+    ended = run_outcome(
+        supervisor.nodes,
+        stop_reason="",
+        signalled_at=0,
+        first_failed=supervisor.nodes[0],
+        finished_ranks={},
+    )
+    assert ended.state in ("failed", "stopped")
     state = fold_json("x", [BORN, *events_of(supervisor.folder)])
     assert state.metrics, "some of the lines were good ones"
     show(state)

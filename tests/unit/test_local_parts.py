@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -67,7 +70,7 @@ def test_a_free_port_has_a_free_port_above_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = json.loads((ROOT / "tests" / "golden" / "aws-kept.json").read_text())["request"]
     (tmp_path / "request.json").write_text(json.dumps(request))
@@ -77,10 +80,14 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
     saved = tmp_path / "nodes" / "0" / "ml" / "checkpoints" / "step-1"
     saved.parent.mkdir(parents=True)
     saved.write_text("weights")
-    (tmp_path / "checkpoints").symlink_to("checkpoints")  # leads nowhere, for root too
     supervisor = Supervisor(tmp_path, tmp_path / "source.tar.gz", [])
-    supervisor._sync()
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full_disk)
+        supervisor._sync()
     assert "checkpoints not kept" in capfd.readouterr().err
-    (tmp_path / "checkpoints").unlink()
     supervisor._sync()
     assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"

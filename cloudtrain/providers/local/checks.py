@@ -24,7 +24,7 @@ MAX_PROCESSES_PER_CORE = 4
 def host_rules(plan: Plan) -> list[Issue]:
     """Return problems found on the disk and in the environment. Start no process."""
     python = plan.host.config_as(LocalConfig).python
-    issues = _data_folder_rules(plan)
+    issues = []
     if python == sys.executable:
         issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
@@ -36,18 +36,6 @@ def host_rules(plan: Plan) -> list[Issue]:
     cores = plan.host.config_as(LocalConfig).cores
     issues += crowding_rules(plan, cores)
     return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
-
-
-def _data_folder_rules(plan: Plan) -> list[Issue]:
-    """Refuse a data folder that a search path cannot name: modules and packages of a job are in it."""
-    folder = plan.context.data_dir
-    if os.pathsep not in folder:
-        return []
-    message = (
-        f"the data folder holds a {os.pathsep!r}, which separates the folders of PYTHONPATH:"
-        f" {folder}"
-    )
-    return [Issue((), message, "set CLOUDTRAIN_DATA_DIR to another folder")]
 
 
 def crowding_rules(plan: Plan, cores: int) -> list[Issue]:

@@ -1,4 +1,4 @@
-"""Helper processes that run this package, end with their parent, and use a free port."""
+"""Helper processes that run this package."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ the folder ends the training.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import shutil
@@ -17,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,8 @@ from cloudtrain.planning.launch import Launch
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.lifeline import read_lifeline
-from cloudtrain.providers.local.node import Node, start_node
-from cloudtrain.providers.local.outcome import run_outcome
+from cloudtrain.providers.local.node import Node, run_outcome, start_node
 from cloudtrain.providers.local.processes import SUPERVISOR_PID
-from cloudtrain.providers.local.supervised_folder import SupervisedFolder, log
 from cloudtrain.providers.local.supervisor_status import (
     RUN_DIR_VARIABLE,
     end_orphans,
@@ -45,6 +45,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import format_timestamp, log_file
+from cloudtrain.runs.record import PLAN
 from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopRequested
 from cloudtrain_launcher.host import free_port
@@ -55,6 +56,50 @@ PEERS_SECONDS = 8
 
 SYNC_SECONDS = 1
 """Pause between two copies of checkpoints, and two checks of the stop file and the folder."""
+
+REMOVED_CHECKS = 3
+"""Number of checks in a row without the folder until it counts as removed."""
+
+
+class SupervisedFolder(RunFolder):
+    """The folder that exists when this is created."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._stat = path.stat()
+        self._missed_checks = 0
+
+    def exists(self) -> bool:
+        """Return True if the same folder still exists."""
+        try:
+            return os.path.samestat(self.path.stat(), self._stat)
+        except OSError as error:  # a temporary failure of the disk has removed nothing
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+
+    def is_found_removed(self) -> bool:
+        """Look for the folder; return True if it counts as removed now."""
+        self._missed_checks = 0 if self.exists() else self._missed_checks + 1
+        return self._is_removed
+
+    def remove_what_was_recreated(self) -> None:
+        """Remove what the job wrote after its folder was removed, unless it is a new run's."""
+        if not (self.path / PLAN).exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def record(self, *events: Event, durable: bool = False) -> bool:
+        """Store events; return False if the disk refuses them. `durable`: flush them to disk."""
+        if self._is_removed:  # the folder must not be created again
+            return True
+        try:
+            self.append(*events, durable=durable)
+        except CloudtrainError as error:
+            log(f"events lost: {error.message}")
+            return False
+        return True
+
+    @property
+    def _is_removed(self) -> bool:
+        return self._missed_checks >= REMOVED_CHECKS
 
 
 class Supervisor:
@@ -141,7 +186,13 @@ class Supervisor:
             else:
                 self._start(launches)
                 self._watch(started)
-            ended = self._outcome()
+            ended = run_outcome(
+                self.nodes,
+                stop_reason=self.stop_reason,
+                signalled_at=self.signalled_at,
+                first_failed=self.first_failed,
+                finished_ranks=self.finished_ranks,
+            )
         finally:
             self._clean_up()  # before collecting: the artifacts must be final
         if self.folder.exists():
@@ -164,8 +215,8 @@ class Supervisor:
                 SUPERVISOR_PID: str(os.getpid()),
                 RUN_DIR_VARIABLE: str(self.paths.run),
             }
-            log = log_file(self.paths.run, launch.node).open("ab", buffering=0)
-            self.nodes.append(start_node(launch, env, log, umask=self.umask))
+            file = log_file(self.paths.run, launch.node).open("ab", buffering=0)
+            self.nodes.append(start_node(launch, env, file, umask=self.umask))
 
     def _watch(self, started: float) -> None:
         """Read the nodes' output until all have ended; stop them if necessary."""
@@ -233,15 +284,6 @@ class Supervisor:
                 self.finished_ranks.clear()
         self.folder.record(*events)
 
-    def _outcome(self) -> Ended:
-        return run_outcome(
-            self.nodes,
-            stop_reason=self.stop_reason,
-            signalled_at=self.signalled_at,
-            first_failed=self.first_failed,
-            finished_ranks=self.finished_ranks,
-        )
-
     def _check_folder(self) -> None:
         """Look for the stop file and for the folder itself: signals may not reach us."""
         if self.paths.stop_file.exists() and not self.stop_signals:
@@ -286,6 +328,12 @@ class Supervisor:
         for node in self.nodes:
             if node.process.poll() is None:
                 node.process.send_signal(signum)
+
+
+def log(text: str) -> None:
+    """Write a line to the supervisor's own log, which may be on a full disk."""
+    with suppress(OSError):
+        print(f"{format_timestamp(time.time())} {text}", file=sys.stderr, flush=True)
 
 
 def emulator_of(run: RunFolder) -> Emulator[Launch]:

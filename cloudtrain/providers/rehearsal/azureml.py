@@ -13,15 +13,11 @@ from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.rehearsal import container as container_emulator
-from cloudtrain.providers.rehearsal.base import (
-    HOST_VARIABLES,
-    machine_variables,
-    published_variables,
-)
+from cloudtrain.providers.rehearsal.base import HOST_VARIABLES, machine_variables
 from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
-from cloudtrain.providers.rehearsal.storage_sync import merge
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.source.results import copy_results
 
 REHEARSAL_VARIABLES = {
     "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
@@ -73,7 +69,6 @@ class AzureMLEmulator:
         )
         places = {variables[name]: path for name, path in mounts.items()}
         machine = machine_variables(self.paths, self.plan)
-        published = published_variables(self.paths)
         argv = ("/bin/sh", "-c", command)
         secrets = self.plan.local_secrets()
         launches = []
@@ -81,7 +76,7 @@ class AzureMLEmulator:
             folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
             address = self.addresses[process.node]
-            node_variables = {**REHEARSAL_VARIABLES, **published, "CLOUDTRAIN_NODE_ADDR": address}
+            node_variables = {**REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": address}
             env = {**machine, **process.env, **places, **node_variables}
             launches.append(
                 Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets)
@@ -112,20 +107,18 @@ class AzureMLEmulator:
         """Do nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """Collect what Azure ML would store of the working folders; remove stop files."""
+        """Collect what Azure ML would store of the working folders; remove stop files.
+
+        Of several files with the same path, that of the first node is kept.
+        """
         for file in self.paths.output.glob(f"{STOP_FILE}*"):
             file.unlink()
         notes: list[str] = []
-        for name in STORED_FOLDERS:
-            folders = [
-                self.paths.run / "nodes" / str(process.node) / "wd" / name
-                for process in self.job.processes
-            ]
-            existing = [folder for folder in folders if folder.is_dir()]
-            for clash in merge(existing, self.paths.output / name, str(folders[0]), notes.append):
-                notes.append(
-                    f"several nodes wrote {name}/{clash}, each something else: node 0's comes first"
-                )
+        for process in reversed(self.job.processes):
+            for name in STORED_FOLDERS:
+                folder = self.paths.run / "nodes" / str(process.node) / "wd" / name
+                if folder.is_dir():
+                    copy_results(folder, self.paths.output / name, (), notes.append)
         return notes
 
     def _input(self, mount: Mount) -> Path:

@@ -54,24 +54,17 @@ HOST_VARIABLES = {
 """Variables that programs need on this machine, whatever the contract."""
 
 
-def search_path(python: str) -> str:
-    """Return the PATH of a rehearsal: the configured Python first, in place of the image's."""
-    return f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-
-
 def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
-    """Return variables of a node: this machine's Python, a share of the cores, kept packages."""
-    package_variables = {PACKAGES_DIR: str(paths.packages)}
-    return {
-        "PATH": search_path(plan.python),
-        **thread_variables(paths, plan.cores),
-        **package_variables,
-    }
+    """Return variables of a node: this machine's Python, a share of the cores, and folders.
 
-
-def published_variables(paths: RunPaths) -> dict[str, str]:
-    """Return the folder that replaces a cloud's storage for published files, if it exists."""
-    return {PUBLISHED: str(paths.published)} if paths.published.is_dir() else {}
+    The folders keep packages, and replace a cloud's storage for published files.
+    """
+    path = f"{Path(plan.python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    variables = {"PATH": path, **thread_variables(paths, plan.cores)}
+    variables[PACKAGES_DIR] = str(paths.packages)
+    if paths.published.is_dir():
+        variables[PUBLISHED] = str(paths.published)
+    return variables
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:

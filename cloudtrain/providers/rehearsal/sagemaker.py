@@ -1,9 +1,16 @@
-"""Emulate SageMaker on this machine: one emulated container per node, each with an /opt/ml."""
+"""Emulate SageMaker on this machine: one emulated container per node, each with an /opt/ml.
+
+Checkpoints are copied during the run, as SageMaker uploads them, and results at its end.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +22,14 @@ from cloudtrain.planning.sagemaker import ROOT, NodeContainer, training_job
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.rehearsal import container as container_emulator
-from cloudtrain.providers.rehearsal.base import (
-    HOST_VARIABLES,
-    machine_variables,
-    published_variables,
-)
+from cloudtrain.providers.rehearsal.base import HOST_VARIABLES, machine_variables
 from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
-from cloudtrain.providers.rehearsal.storage_sync import FileStates, merge, sync_folder
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.source.results import copy_results
+
+FileStates = dict[Path, tuple[int, int]]
+"""Path -> size in bytes, and time of the last change in nanoseconds."""
 
 
 def _with_program(container: NodeContainer) -> NodeContainer:
@@ -85,7 +91,7 @@ class SageMakerEmulator:
                 master=addresses[0],
                 private=private,
             )
-            env = {**machine, **env, **published_variables(self.paths)}
+            env = {**machine, **env}
             secrets = self.plan.local_secrets()
             launches.append(
                 Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets)
@@ -105,17 +111,15 @@ class SageMakerEmulator:
         """Do nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """Merge the model folders of all nodes into one, and their output folders too."""
+        """Merge the model folders of all nodes into one, and their output folders too.
+
+        Of several files with the same path, that of the first node is kept.
+        """
         self.sync()
         notes: list[str] = []
-        for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
-            for name in merge(
-                [root / folder for root in self.roots], into, f"{ROOT}/{folder}", notes.append
-            ):
-                notes.append(
-                    f"several nodes wrote {folder}/{name}, each something else: node 0's comes"
-                    " first"
-                )
+        for root in reversed(self.roots):
+            for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
+                copy_results(root / folder, into, (f"{ROOT}/{folder}",), notes.append)
         return notes
 
     def channel_paths(self) -> dict[str, Path]:
@@ -149,3 +153,62 @@ class SageMakerEmulator:
         if not download_folder(aws(self.plan.target_config(AwsConfig).region), uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")
         return folder
+
+
+def sync_folder(source: Path, into: Path, known_files: FileStates) -> None:
+    """Copy new and changed files, by size or time, each completely or not at all.
+
+    A file that vanishes or changes meanwhile is left to the next call, and a folder never replaces
+    a file, or a file a folder. Symbolic links are skipped: cloud storage has none. `known_files`:
+    files copied by earlier calls, updated in place; those deleted in `source` since are deleted in
+    `into`, as SageMaker does.
+    """
+    current = dict(_file_states(source))
+    for path, state in current.items():
+        if known_files.get(path) == state:
+            continue
+        with suppress(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
+            if _copy(path, into / path.relative_to(source)):
+                known_files[path] = state
+    for path in known_files.keys() - current.keys():
+        del known_files[path]
+        _delete(into, path.relative_to(source))
+
+
+def _file_states(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield path, (status.st_size, status.st_mtime_ns)
+
+
+def _copy(path: Path, target: Path) -> bool:
+    """Copy a file and its time; return False if it has changed meanwhile."""
+    before = path.lstat()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".cloudtrain-{os.urandom(4).hex()}.part")
+    try:
+        shutil.copyfile(path, draft, follow_symlinks=False)
+        os.utime(draft, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = path.lstat()
+        if (after.st_ino, after.st_size, after.st_mtime_ns) != (
+            before.st_ino,
+            before.st_size,
+            before.st_mtime_ns,
+        ):
+            return False
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _delete(folder: Path, path: Path) -> None:
+    """Delete a file, and the folders that are empty after that."""
+    with suppress(OSError):
+        (folder / path).unlink()
+        for parent in path.parents[:-1]:
+            (folder / parent).rmdir()
