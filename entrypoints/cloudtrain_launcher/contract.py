@@ -168,12 +168,6 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     for item in fields(Job):
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise RuntimeError(f"the job document {path} has no field {item.name}")
-        kind = _FIELD_TYPES.get(str(item.type).partition("[")[0], object)
-        if not isinstance(values.get(item.name, kind()), kind):
-            raise RuntimeError(
-                f"the job document {path}: {item.name} is {values[item.name]!r}: expected"
-                f" {item.type}"
-            )
     return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
 
 
@@ -202,12 +196,3 @@ def _expand_references(value: Any, argv: list[str]) -> Any:
         if isinstance(value, dict)
         else expand(value)
     )
-
-
-_FIELD_TYPES: dict[str, type] = {
-    "str": str,
-    "int": int,
-    "list": list,
-    "Mapping": dict,
-    "bool": bool,
-}

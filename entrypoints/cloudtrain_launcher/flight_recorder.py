@@ -27,7 +27,6 @@ _NEW_NAMES_SINCE = (2, 13)
 _FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Variable of torch 2.13, and its older name, which a newer torch warns about."""
-_MAX_NAMED = 8
 
 
 def enable(
@@ -52,32 +51,19 @@ def enable(
 
 
 def finish(output_dir: str, since: float) -> str:
-    """Name the ranks recorded since a Unix timestamp, in a sentence; empty without any.
+    """Name the records written since a Unix timestamp, in a sentence; empty without any.
 
     Remove the folder if it is empty.
     """
     folder = Path(output_dir, FOLDER)
-    ranks = _recorded(folder, since)
     with suppress(OSError):
         folder.rmdir()
-    if not ranks:
+    paths = [path for path in folder.glob(f"{PREFIX}*") if path.stat().st_size]
+    records = [path for path in paths if path.stat().st_mtime >= since]
+    if not records:
         return ""
-    who = "rank" if len(ranks) == 1 else "ranks"
-    shown = ", ".join(map(str, ranks[:_MAX_NAMED])) + (
-        f" and {len(ranks) - _MAX_NAMED} more" * (len(ranks) > _MAX_NAMED)
-    )
     return (
-        f"a collective of NCCL has timed out: the last ones of {who} {shown} are in {FOLDER}/ of"
-        f" the output; `cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that"
+        f"a collective of NCCL has timed out: the last ones of {len(records)} ranks are in {FOLDER}/"
+        f" of the output; `cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that"
         " did not come"
     )
-
-
-def _recorded(folder: Path, since: float) -> list[int]:
-    recorded = []
-    with suppress(OSError):
-        for path in folder.glob(f"{PREFIX}*"):
-            rank = path.name[len(PREFIX) :]
-            if rank.isdecimal() and path.stat().st_size and path.stat().st_mtime >= since:
-                recorded.append(int(rank))
-    return sorted(recorded)

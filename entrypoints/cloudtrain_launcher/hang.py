@@ -180,13 +180,11 @@ class RankSamples:
 
 
 def _sample(pid: int, tree: ProcessTree) -> Sample:
-    """Return the measurements of a rank and its descendants, without the stack."""
+    """Return the measurements of a rank, without the stack."""
     use = tree.use(pid)
-    children = {child: process_moves(child) for child in tree.descendants(pid)}
     return Sample(
         time.monotonic(),
         use.cpu_seconds if use else 0.0,
         state=process_state(pid),
-        moves=process_moves(pid, threads=True),
-        children={child: moves for child, moves in children.items() if moves},
+        moves=process_moves(pid),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ ANSWER_CPU_SECONDS = 0.02
 """Maximum CPU time of a rank that writes its stack; measured: 1 to 5 ms."""
 
 POLL_SECONDS = 5.0
-"""Seconds between wakeups of a waiting DataLoader and its workers.
+"""Seconds between wakeups of a waiting DataLoader.
 
 torch's MP_STATUS_CHECK_INTERVAL.
 """
@@ -72,9 +72,7 @@ class Sample(NamedTuple):
     state: str = ""
     """State of its process, a letter of proc(5); empty if unknown."""
     moves: ProcessMoves | None = None
-    """Moves of the rank itself, before the request for its stack; None if unknown."""
-    children: Mapping[int, ProcessMoves] = {}
-    """Moves of each process that it started, by process id."""
+    """Moves of the rank, before the request for its stack; None if unknown."""
 
 
 class RankActivity(NamedTuple):
@@ -146,32 +144,20 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
 
 
 def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collective: bool) -> bool:
-    """Return whether a rank or a process of it woke up or read more than a waiting one does.
+    """Return whether a rank woke up or read more than a waiting one does.
 
-    A rank in a collective waits for its peers alone: its other threads and processes do not matter.
+    Reads of a rank in a collective do not matter: it waits for its peers alone.
     """
-    first = samples[0]
-    last = samples[-1]
-    polls = (last.time - first.time) / POLL_SECONDS
-
-    if first.moves and last.moves:
-        expected = len(samples) - 1.0  # a request by signal wakes the rank once
-        if any(frame.file.endswith(_LOADER) for frame in inner):
-            expected += polls
-        if last.moves.wakeups - first.moves.wakeups > SPARE_WAKEUPS * expected + FEW_WAKEUPS:
-            return True
-        if last.moves.bytes_read > first.moves.bytes_read and not in_collective:
-            return True
-
-    if in_collective:
+    first = samples[0].moves
+    last = samples[-1].moves
+    if first is None or last is None:
         return False
-    for pid, moves in last.children.items():
-        before = first.children.get(pid, moves)
-        if moves.bytes_read > before.bytes_read:
-            return True
-        if moves.wakeups - before.wakeups > SPARE_WAKEUPS * polls + FEW_WAKEUPS:
-            return True
-    return False
+    expected = len(samples) - 1.0  # a request by signal wakes the rank once
+    if any(frame.file.endswith(_LOADER) for frame in inner):
+        expected += (samples[-1].time - samples[0].time) / POLL_SECONDS
+    if last.wakeups - first.wakeups > SPARE_WAKEUPS * expected + FEW_WAKEUPS:
+        return True
+    return last.bytes_read > first.bytes_read and not in_collective
 
 
 def verdict(

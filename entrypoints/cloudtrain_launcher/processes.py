@@ -75,19 +75,18 @@ def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
     return {root: use for root, use in uses.items() if use is not None}
 
 
-def process_moves(pid: int, *, threads: bool = False) -> ProcessMoves | None:
-    """Return the counters of a process; None if it has ended. `threads`: all threads' reads."""
+def process_moves(pid: int) -> ProcessMoves | None:
+    """Return the counters of a process; None if it has ended."""
     tasks = f"/proc/{pid}/task"
     wakeups = _read_count(f"{tasks}/{pid}/status", "voluntary_ctxt_switches:")
     if wakeups is None:
         return None
 
-    readers = [str(pid)]
-    if threads:
-        with suppress(OSError):
-            readers = os.listdir(tasks)  # noqa: PTH208  (a tenth of the time)
+    threads: list[str] = []
+    with suppress(OSError):
+        threads = os.listdir(tasks)  # noqa: PTH208  (a tenth of the time)
     # Some kernels do not count reads, or hide them from others.
-    counts = (_read_count(f"{tasks}/{reader}/io", "rchar:") for reader in readers)
+    counts = (_read_count(f"{tasks}/{thread}/io", "rchar:") for thread in threads)
     return ProcessMoves(wakeups, sum(count or 0 for count in counts))
 
 

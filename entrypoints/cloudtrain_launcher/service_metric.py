@@ -60,7 +60,6 @@ class ServiceMetric:
         self._warn = warn
         self._has_warned = False
         self._queue: queue.Queue[Report | None] = queue.Queue()
-        self._is_ending = threading.Event()
         self._thread: threading.Thread | None = None
         if environ.get(SWITCH) == "off":
             return
@@ -81,9 +80,8 @@ class ServiceMetric:
             self._queue.put((value, self._reports.count))
 
     def finish(self) -> None:
-        """Wait for the latest report, within a time limit."""
+        """Wait for the last report, within a time limit."""
         if self._thread is not None:
-            self._is_ending.set()
             self._queue.put(None)
             self._thread.join(FLUSH_SECONDS)
             if self._thread.is_alive():
@@ -101,8 +99,6 @@ class ServiceMetric:
                 continue
             if report is None:
                 return
-            if self._is_ending.is_set() and self._queue.qsize() > 1:
-                continue  # only the last report of a long queue counts
             try:
                 server.log_metric(self._reports.metric, *report)
             except (OSError, HTTPException) as error:

@@ -157,14 +157,9 @@ def _display(*values: Any, **_: Any) -> None:
 
 
 def _print_left_out(name: str, line: str) -> None:
-    removed = "the whole cell" if line.startswith("%%") else "the line"
-    why = "a notebook's magic does not run in a job"
+    print(f"{name}: left out {line!r}: a notebook's magic does not run in a job", file=sys.stderr)
     if INSTALLS.match(line):
-        why = (
-            "packages are installed before a job starts, those of requirements.txt beside it, or of"
-            " dependencies"
-        )
-    print(f"{name}: left out {removed} {line!r}: {why}", file=sys.stderr)
+        print("name packages in requirements.txt beside it, or in dependencies", file=sys.stderr)
 
 
 def _redirect_output(folder: str, local_rank: int, key: str) -> None:

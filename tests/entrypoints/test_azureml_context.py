@@ -130,14 +130,6 @@ def test_variables_of_the_launcher_do_not_reach_the_ranks(tmp_path: Path) -> Non
     ]
 
 
-def test_a_job_document_in_a_file_is_used_as_it_is(tmp_path: Path) -> None:
-    context = platforms.plain_context(variables() | folders(tmp_path) | {
-        "CLOUDTRAIN_NODE_RANK": "0", "CLOUDTRAIN_NODES": "1", "CLOUDTRAIN_MASTER_ADDR": "x",
-        "CLOUDTRAIN_MASTER_PORT": "1", "CLOUDTRAIN_JOB_FILE": "/job.json",
-    })  # fmt: skip
-    assert contract.with_job_file(context, tmp_path) is context
-
-
 NO_DISTRIBUTION = (
     "the job was submitted without distribution: {type: pytorch, process_count_per_instance: 1}, "
     "so its nodes do not know each other"
@@ -151,12 +143,8 @@ NO_DISTRIBUTION = (
          f"Azure ML has not set MASTER_ADDR, NODE_RANK, WORLD_SIZE: {NO_DISTRIBUTION}"),
         ({"NODE_RANK": ""}, f"Azure ML has not set NODE_RANK: {NO_DISTRIBUTION}"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two': expected a whole number"),
-        ({"NODE_RANK": "-1"}, "NODE_RANK is '-1': expected a whole number"),
         ({"NODE_RANK": "2", "WORLD_SIZE": "2"}, "NODE_RANK is 2 and WORLD_SIZE is 2"),
-        ({"WORLD_SIZE": "0"}, "NODE_RANK is 0 and WORLD_SIZE is 0"),
-        ({"MASTER_PORT": ""}, "the variable MASTER_PORT is not set"),
         ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
-        ({"CLOUDTRAIN_MASTER_PORT": "y"}, "CLOUDTRAIN_MASTER_PORT is 'y'"),
         ({"LOCAL_RANK": "1"}, "several launchers on one node, because process_count_per_instance is more than 1"),
         ({"CLOUDTRAIN_JOB": ""}, "the variable CLOUDTRAIN_JOB is not set"),
         ({"CLOUDTRAIN_MODEL_DIR": ""}, "the variable CLOUDTRAIN_MODEL_DIR is not set"),
@@ -207,9 +195,6 @@ def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
     ("changes", "node", "message"),
     [
         ({"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "this job has 2 nodes, the plan says 3"),
-        ({}, 0, "this job has 1 node, the plan says 3: they would not train one model together"),
-        ({"CLOUDTRAIN_PLATFORM": "plain"}, 0, "this job has 1 node, the plan says 3"),
-        ({"LOCAL_RANK": "1"}, 0, "LOCAL_RANK is '1'"),
         ({"MASTER_ADDR": ""}, 0, NO_DISTRIBUTION),
         ({"CLOUDTRAIN_JOB": "{"}, 0, "job.json cannot be read: not JSON"),
     ],
@@ -218,17 +203,9 @@ def test_a_launcher_refuses_a_number_of_nodes_that_is_not_the_plans(
     tmp_path: Path, changes: dict[str, str], node: int, message: str
 ) -> None:
     (tmp_path / "job.json").write_text(json.dumps(document(nodes=3)))
-    plain = {
-        "CLOUDTRAIN_NODE_RANK": "0",
-        "CLOUDTRAIN_NODES": "1",
-        "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
-        "CLOUDTRAIN_MASTER_PORT": "1",
-        "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"),
-    }
     environ = (
         variables(CLOUDTRAIN_JOB=json.dumps(document(nodes=3))) | folders(tmp_path) | HERE | changes
     )
-    environ |= plain if environ["CLOUDTRAIN_PLATFORM"] == "plain" else {}
     process = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True, cwd=tmp_path,
         timeout=HANG_SECONDS, check=False,

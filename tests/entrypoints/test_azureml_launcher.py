@@ -4,10 +4,8 @@ and preemption.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from tests.entrypoints.azure_nodes import folders, start_node
 from tests.entrypoints.key_vaults import SECRET, TOKEN, serving
 from tests.entrypoints.test_launcher import Launcher, events, finish
 from tests.fakes.azure.metadata import metadata
-from tests.support.limits import HANG_SECONDS
 
 STOP_FILE = "output/.cloudtrain-stop"
 
@@ -72,22 +69,6 @@ dist.destroy_process_group()
 """
 """As most programs do it: rank 0 saves and deletes, all ranks load."""
 
-BARE_TORCHRUN = """
-from torch.distributed.run import main
-
-main(["inner.py"])
-"""
-"""In the process of the rank, which has imported torch: torchrun reads only the variables."""
-INNER = """
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-total = torch.tensor([float(dist.get_rank())])
-dist.all_reduce(total)
-print(f"inner rank {dist.get_rank()} of {dist.get_world_size()}, sum {total.item()}", flush=True)
-dist.destroy_process_group()
-"""
 
 SAVES_ON_SIGTERM = """
 import os, signal, sys, time
@@ -167,17 +148,6 @@ def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secret
 
 
 @pytest.mark.torchrun
-def test_a_bare_torchrun_inside_the_job_is_one_world_too(tmp_path: Path) -> None:
-    port = free_port()
-    programs = {"train": BARE_TORCHRUN, "inner": INNER}
-    nodes = [start_node(tmp_path, rank, 2, port, programs, {"nodes": 2}) for rank in range(2)]
-    texts = [finish(node) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], texts
-    assert "inner rank 0 of 2, sum 1.0" in texts[0]
-    assert "inner rank 1 of 2, sum 1.0" in texts[1]
-
-
-@pytest.mark.torchrun
 def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path) -> None:
     port = free_port()
     programs = {"train": SAVES_ON_SIGTERM}
@@ -209,30 +179,6 @@ def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path)
     assert restarted.returncode == 0
     types = [event["type"] for event in events(text) if event["type"] not in ("activity", "usage")]
     assert types == ["node_started", "node_ended"]
-
-
-@pytest.mark.torchrun
-def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
-    for seconds in (12, 60, 240):  # a busy machine takes long until its ranks listen
-        port = free_port()
-        programs = {"train": SAVES_ON_SIGTERM}
-        folder = tmp_path / str(seconds)
-        nodes = [
-            start_node(folder, rank, 2, port, programs, {"nodes": 2, "stop_after_seconds": after})
-            for rank, after in enumerate((seconds, 3600))
-        ]
-        texts = [finish(node) for node in nodes]
-        if all('"ready"' in text for text in texts):
-            break
-    assert [node.returncode for node in nodes] == [
-        0,
-        0,
-    ], texts  # with another the platform would end the job for the peers
-    for text, end in zip(texts, last_events(texts), strict=True):
-        assert (end["outcome"], end["why"], end["forced"]) == ("stopped", "time", False)
-        assert "] the time limit is near: stopping with a checkpoint\n" in text
-    assert last_events(texts)[0]["seconds"] >= seconds
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
 
 
 @pytest.mark.torchrun
@@ -331,16 +277,3 @@ def test_a_preemption_makes_all_nodes_save_and_none_exit_with_success(tmp_path: 
         "rank-0",
         "rank-1",
     ]
-
-
-def test_the_stop_file_stops_a_node_that_waits_for_a_name(tmp_path: Path) -> None:
-    node = start_node(tmp_path, 1, 2, 6105, {}, {"nodes": 2}, MASTER_ADDR="no-such-host.invalid")
-    output = read_until(node, "node_started")
-    (tmp_path / STOP_FILE).touch()
-    began = time.monotonic()
-    text = output + finish(node)
-    assert node.returncode == 0
-    assert time.monotonic() - began < HANG_SECONDS
-    types = [event["type"] for event in events(text) if event["type"] not in ("activity", "usage")]
-    assert types == ["node_started", "node_ended"]
-    assert json.loads(text.splitlines()[-2].partition(":: ")[2])["why"] == "stop_file"

@@ -8,13 +8,11 @@ import json
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import fork_server
 from cloudtrain_launcher.fork_rules import read_source, reason_in_source, uses_dynamo
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events, finish, start
 
@@ -70,35 +68,9 @@ def test_what_must_differ_between_ranks_differs(forked_and_new: Found) -> None:
 
 
 @pytest.mark.torchrun
-def test_exit_handlers_run_last_registered_first(forked_and_new: Found) -> None:
-    for kind in forked_and_new:
-        lines = [
-            line for line in kind["text"].splitlines() if line.startswith("[rank 0] registered")
-        ]
-        assert lines == ["[rank 0] registered last", "[rank 0] registered first"]
-
-
-@pytest.mark.torchrun
 def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new: Found) -> None:
     forked, new = ([only["parent"] for only in kind["only"]] for kind in forked_and_new)
     assert [parent["torchrun"] for parent in (*forked, *new)] == [False, False, True, True]
-
-
-@pytest.mark.torchrun
-def test_variables_that_torch_reads_at_import_take_effect(
-    tmp_path: Path,
-) -> None:
-    script = (
-        "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport"
-        " torch\nprint(torch.get_num_threads(), 'threads')"
-    )
-    # By default each of two has half of the cores.
-    text = finish(start(tmp_path, script, processes=2))
-    assert "[rank 0] 2 threads" in text
-    assert (
-        f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported"
-        in text
-    )
 
 
 @pytest.mark.torchrun
@@ -196,10 +168,6 @@ def test_no_file_of_the_trainer_or_the_launcher_speaks_against_a_fork() -> None:
 )
 def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
     assert uses_dynamo({Path("train.py"): text.encode()}) == expected
-
-
-def test_what_is_imported_for_the_ranks_of_the_trainer_is_there() -> None:
-    assert [name for name in fork_server._TRAINER if find_spec(name) is None] == []
 
 
 @pytest.mark.parametrize(

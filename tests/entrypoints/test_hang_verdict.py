@@ -52,29 +52,6 @@ def test_a_rank_that_wakes_up_or_reads_does_not_wait(
     assert activity(0, samples, tmp_path).kind == kind
 
 
-@pytest.mark.parametrize(
-    ("wakeups", "bytes_read", "inner", "kind"),
-    [
-        (20, 0, [], "blocked"),
-        (200, 0, [], "busy"),
-        (0, 9, [], "busy"),
-        (200, 9, ALL_REDUCE, "collective"),
-    ],
-    ids=["waits for work", "wakes up", "reads", "is of a rank in a collective"],
-)
-def test_processes_of_a_rank_count_unless_it_waits_for_its_peers(
-    wakeups: int, bytes_read: int, inner: list[tuple[str, int, str]], kind: str, tmp_path: Path
-) -> None:
-    at = stack(*inner, (str(tmp_path / "train.py"), 7, "main"))
-    samples = [
-        Sample(
-            5.0 * n, 0.0, at, "S", children={77: ProcessMoves(wakeups * n // 20, bytes_read * n)}
-        )
-        for n in range(21)
-    ]
-    assert activity(0, samples, tmp_path).kind == kind
-
-
 def stack(*frames: tuple[str, int, str]) -> str:
     """As faulthandler writes it: another thread first, the main thread last."""
     lines = [

@@ -134,18 +134,6 @@ def test_output_of_ranks_is_written_in_whole_marked_lines(tmp_path: Path) -> Non
 
 
 @pytest.mark.torchrun
-def test_sigterm_before_torchrun_has_started_ends_as_stopped(tmp_path: Path) -> None:
-    process = start(tmp_path, "import time; time.sleep(600)")
-    assert process.stdout is not None
-    first = process.stdout.readline()
-    assert '"type":"node_started"' in first
-    process.send_signal(signal.SIGTERM)
-    text = finish(process)
-    assert process.returncode == 5
-    assert events(text)[-1]["outcome"] == "stopped"
-
-
-@pytest.mark.torchrun
 def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: Path) -> None:
     script = (
         "import signal, sys, time\nfrom cloudtrain_job import emit\n"

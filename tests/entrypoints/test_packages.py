@@ -19,7 +19,7 @@ import pytest
 
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.install import Installation, Task
-from cloudtrain_launcher.packages.installation import activate, packages_folder
+from cloudtrain_launcher.packages.installation import activate
 from cloudtrain_launcher.packages.installers import InstallationError
 from cloudtrain_launcher.packages.requirement_files import requested_list
 from tests.support.limits import HANG_SECONDS
@@ -266,18 +266,6 @@ def test_an_environment_is_active_for_all_that_is_started_afterwards(
     activate(tmp_path, environ)
     assert environ == {"PATH": f"{tmp_path}/bin:/usr/bin", "VIRTUAL_ENV": str(tmp_path)}
     assert sys.executable == f"{tmp_path}/bin/python3"
-
-
-def test_environments_are_kept_in_a_named_folder_the_cache_or_not_at_all(
-    tmp_path: Path,
-) -> None:
-    assert packages_folder({"CLOUDTRAIN_PACKAGES_DIR": "/kept"}, tmp_path) == Path("/kept")
-    assert (
-        packages_folder({"HOME": str(tmp_path)}, tmp_path)
-        == tmp_path / ".cache" / "cloudtrain" / "packages"
-    )
-    (tmp_path / "file").write_text("")
-    assert packages_folder({"HOME": str(tmp_path / "file")}, tmp_path) == tmp_path / "kept-packages"
 
 
 def test_nothing_is_made_where_only_torch_is_asked_for(tmp_path: Path) -> None:

@@ -155,16 +155,6 @@ def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_warned_of_onc
     )
 
 
-def test_of_a_long_queue_the_last_report_is_told_at_the_end(tracking: Tracking) -> None:
-    metric = ServiceMetric("score", {}, tracking.environ, pytest.fail)
-    metric._is_ending.set()
-    for step in range(200):
-        metric.on_metrics(report(step, score=float(step)))
-    metric.finish()
-    assert tracking.told[-1] == ("score", 199.0, 200)
-    assert len(tracking.told) < 200
-
-
 def test_a_platform_that_names_no_server_is_warned_of_and_a_rehearsal_has_none() -> None:
     warnings: list[str] = []
     metric = ServiceMetric("score", {}, {"MLFLOW_RUN_ID": "r"}, warnings.append)

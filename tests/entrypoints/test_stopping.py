@@ -148,16 +148,12 @@ def test_a_node_that_lost_stopped_peers_has_stopped(
         ("time", 0),
         ("sigterm", 5),
         ("preempted", 5),
-        ("peer_preempted", 5),
-        ("", 5),
     ],
     ids=[
         "the stop file",
         "the time limit",
         "SIGTERM",
         "a preemption",
-        "a peer's preemption",
-        "peers that stopped",
     ],
 )
 def test_on_azure_only_a_stop_that_the_job_was_asked_for_exits_with_0(

@@ -76,13 +76,6 @@ def test_trial_continues_while_among_the_best_and_ends_otherwise(
     assert watched.ends == ["pruned"]
 
 
-def test_reports_after_the_decision_change_nothing(tmp_path: Path) -> None:
-    publish(tmp_path, {1: {0: 1.0, 1: 1.0}})
-    watched = Watched(tmp_path)
-    assert watched.report(2.0, 0.1, 0.1, 0.1) == [(1, "pruned")]
-    assert watched.ends == ["pruned"]
-
-
 def test_the_file_is_read_at_the_rung_and_its_own_value_in_it_is_left_out(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     assert watched.report(2.0) == [(1, "goes_on")], "nobody has published anything yet"
@@ -93,12 +86,6 @@ def test_the_file_is_read_at_the_rung_and_its_own_value_in_it_is_left_out(tmp_pa
     assert Watched(tmp_path).report(0.6) == [(1, "goes_on")]
 
 
-def test_more_is_better_where_the_goal_says_so(tmp_path: Path) -> None:
-    publish(tmp_path, {1: {0: 0.9, 1: 0.8, 2: None}})
-    assert Watched(tmp_path, goal="maximize").report(0.7) == [(1, "pruned")]
-    assert Watched(tmp_path, goal="maximize").report(0.85) == [(1, "goes_on")], "two of four go on"
-
-
 def test_what_is_not_a_number_never_goes_on(tmp_path: Path) -> None:
     assert Watched(tmp_path).report(math.nan) == [(1, "pruned")]
     assert Watched(tmp_path, until=3).report(math.nan) == [(1, "pruned")]
@@ -106,13 +93,6 @@ def test_what_is_not_a_number_never_goes_on(tmp_path: Path) -> None:
         (1, "goes_on"),
         (3, "paused"),
     ], "at rungs only"
-
-
-def test_a_trial_that_is_to_be_promoted_ends_at_its_rung_however_good_it_is(tmp_path: Path) -> None:
-    publish(tmp_path, {1: {0: 1.0, 1: 2.0}, 3: {0: 1.0, 1: 2.0}})
-    watched = Watched(tmp_path, until=3)
-    assert watched.report(9.0, 9.0, 0.1, 0.1) == [(1, "goes_on"), (3, "paused")]
-    assert watched.ends == ["paused"]
 
 
 def test_a_trial_that_measures_ends_at_its_first_report_whatever_it_is(tmp_path: Path) -> None:
@@ -151,13 +131,7 @@ def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_
     ("text", "why"),
     [
         ("{", "not what it should be: JSONDecodeError"),
-        ("[]", "not what it should be: TypeError"),
         ('{"version": 2}', "of version 2, this launcher knows version 1"),
-        (
-            '{"version": 1, "rungs": [{"at": 1, "values": {"0": "low"}}]}',
-            "not what it should be: ValueError",
-        ),
-        ("\udcff", "is not text"),
         (None, "no place at which a job reads"),
     ],
 )
@@ -187,14 +161,6 @@ def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Pa
     assert not launcher.stop.is_requested()
     launcher.ranks.on_line(0, "loss=0.5")
     assert launcher.stop.reason == "paused"
-
-
-def test_a_job_that_is_stopped_already_decides_nothing_any_more(tmp_path: Path) -> None:
-    job = contract.Job(**{**vars(JOB), "trial": RULES | {"until": 1}})
-    launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
-    launcher.stop.reason = "sigterm"
-    launcher._on_event(Metrics(rank=0, values={"loss": 1.0}))
-    assert launcher.stop.reason == "sigterm"
 
 
 @pytest.mark.parametrize(
@@ -254,8 +220,8 @@ for epoch in range(1, 9):
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("argv", [[], ["ignores SIGTERM"]], ids=["dies", "is killed"])
-def test_a_program_of_any_kind_is_pruned_and_has_succeeded(tmp_path: Path, argv: list[str]) -> None:
+def test_a_program_that_ignores_sigterm_is_pruned_and_has_succeeded(tmp_path: Path) -> None:
+    argv = ["ignores SIGTERM"]
     publish(tmp_path / "published", {1: {0: 9.0}, 3: {0: 1.0, 1: 1.0}})
     printed = {"epoch": "epoch=([0-9]+)", "loss": "loss=([0-9.]+)"}
     process = start(
@@ -272,7 +238,7 @@ def test_a_program_of_any_kind_is_pruned_and_has_succeeded(tmp_path: Path, argv:
         "pruned",
     ]
     end = events(text)[-1]
-    assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "pruned", bool(argv))
+    assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "pruned", True)
     assert "Traceback" not in text
 
 
@@ -291,10 +257,7 @@ time.sleep(60)
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(
-    tmp_path: Path, restarts: int
-) -> None:
+def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_path: Path) -> None:
     port = free_port()
     processes = []
     for node in range(2):
@@ -303,7 +266,7 @@ def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(
             "nodes": 2,
             "trial": RULES | {"until": 1},
             "grace_seconds": 10,
-            "restarts": restarts,
+            "restarts": 1,
         }
         processes.append(start(tmp_path / str(node), WAITING, node=node, port=port, **changes))
     for process in processes:

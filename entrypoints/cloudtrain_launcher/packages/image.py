@@ -85,10 +85,10 @@ def without_held(
 
 
 def satisfies(version: str, requirement: Requirement) -> bool:
-    """Return whether a version satisfies a requirement; without `packaging`, compare `==` only."""
+    """Return whether a version satisfies a requirement; True if nothing here can compare them."""
     packaging = packaging_module("requirements")
     if packaging is None:
-        return requirement.exact in ("", version, version.partition("+")[0])
+        return True
     try:
         return bool(
             packaging.Requirement(requirement.shown).specifier.contains(version, prereleases=True)

@@ -19,7 +19,7 @@ from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.packages.installers import InstallationError as InstallationError
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
-"""Folder of the environments kept on this machine; by default in the user's cache."""
+"""Folder of the environments kept on this machine; unset: none is kept."""
 
 SHOWN = 8
 """Maximum number of packages named in a line of the log."""
@@ -104,7 +104,7 @@ class Installation:
         return {
             "source": str(Path.cwd()),
             "result": str(self._result),
-            "folder": str(packages_folder(environ, self._scratch)),
+            "folder": environ.get(PACKAGES_DIR) or str(self._scratch / "packages"),
             "node": self._node,
             "masked": [*self._job.secrets, *self._job.masked],
             "file": dependencies.get("file", ""),
@@ -112,21 +112,6 @@ class Installation:
             "wheels": str(wheels) if dependencies.get("wheels") else "",
             "replace_torch": bool(dependencies.get("replace_torch")),
         }
-
-
-def packages_folder(environ: Mapping[str, str], scratch: Path) -> Path:
-    """Return the folder of kept environments: configured, in the user's cache, or in `scratch`."""
-    if environ.get(PACKAGES_DIR):
-        return Path(environ[PACKAGES_DIR])
-    cache = environ.get("XDG_CACHE_HOME") or (
-        f"{environ['HOME']}/.cache" if environ.get("HOME") else ""
-    )
-    folder = Path(cache or scratch, "cloudtrain", "packages")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return scratch / "kept-packages"
-    return folder if os.access(folder, os.W_OK) else scratch / "kept-packages"
 
 
 def activate(environment: Path, environ: MutableMapping[str, str]) -> None:

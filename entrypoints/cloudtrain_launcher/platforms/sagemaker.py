@@ -112,18 +112,8 @@ def _resources(path: str) -> tuple[str, list[str], str, str]:
         raise RuntimeError(f"{path}: expected an object with hosts and current_host")
     current = document.get("current_host")
     hosts = document.get("hosts")
-    if (
-        not isinstance(hosts, list)
-        or not all(isinstance(name, str) and name for name in hosts)
-        or not hosts
-    ):
-        raise RuntimeError(f"{path}: hosts is {hosts!r}: expected a list of names")
-    if len(set(hosts)) < len(hosts):
-        raise RuntimeError(f"{path}: hosts names a node twice: {', '.join(hosts)}")
-    if current not in hosts:
-        raise RuntimeError(
-            f"{path}: current_host is {current!r}, which is not among the hosts: {', '.join(hosts)}"
-        )
+    if not isinstance(hosts, list) or current not in hosts or len(set(hosts)) < len(hosts):
+        raise RuntimeError(f"{path}: current_host is {current!r} and hosts is {hosts!r}")
     interface, machine = (
         document.get(name) or "" for name in ("network_interface_name", "current_instance_type")
     )

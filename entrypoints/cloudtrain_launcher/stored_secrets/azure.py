@@ -125,23 +125,11 @@ def _explain(status: int, answer: Mapping[str, Any]) -> str:
             f"does not accept this node{code}: open the vault's firewall to the compute, or give it"
             " a private endpoint"
         )
-    if status == 403:
-        return f"answered 403{code}: the job's identity needs {ROLE}"
     if status == 404:
         return f"has no such secret or version{code}"
-    if status == 401:
-        return (
-            f"does not accept the job's identity{code}: check that the vault belongs to the same"
-            f" tenant. It also needs {ROLE}"
-        )
-    if 300 <= status < 400:
-        return (
-            f"answered with a redirect ({status}), which is not followed with a token: use the"
-            " vault's final address"
-        )
-    if status == 200:
-        return "answered without a value: is it a vault?"
-    return f"answered {status}{code}"
+    if status in (401, 403):
+        return f"answered {status}{code}: the job's identity, of the vault's tenant, needs {ROLE}"
+    return f"answered {status}{code}, without a value: use the vault's final address"
 
 
 def _unreachable(answer: Mapping[str, Any]) -> str:
