@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.issues import dotted
 from cloudtrain.spec.sources import read_document
-from cloudtrain.spec.yaml_document import Document, kind_of, parse_document, parse_scalar
+from cloudtrain.spec.yaml_document import Document, parse_document, parse_scalar
 
 
 def read(text: str) -> Document:
@@ -137,31 +137,19 @@ def test_keys_are_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "job.yaml:1:1: is empty\n  hint: run cloudtrain init for a starter file"),
-        (
-            "# nothing\n",
-            "job.yaml:1:1: is empty\n  hint: run cloudtrain init for a starter file",
-        ),
-        ("- a\n", "job.yaml:1:1: expected a mapping (key: value), got a list"),
+        ("# nothing\n", "job.yaml:1:1: is empty"),
         ("\n\n  word\n", "job.yaml:3:3: expected a mapping (key: value), got 'word'"),
-        ("a: 1\nb: 2\na: 3\n", "job.yaml:3:1: a: is given twice (first on line 1)"),
         ("x: {a: 1, a: 2}\n", "job.yaml:1:11: x.a: is given twice (first on line 1)"),
         ("a:\n  b:\n\tc: 1\n", "a tab in the indentation; YAML allows only spaces"),
         ("a: [1\n", "job.yaml:2:1: is not YAML: did not find expected ',' or ']'"),
         ("a: 'x\n", "is not YAML: found unexpected end of stream"),
         ("a: *x\n", "job.yaml:1:4: is not YAML: found undefined alias"),
         ("? [a, b]\n: 1\n", "job.yaml:1:3: a key must be a plain word"),
-        ("a: 1\n---\nb: 2\n", "job.yaml:2:1: a second document starts here (---)"),
-        ("a: 1\nb: x\0y\n", "job.yaml:2:5: is not YAML: contains the control character U+0000"),
         ("a: x\x1by\n", "job.yaml:1:5: is not YAML: contains the control character U+001B"),
-        ("a: !!python/object/apply:os.system [ls]\n", "job.yaml:1:4: a: the tag "),
         ("a: !!python/name:os.system x\n", "job.yaml:1:4: a: the tag "),
         ("a: !!set {b}\n", "job.yaml:1:4: a: the tag "),
         ("a: !mine x\n", "job.yaml:1:4: a: the tag '!mine' is not allowed"),
         ("a: !!float x\n", "job.yaml:1:4: a: is tagged as float, but is not one"),
-        ("a: !!int x\n", "job.yaml:1:4: a: is tagged as int, but is not one"),
-        ("a: !!bool x\n", "job.yaml:1:4: a: is tagged as bool, but is not one"),
-        ("a: &x [*x]\n", "has too many or too deeply nested values (or an endless alias)"),
         (
             "a: " + "[" * 60 + "]" * 60,
             "has too many or too deeply nested values (or an endless alias)",
@@ -176,51 +164,8 @@ def test_what_is_no_plain_mapping_is_told_with_its_place(text: str, message: str
     assert message in "\n".join(mistakes(text))
 
 
-def test_a_billion_laughs_are_cut_short() -> None:
-    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [
-        f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]"
-        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-    ]
-    assert (
-        "has too many or too deeply nested values (or an endless alias)"
-        in mistakes("\n".join(lines))[0]
-    )
-
-
 def test_several_mistakes_are_told_at_once() -> None:
     assert len(mistakes("a: !x 1\na: 2\nb: {c: 1, c: 2}\n")) == 3
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (b"a: 1\nb: \xff\n", "job.yaml:2:4: is not UTF-8 text"),
-        (b"\xff\xfea\x00:\x00", "job.yaml:1:1: is not UTF-8 text"),
-    ],
-    ids=["latin-1", "utf-16"],
-)
-def test_a_file_that_is_not_utf_8_is_told_with_its_line(
-    tmp_path: Path, raw: bytes, message: str
-) -> None:
-    (tmp_path / "job.yaml").write_bytes(raw)
-    with pytest.raises(SpecError, match=message):
-        read_document(tmp_path / "job.yaml")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none.yaml", "no such file"),
-        (".", "is a folder, not a spec file"),
-        ("x" * 300, "cannot be read"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_a_usage_error(
-    tmp_path: Path, name: str, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        read_document(tmp_path / name)
 
 
 def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
@@ -257,22 +202,3 @@ def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
 )
 def test_a_flag_s_value_is_yaml_or_else_the_text_itself(text: str, value: Any) -> None:
     assert parse_scalar(text) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        (None, "nothing"),
-        ({}, "a mapping"),
-        ([1], "a list"),
-        (True, "true"),
-        ("two", "'two'"),
-        (3, "3"),
-    ],
-)
-def test_a_value_is_named_as_a_message_needs_it(value: Any, name: str) -> None:
-    assert kind_of(value) == name
-
-
-def test_a_long_value_is_shortened_in_a_message() -> None:
-    assert kind_of("x" * 1000) == "'" + "x" * 56 + "…'"

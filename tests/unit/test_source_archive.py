@@ -9,7 +9,6 @@ import gzip
 import io
 import os
 import shutil
-import sys
 import tarfile
 import threading
 from collections.abc import Callable
@@ -18,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.source.archive import _header, pack
+from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
-from cloudtrain.source.tree import SourceEntry
 from cloudtrain.source.unpack import unpack
 from tests.support.samples import write
 
@@ -64,20 +62,6 @@ def test_the_archive_names_nobody_and_no_time(root: Path, tmp_path: Path) -> Non
     assert modes["run.sh"] == "0o700"
     assert modes["train.py"] == "0o600"
     assert gzip.decompress(archive.read_bytes())[-1024:] == bytes(1024)
-
-
-@pytest.mark.parametrize(
-    ("path", "size", "link"),
-    [("a.py", 3, None), ("a" * 100, 8**11 - 1, None), ("pkg/link", 0, "../" + "x" * 97)],
-)
-def test_headers_are_the_ones_tarfile_writes(path: str, size: int, link: str | None) -> None:
-    info = tarfile.TarInfo(path)
-    info.size = size
-    info.mode = 0o600 if link is None else 0o700
-    info.type = tarfile.REGTYPE if link is None else tarfile.SYMTYPE
-    info.linkname = link or ""
-    entry = SourceEntry(path=path, size=size, executable=False, sha256="", link=link)
-    assert _header(entry) == info.tobuf(tarfile.PAX_FORMAT)
 
 
 def test_a_round_trip_gives_the_same_tree(root: Path, tmp_path: Path) -> None:
@@ -168,12 +152,6 @@ def test_a_full_disk_is_the_stores_fault(
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_a_store_that_cannot_be_made_is_a_storage_error(root: Path, tmp_path: Path) -> None:
-    write(tmp_path, {"file": ""})
-    with pytest.raises(StorageError, match="cannot write the source archive"):
-        pack(scan(root, None, None), tmp_path / "file/store")
-
-
 def test_two_at_once_both_succeed(root: Path, tmp_path: Path) -> None:
     tree = scan(root, None, None)
     gate = threading.Barrier(4)
@@ -198,14 +176,6 @@ def test_two_at_once_both_succeed(root: Path, tmp_path: Path) -> None:
     assert len(finished) == 4
     assert list((tmp_path / "store").iterdir()) == [finished[0]]
     unpack(finished[0], tmp_path / "node")
-
-
-def test_progress_is_told_while_packing(root: Path, tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    tree = scan(root, None, None)
-    pack(tree, tmp_path / "store", lambda packed, total: calls.append((packed, total)))
-    assert calls[0] == (0, tree.files_count)
-    assert calls[-1] == (tree.files_count, tree.files_count)
 
 
 Member = tuple[str, bytes, str]
@@ -304,24 +274,3 @@ def test_a_folder_that_holds_something_is_left_alone(root: Path, tmp_path: Path)
     with pytest.raises(SourceError, match="not empty"):
         unpack(archive, tmp_path / "node")
     assert [file.name for file in (tmp_path / "node").iterdir()] == ["mine"]
-
-
-def test_a_missing_archive_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="No such file"):
-        unpack(tmp_path / "missing.tar.gz", tmp_path / "node")
-
-
-@pytest.mark.skipif(
-    shutil.which("tar") is None or sys.platform != "linux", reason="GNU tar is not installed"
-)
-def test_the_systems_tar_reads_it(root: Path, tmp_path: Path) -> None:
-    import subprocess
-
-    tree = scan(root, None, None)
-    archive = pack(tree, tmp_path / "store")
-    (tmp_path / "node").mkdir()
-    process = subprocess.run(
-        ["tar", "xzf", str(archive), "-C", str(tmp_path / "node")], capture_output=True, check=True
-    )
-    assert process.stderr == b""
-    assert scan(tmp_path / "node", None, None).digest == tree.digest

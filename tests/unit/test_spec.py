@@ -4,7 +4,6 @@ their places.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +113,6 @@ def test_a_flag_overrides_a_field_and_leaves_its_neighbours(folder: Path) -> Non
     assert (job_spec.resources.nodes, job_spec.resources.processes) == (4, 2)
 
 
-def test_the_last_of_several_flags_wins(folder: Path) -> None:
-    assert spec(folder, "{}", "name=a", "name=b").name == "b"
-
-
 def test_a_flag_makes_the_sections_it_needs(folder: Path) -> None:
     assert spec(folder, "resources:\n", "resources.nodes=4").resources.nodes == 4
 
@@ -141,29 +136,6 @@ def test_every_value_remembers_where_it_was_set(folder: Path) -> None:
 def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path) -> None:
     _, document = read(folder, "resources: {nodes: 1}\n", "resources={nodes: 2}")
     assert document.origin(("resources", "nodes")) == "--set resources={nodes: 2}"
-
-
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("name", "--set name: expected KEY.PATH=VALUE"),
-        ("=x", "--set =x: expected KEY.PATH=VALUE"),
-        ("a..b=x", "--set a..b=x: expected KEY.PATH=VALUE"),
-        (
-            "resources.nodes=two",
-            "--set resources.nodes=two: resources.nodes: expected a whole number, got 'two'",
-        ),
-        (
-            "resources.node=2",
-            "--set resources.node=2: resources.node: unknown key (did you mean 'nodes'?)",
-        ),
-        ("args.lr=1", "--set args.lr=1: args: is a list, which cannot be changed by key"),
-        ("name=x:3²", "--set name=x:3²: name: 'x:3²' is not a valid job name"),
-        ("name=\udcff", "--set name: is not UTF-8 text"),
-    ],
-)
-def test_a_wrong_flag_is_told_as_it_was_typed(folder: Path, flag: str, message: str) -> None:
-    assert mistakes(folder, "args: [a]\n", flag)[0].startswith(message)
 
 
 def test_quantities_are_normalised_once(folder: Path) -> None:
@@ -214,11 +186,6 @@ def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
     ("text", "message"),
     [
         (
-            "resources: {gpus: 1, gpu: H100, instance: {aws: x}}",
-            "resources.instance: conflicts with gpu",
-        ),
-        ("resources: {gpu: H100}", "resources.gpu: names a GPU model without a count"),
-        (
             "resources: {spot: true}\naws: {keep_alive: 5 min}",
             "aws.keep_alive: cannot go with spot",
         ),
@@ -226,20 +193,11 @@ def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
             "resources: {spot: true}\nlimits: {max_runtime: 2 h, max_wait: 1 h}",
             "limits.max_wait: is shorter than",
         ),
-        ("env: {A: b}\nsecrets: {A: {local: 'env:A'}}", "secrets.A: is also set by env"),
-        (
-            "inputs: {a-b: x, a_b: y}",
-            "inputs.a_b: shares the variable CLOUDTRAIN_INPUT_A_B with 'a-b'",
-        ),
     ],
     ids=lambda text: text[:30],
 )
 def test_what_contradicts_itself_is_refused(folder: Path, text: str, message: str) -> None:
     assert [line for line in mistakes(folder, text) if message in line]
-
-
-def test_both_wrong_places_of_one_secret_are_told_at_once(folder: Path) -> None:
-    assert len(mistakes(folder, "secrets: {A: {local: x, aws: y}}\n")) == 2
 
 
 @pytest.mark.parametrize(
@@ -249,17 +207,13 @@ def test_both_wrong_places_of_one_secret_are_told_at_once(folder: Path) -> None:
         "secrets: {A: hunter2}",
         "secrets: {A: {local: hunter2}}",
         "secrets: {A: [hunter2]}",
+        "secrets: {A: {local: 271828, aws: hunter2}}",
     ],
 )
 def test_a_secret_written_in_clear_is_not_repeated(folder: Path, text: str) -> None:
-    assert "hunter2" not in "\n".join(mistakes(folder, text))
-
-
-@pytest.mark.parametrize(
-    "text", ["secrets: 271828", "secrets: {A: 271828}", "secrets: {A: {local: 271828}}"]
-)
-def test_a_secret_that_is_a_number_is_not_repeated_either(folder: Path, text: str) -> None:
-    assert "271828" not in "\n".join(mistakes(folder, text))
+    messages = "\n".join(mistakes(folder, text))
+    assert "hunter2" not in messages
+    assert "271828" not in messages
 
 
 def test_a_secret_typed_into_a_flag_is_not_repeated_either(folder: Path) -> None:
@@ -291,11 +245,6 @@ def test_every_section_is_frozen(section: str) -> None:
     part = getattr(model(name="x"), section)
     with pytest.raises(ValidationError, match="frozen"):
         setattr(part, next(iter(type(part).model_fields)), None)
-
-
-def test_the_spec_itself_is_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        JobSpec(name="x").name = "y"  # type: ignore[misc]
 
 
 def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
@@ -345,14 +294,6 @@ def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:
         "env.X: is too large for an environment variable: 131,073 bytes, the limit is 131,072"
         in message
     )
-
-
-@pytest.mark.linux("a limit for each variable")
-def test_the_kernel_takes_no_longer_variable_either() -> None:
-    longest = 131_072 - len("X=") - 1
-    assert subprocess.run(["/bin/true"], env={"X": "y" * longest}, check=True).returncode == 0
-    with pytest.raises(OSError, match="Argument list too long"):
-        subprocess.run(["/bin/true"], env={"X": "y" * (longest + 1)}, check=False)
 
 
 @pytest.mark.parametrize(
