@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,10 +12,7 @@ from cloudtrain.declaration import Declaration, declaration_of
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.launch import JobDocument, Request
-from cloudtrain.providers import Provider
 from cloudtrain.runs.store import RunStore
-from cloudtrain.spec.model import json_schema
-from cloudtrain.spec.section import Section
 from cloudtrain.submission.jobs import plan as make_plan
 from cloudtrain.submission.jobs import render
 from cloudtrain.submission.preflight import offline_issues
@@ -45,22 +41,6 @@ class PlanningChecks(Checks):
             "declaration.input_example is an input that it can read",
         )
 
-    def test_it_has_the_whole_protocol(self, bench: Bench) -> None:
-        for name, method in inspect.getmembers(Provider, inspect.isfunction):
-            implementation = getattr(bench.provider, name, None)
-            must(
-                callable(implementation),
-                f"it lacks the method {name}",
-                "a provider is a cloudtrain.providers.Provider",
-            )
-            expected = list(inspect.signature(method).parameters)[1:]
-            parameters = list(inspect.signature(implementation).parameters)  # type: ignore[arg-type]
-            must(
-                parameters[: len(expected)] == expected,
-                f"{name} takes {parameters}",
-                f"{name} takes {expected}, by these names",
-            )
-
     def test_what_its_declaration_shows_can_be_written_in_a_job(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)
         locations = [f"{store}:{form}" for store, form in declared.secret_stores.items()]
@@ -85,28 +65,6 @@ class PlanningChecks(Checks):
             any(issue.path == path and issue.origin.endswith(place) for issue in problems),
             f"a key that it does not know is answered with: {_lines(problems) or 'nothing'}",
             f"an unknown key of its section is refused, at {place}",
-        )
-
-    def test_its_section_says_what_each_field_means(self, bench: Bench) -> None:
-        declared = declaration_of(bench.name)
-        section = declared.section() if declared.section else None
-        if section is None:
-            return
-        must(
-            issubclass(section, Section),
-            f"its section is a {section.__mro__[1]}",
-            "declaration.section is a Section",
-        )
-        silent = [name for name, field in section.model_fields.items() if not field.description]
-        must(
-            not silent,
-            f"no description of {', '.join(silent)}",
-            "editors show what a field of job.yaml means",
-        )
-        must(
-            bench.name in json_schema()["properties"],
-            "its section is not in the schema",
-            "the schema knows it",
         )
 
     def test_planning_starts_no_process_and_opens_no_connection(self, bench: Bench) -> None:

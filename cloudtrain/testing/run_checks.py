@@ -63,8 +63,11 @@ class RunChecks(Checks):
     @pytest.fixture(scope="class")
     @classmethod
     def jobs(cls, bench: Bench) -> Jobs:
-        """Share the jobs between all tests of the class."""
-        return submit_jobs(bench)
+        """Submit the jobs once for all tests of the class, and start the first one twice."""
+        with bench.client(), recorded() as effects:
+            runs = {kind: submit(bench.plan(kind)) for kind in ("succeed", "fail", "wait")}
+            _start_again(bench, runs["succeed"])
+        return Jobs(runs, effects)
 
     def test_a_run_id_is_submitted_once(self, bench: Bench, jobs: Jobs) -> None:
         with pytest.raises(RunExists):
@@ -227,17 +230,6 @@ def _content(path: Path) -> bytes:
     with suppress(FileNotFoundError):
         return path.read_bytes() if path.is_file() else b""
     return b""
-
-
-def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
-    """Submit jobs: all three unless some are named. Start the successful job twice."""
-    runs = {}
-    with bench.client(), recorded() as effects:
-        for kind in kinds or ("succeed", "fail", "wait"):
-            runs[kind] = submit(bench.plan(kind))
-        if "succeed" in runs:
-            _start_again(bench, runs["succeed"])
-    return Jobs(runs, effects)
 
 
 def _start_again(bench: Bench, run: Run) -> None:

@@ -65,9 +65,7 @@ class Engine:
         assert process.returncode == 0, process.stdout
         return process.stdout.strip()
 
-    def build(
-        self, context: Path, tag: str, *args: str, buildkit: bool = True
-    ) -> subprocess.CompletedProcess[str]:
+    def build(self, context: Path, tag: str, *args: str) -> subprocess.CompletedProcess[str]:
         """The image of that folder, for CPUs and on the base of these tests; a copy of docker/ is
         somebody's own.
         """
@@ -84,7 +82,7 @@ class Engine:
             f"{self.mark}:{tag}",
         ]
         argv += [word for arg in (f"BASE_IMAGE={self.base}", *args) for word in ("--arg", arg)]
-        plain = {"BUILDKIT_PROGRESS": "plain"} if buildkit else {"DOCKER_BUILDKIT": "0"}
+        plain = {"BUILDKIT_PROGRESS": "plain"}
         before = self._names()
         process = subprocess.run(
             argv,

@@ -86,18 +86,6 @@ def with_efa(url: str, digest: str) -> list[str]:
     return [f"{name}={value}" for name, value in arguments.items()]
 
 
-def test_efa_is_refused_without_its_checksum_and_with_another(
-    engine: Engine, image: str, efa: tuple[str, str]
-) -> None:
-    for digest, message in (("", "WITH_EFA=1 needs EFA_SHA256"), ("0" * 64, "efa.tar.gz: FAILED")):
-        build = engine.build(ROOT / "docker", "efa", *with_efa(efa[0], digest))
-        assert build.returncode != 0
-        assert message in build.stdout
-    build = engine.build(ROOT / "docker", "efa", "WITH_EFA=yes")
-    assert build.returncode != 0
-    assert "WITH_EFA is yes: expected 0 or 1" in build.stdout
-
-
 def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
     engine: Engine, image: str, efa: tuple[str, str]
 ) -> None:

@@ -78,14 +78,10 @@ class Fault:
     times: int = 1
     seconds: float = SLOW_SECONDS
     """For `slow`: until the call is answered."""
-    index: int | None = None
-    """Instead of service and operation: the index of the call among all calls, from 0."""
     seen: int = 0
 
-    def applies_to(self, call: Call, index: int) -> bool:
+    def applies_to(self, call: Call) -> bool:
         """Return whether the fault applies to this call. Count a call that matches."""
-        if self.index is not None:
-            return self.index == index
         if self.service not in (None, call.service) or self.operation not in (None, call.operation):
             return False
         self.seen += 1

@@ -1,6 +1,4 @@
-"""An image registry on loopback, to be read only: it asks for a login and refuses things as
-registries do.
-"""
+"""An image registry of Azure on loopback, to be read only: it asks for tokens of its tenant."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import json
 import re
 import secrets
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.fakes.azure.services import REGISTRY_AUDIENCE
@@ -27,38 +25,21 @@ _PATH = re.compile(
     rf"/v2/({_NAME}(?:/{_NAME})*)/(manifests|blobs)/([\w][\w.-]{{0,127}}|sha256:[0-9a-f]{{64}})"
 )
 _CALLS = {"/token": "GetToken", "/oauth2/exchange": "Exchange", "/v2/": "Ping"}
-_FAULTS = {
-    "error": ServiceError("UNKNOWN", "internal error", 500),
-    "throttle": ServiceError("TOOMANYREQUESTS", "too many requests", 429),
-    "denied": ServiceError("DENIED", "requested access to the resource is denied", 403),
-}
 
 
 class Registry(Server):
-    """Repositories at `host`. `users` may read all of them, others only the `public` ones.
+    """Repositories at `host`, for `users` with a token of its service."""
 
-    `auth`: open, name and password (Basic), or a token of its service (Bearer).
-    """
-
-    def __init__(
-        self, auth: Literal["nothing", "basic", "bearer"] = "nothing", tenant: Tokens | None = None
-    ) -> None:
+    def __init__(self, tenant: Tokens | None = None) -> None:
         self.unexpected_errors: list[str] = []
         super().__init__(self.unexpected_errors)
-        self.auth = auth
         self.tenant = tenant
-        self.users = {"me": "secret:with a colon"}
-        self.public: set[str] = set()
+        self.users: dict[str, str] = {}
         self.realm = f"{self.url}/token"
-        self.token_field = "token"
-        self.sends_digest = True
-        self.redirect_to: Registry | None = None
-        """The host to which it redirects requests for a manifest."""
         self.host = f"127.0.0.1:{self.port}"
         self.blobs = BlobStore(self.unexpected_errors)
         self.images = ImageStore(self.blobs)
         self.put = self.images.put
-        self.put_manifest = self.images.put_manifest
         self._tokens: dict[str, str] = {}
         """Token -> the repository that it opens, or nothing."""
         self._refresh = secrets.token_hex(16)
@@ -90,28 +71,15 @@ class Registry(Server):
 
     def rejection(self, request: Request, call: Call) -> Response | None:
         match = _PATH.fullmatch(urlsplit(request.target).path)
-        if self.auth == "nothing" or (match is None and call.operation != "Ping"):
+        if match is None and call.operation != "Ping":
             return None
+        challenge = f'Bearer realm="{self.realm}",service="{SERVICE}"'
         if match is None:  # an engine asks how to log in before it asks for anything else
-            bearer = f'Bearer realm="{self.realm}",service="{SERVICE}"'
-            return _refused(
-                UNKNOWN_USER, bearer if self.auth == "bearer" else 'Basic realm="loopback"'
-            )
+            return _refused(UNKNOWN_USER, challenge)
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
-        if self.auth == "basic":
-            is_user = kind == "Basic" and self._is_user(proof)
-            return (
-                None
-                if is_user or match[1] in self.public
-                else _refused(UNKNOWN_USER, 'Basic realm="loopback"')
-            )
-        scope = f"repository:{match[1]}:pull"
         if kind == "Bearer" and self._tokens.get(proof) == match[1]:
             return None
-        error = ',error="insufficient_scope"' if proof in self._tokens else ""
-        return _refused(
-            UNKNOWN_USER, f'Bearer realm="{self.realm}",service="{SERVICE}",scope="{scope}"{error}'
-        )
+        return _refused(UNKNOWN_USER, f'{challenge},scope="repository:{match[1]}:pull"')
 
     def execute(self, request: Request, call: Call | None) -> Response:
         try:
@@ -133,7 +101,7 @@ class Registry(Server):
             return _refused(refused)
 
     def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
-        return _refused(_FAULTS[kind]) if kind in _FAULTS else None
+        return None
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return None
@@ -149,8 +117,8 @@ class Registry(Server):
         if proof and not (kind == "Basic" and self._is_user(proof)):
             raise ServiceError("UNAUTHORIZED", "incorrect username or password", 401)
         token = secrets.token_urlsafe()  # anybody gets one; it opens what its owner may read
-        self._tokens[token] = scope[1] if proof or scope[1] in self.public else ""
-        return _json(200, {self.token_field: token, "expires_in": 300})
+        self._tokens[token] = scope[1] if proof else ""
+        return _json(200, {"access_token": token, "expires_in": 300})
 
     def _exchange(self, request: Request) -> Response:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
@@ -168,8 +136,6 @@ class Registry(Server):
         return _json(200, {"refresh_token": self._refresh})
 
     def _manifest(self, request: Request) -> Response:
-        if self.redirect_to:
-            return Response(307, [("Location", f"{self.redirect_to.url}{request.target}")], b"")
         repository, _, reference = _PATH.fullmatch(urlsplit(request.target).path).groups()  # type: ignore[union-attr]
         stored = self.images.find(repository, reference)
         if stored is None:
@@ -181,8 +147,8 @@ class Registry(Server):
                 f"{stored.kind} found, but accept header does not support it",
                 404,
             )
-        headers = [("Docker-Content-Digest", digest_of(stored.text))] if self.sends_digest else []
-        return Response(200, [("Content-Type", stored.kind), *headers], stored.text)
+        headers = [("Content-Type", stored.kind), ("Docker-Content-Digest", digest_of(stored.text))]
+        return Response(200, headers, stored.text)
 
     def _blob(self, request: Request) -> Response:
         address = self.blobs.address(urlsplit(request.target).path.rpartition("/")[2])

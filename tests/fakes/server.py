@@ -115,11 +115,6 @@ class Server(ABC):
                 )
             )
 
-    def fault_on_call(self, index: int, kind: FaultKind, *, seconds: float = SLOW_SECONDS) -> None:
-        """Inject a fault into the call that will be `calls[index]`, whatever it is."""
-        with self._lock:
-            self._faults.append(Fault(kind=kind, index=index, seconds=seconds))
-
     @property
     def hanging(self) -> int:
         """How many calls hang just now."""
@@ -228,11 +223,10 @@ class Server(ABC):
     def _record(self, call: Call, request: Request) -> Fault | None:
         body = self.json_body(request, call)
         with self._lock:
-            index = len(self.calls)
             self.calls.append(call)
             if body is not None:
                 self.sent.append((call, body))
-            struck = [fault for fault in self._faults if fault.applies_to(call, index)]
+            struck = [fault for fault in self._faults if fault.applies_to(call)]
             self.struck += [(fault.kind, call) for fault in struck[:1]]
         return struck[0] if struck else None
 

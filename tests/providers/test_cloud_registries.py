@@ -169,8 +169,7 @@ def test_without_the_clouds_sdk_docker_login_does(
 def acr(azure_account: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry of the tenant, by the rules of ACR."""
     forget()
-    with Registry("bearer", tenant=azure_account.account.tokens) as made:
-        made.token_field = "access_token"
+    with Registry(azure_account.account.tokens) as made:
         monkeypatch.setattr("cloudtrain.submission.registry.ACR", re.compile(re.escape(made.host)))
         yield made
     forget()

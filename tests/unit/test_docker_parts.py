@@ -214,56 +214,33 @@ def test_an_error_of_docker_is_told_with_the_next_step(code: str) -> None:
     assert error.hint
 
 
-@pytest.mark.parametrize(("oom", "reason"), [(False, ""), (True, " (out of host memory)")])
+@pytest.mark.parametrize("cause", ["", "out of host memory"])
 @pytest.mark.parametrize("guess", [" (out of host memory?)", ": out of host memory", ""])
 def test_engine_facts_about_memory_override_the_launcher(
-    guess: str, oom: bool, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    guess: str, cause: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
-    unlimited = ContainerSpec(
-        **{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None}
-    )
     output = ContainerOutput(0, 1)
-    error = {
-        "rank": 1,
-        "node": 0,
-        "time": 1.5,
-        "exception": "SIGKILL",
-        "message": f"was killed by SIGKILL{guess}",
-    }
-    ended = {
-        "type": "node_ended",
-        "time": 2,
-        "node": 0,
-        "rank": -1,
-        "seq": 1,
-        "outcome": "failed",
-        "error": error,
-    }
+    place = {"time": 2, "node": 0, "rank": -1}
+    error = {**place, "exception": "SIGKILL", "message": f"was killed by SIGKILL{guess}"}
+    ended = {**place, "type": "node_ended", "seq": 1, "outcome": "failed", "error": error}
     output.forward(f"::cloudtrain:: {json.dumps(ended)}\n".encode())
-    output.finish(1, oom, unlimited, stop_requested=False, forced=False)
+    output.finish(1, cause)
+    reason = f" ({cause})" if cause else ""
     assert f'"was killed by SIGKILL{reason}"' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("code", "oom", "message"),
+    ("code", "cause", "message"),
     [
-        (139, False, "its container was killed by SIGSEGV"),
-        (137, True, "its container was killed by SIGKILL (out of host memory)"),
-        (255, False, "its container exited with code 255 and said nothing"),
+        (139, "", "its container was killed by SIGSEGV"),
+        (137, "out of host memory", "its container was killed by SIGKILL (out of host memory)"),
+        (255, "", "its container exited with code 255"),
     ],
 )
 def test_a_container_without_a_last_word_is_given_one(
-    code: int, oom: bool, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    code: int, cause: str, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
-    unlimited = ContainerSpec(
-        **{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None}
-    )
-    assert (
-        ContainerOutput(0, 1).finish(code, oom, unlimited, stop_requested=False, forced=False)
-        == code
-    )
+    assert ContainerOutput(0, 1).finish(code, cause) == code
     assert f'"{message}' in capfd.readouterr().out
 
 

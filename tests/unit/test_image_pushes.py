@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, CloudtrainError, UsageError
 from cloudtrain.providers.docker.engine import Engine, stored_login
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
+from cloudtrain.submission.registry import login_for, require_image
 
 DIGEST = f"sha256:{'ab' * 32}"
 OTHER = f"sha256:{'cd' * 32}"
@@ -108,3 +109,38 @@ def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(
 def test_a_login_that_is_none_is_no_traceback(config: Path, auth: str) -> None:
     config.write_text(json.dumps({"auths": {"host:5000": {"auth": auth}}}))
     assert stored_login("host:5000") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            CloudError("no Docker engine answers at unix:///var/run/docker.sock"),
+            "no Docker engine answers",
+        ),
+        (
+            UsageError("containers and images need Docker's SDK, which is not installed"),
+            "need Docker's SDK",
+        ),
+    ],
+)
+def test_without_an_engine_an_image_is_not_looked_up_and_that_is_reported(
+    monkeypatch: pytest.MonkeyPatch, config: Path, error: CloudtrainError, message: str
+) -> None:
+    def engine(_: float) -> None:
+        raise error
+
+    monkeypatch.setattr("cloudtrain.submission.registry.docker_engine", engine)
+    messages: list[str] = []
+    assert require_image("registry.example.com/train:1", "amd64", messages.append) == ""
+    [note] = messages
+    assert message in note
+
+
+@pytest.mark.filterwarnings("ignore:docker-credential-no-such-helper not installed")
+def test_without_stored_credentials_there_is_no_login(config: Path) -> None:
+    assert login_for("127.0.0.1:1") is None
+    config.write_text("no JSON")
+    assert login_for("127.0.0.1:1") is None
+    config.write_text(json.dumps({"auths": {}, "credHelpers": {"127.0.0.1:1": "no-such-helper"}}))
+    assert login_for("127.0.0.1:1") is None

@@ -28,6 +28,7 @@ from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import SECRET, ContainerSpec, spec_from_json
 from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID
+from cloudtrain.units import format_size
 from cloudtrain_launcher.host import set_parent_death_signal
 
 if TYPE_CHECKING:
@@ -74,12 +75,16 @@ class DockerNode:
             self.last_error = self.last_error or error
         if self.exit_status is None:
             return self.output.report_failure(self.last_error)
-        code = self.exit_status.code
-        out_of_memory = self.exit_status.out_of_memory
-        requested = self.stop_requested
-        forced = self.forced
+        memory_cause = ""
+        if self.exit_status.out_of_memory:
+            memory_cause = "out of host memory"
+            if limit := self.spec.memory_bytes:
+                memory_cause += f": its container reached the limit of {format_size(limit)}"
         return self.output.finish(
-            code, out_of_memory, self.spec, stop_requested=requested, forced=forced
+            self.exit_status.code,
+            memory_cause,
+            stop_requested=self.stop_requested,
+            forced=self.forced,
         )
 
     @contextmanager

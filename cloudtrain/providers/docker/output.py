@@ -8,10 +8,8 @@ import time
 
 from cloudtrain.diagnosis.remedies import KILLED_FROM_OUTSIDE
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.docker.container_spec import ContainerSpec
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.logs import EVENT_MARK
-from cloudtrain.units import format_size
 from cloudtrain_launcher.events import Cause, Error, Event, NodeEnded, parse
 
 MAX_LINE_BYTES = 64 * 1024
@@ -65,18 +63,16 @@ class ContainerOutput:
     def finish(
         self,
         code: int,
-        out_of_memory: bool,
-        spec: ContainerSpec,
+        memory_cause: str = "",
         *,
-        stop_requested: bool,
-        forced: bool,
+        stop_requested: bool = False,
+        forced: bool = False,
     ) -> int:
         """Complete the launcher's report with the engine's knowledge; return the exit code.
 
-        `out_of_memory`: the kernel killed a process of the container. `forced`: we killed it after
-        the grace period.
+        `memory_cause`: why the kernel killed a process of the container; empty if it did not.
+        `forced`: we killed it after the grace period.
         """
-        memory_cause = _memory_cause(spec) if out_of_memory else ""
         if memory_cause:
             self.log(f"the kernel killed a process of this container: {memory_cause}")
         report = self.node_ended
@@ -143,14 +139,6 @@ class ContainerOutput:
         except OSError:
             return False
         return True
-
-
-def _memory_cause(spec: ContainerSpec) -> str:
-    if spec.memory_bytes is None:
-        return "out of host memory"
-    return (
-        f"out of host memory: its container reached the limit of {format_size(spec.memory_bytes)}"
-    )
 
 
 def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
