@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 @click.option(
     "--metrics/--no-metrics", default=True, help="Also the lines of metrics and progress (default)."
 )
-@click.option("--trial", type=click.IntRange(0), metavar="N", help="Only this trial of a sweep.")
 @json_option
 @data_dir
 def logs_command(
@@ -73,7 +72,6 @@ def logs_command(
     run: str | None,
     following: bool,
     since: str | None,
-    trial: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -84,16 +82,10 @@ def logs_command(
     since_time = None if since is None else _parse_since(since)
     target = chosen(run, folder)
     if not isinstance(target, Run):
-        from cloudtrain.cli.sweep_logs import print_logs
+        from cloudtrain.cli.sweep_view import print_logs
 
-        print_logs(
-            target, trial=trial, following=following, as_json=as_json, since=since_time, **options
-        )
+        print_logs(target, following=following, as_json=as_json, since=since_time, **options)
         return
-    if trial is not None:
-        raise UsageError(
-            f"{target.id} is a run, --trial is of a sweep", hint="cloudtrain list shows both"
-        )
     display = ProgressDisplay(enabled=following and not as_json and sys.stdout.isatty())
     line = None
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,6 @@ from cloudtrain.settings import load_settings
 from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
@@ -251,7 +249,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
-    from cloudtrain.cli.sweep_view import batch_size_lines, summary_line, sweep_as_json, trial_table
+    from cloudtrain.cli.sweep_view import summary_line, sweep_as_json, trial_table
 
     state = sweep.status()
     if as_json:
@@ -259,17 +257,10 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
         return
     driven = "" if state.ended or sweep.folder.is_driven() else ", and nothing drives it"
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
-    dashboard = sweep.folder.path / "ray-dashboard"
-    if not state.ended and dashboard.is_file():
-        with suppress(OSError):
-            address = read_regular_text(dashboard, errors="replace")[:200]
-            print_output(f"  Ray's dashboard    {one_line(address)}")
     if state.trials:
         print_output(trial_table(state))
     if state.why_ended:
         print_output(f"  ended    {one_line(state.why_ended)}")
-    if state.best and state.ended and state.definition.is_batch_size_search:
-        print_output("\n".join(batch_size_lines(sweep, state)))
     if driven:
         print_message(f"{command('attach', sweep.id)} continues it")
 

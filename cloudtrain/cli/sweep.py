@@ -15,7 +15,8 @@ from cloudtrain.cli.options import (
     json_option,
     yes_option,
 )
-from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.output import print_json, print_message, print_output
+from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.errors import UsageError
@@ -114,7 +115,7 @@ def start_command(
 
     The plan is shown first, with the most that it may cost. Ctrl-C stops following, not the sweep.
     """
-    from cloudtrain.cli.sweep_view import confirm, overview
+    from cloudtrain.cli.sweep_view import overview
     from cloudtrain.submission.context import with_wheels
     from cloudtrain.submission.preflight import preflight, raise_errors
     from cloudtrain.sweeps.planning import plan_sweep
@@ -135,7 +136,8 @@ def start_command(
         if as_json:
             print_json(_as_json(plan))
         return
-    confirm(plan, yes=yes)
+    if plan.is_billed and not yes:
+        confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
     plan = replace(plan, job=with_wheels(plan.job, print_message))
     sweep = start_sweep(
         plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image")
@@ -177,7 +179,7 @@ def more_command(
     Interrupted trials continue from their checkpoints, beside the new ones. The most that it may
     cost is shown first; the budget stays the same unless you raise it.
     """
-    from cloudtrain.cli.sweep_view import confirm_extension, extension_lines
+    from cloudtrain.cli.sweep_view import extension_lines
     from cloudtrain.sweeps.definition import Caps
     from cloudtrain.sweeps.sweep import find_sweep
 
@@ -185,7 +187,8 @@ def more_command(
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
     extension = resumed.plan_extension(trials, parallel=parallel, budget=budget)
     print_message("\n".join(extension_lines(resumed, extension)))
-    confirm_extension(extension, yes=yes)
+    if extension.worst_usd is not None and not yes:
+        confirm_cost(Path.cwd(), extension.worst_usd)
     resumed.extend(extension)
     if detach:
         _tell(resumed, as_json)
@@ -219,10 +222,10 @@ def _tell(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         print_json({"sweep": sweep.id, "folder": str(sweep.folder.path)})
         return
+    from cloudtrain.cli.sweep_view import next_commands
+
     print_output(sweep.id)
-    print_message(
-        f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}"
-    )
+    print_message(next_commands(sweep))
 
 
 def _load(job: Path, options: dict[str, Any]) -> Job:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 import click
@@ -16,24 +16,25 @@ from cloudtrain.cli.output import (
     command,
     count,
     print_json,
+    print_log_line,
     print_message,
     print_output,
     table,
 )
-from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.extension import Extension
 from cloudtrain.sweeps.failures import FailedTrials, failed_trials
+from cloudtrain.sweeps.logs import SweepLogs
 from cloudtrain.sweeps.planning import SweepPlan
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.units import format_duration, format_number
 
 MAX_LIVE = 12
-"""Maximum trials on a live screen: running ones, the best, and the latest."""
+"""Maximum trials on a live screen: the latest."""
 MAX_NUMBERS = 12
 """Maximum numbers of failed trials of one cause."""
 
@@ -41,14 +42,16 @@ MAX_NUMBERS = 12
 def overview(plan: SweepPlan) -> str:
     """Return what a sweep does, and the most that it may cost."""
     definition = plan.definition
-    where = (
-        f"{plan.job.target.provider} rehearsed on {definition.provider}"
-        if definition.as_
-        else definition.provider
-    )
+    where = definition.provider
+    if definition.as_:
+        where = f"{plan.job.target.provider} rehearsed on {definition.provider}"
+    trials = "at most " * definition.is_batch_size_search + count(definition.trials, "trial")
+    until = ""
+    if definition.target is not None:
+        until = f", until {format_number(definition.target)} is reached"
     lines = [
-        f"{definition.sweep_id}  {_trials(definition)}, {definition.parallel} at once, on {where}",
-        f"  objective   {definition.metric}, {definition.goal}{_until(definition)}",
+        f"{definition.sweep_id}  {trials}, {definition.parallel} at once, on {where}",
+        f"  objective   {definition.metric}, {definition.goal}{until}",
         f"  method      {_method(plan)}",
         *(
             f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
@@ -64,24 +67,12 @@ def overview(plan: SweepPlan) -> str:
     return "\n".join(lines)
 
 
-def _trials(definition: Definition) -> str:
-    return "at most " * definition.is_batch_size_search + count(definition.trials, "trial")
-
-
 def _method(plan: SweepPlan) -> str:
     definition = plan.definition
     if definition.engine == "native":
         return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
     return definition.method + engine
-
-
-def _until(definition: Definition) -> str:
-    return (
-        ""
-        if definition.target is None
-        else f", until {format_number(definition.target)} is reached"
-    )
 
 
 def _stopping(definition: Definition) -> str:
@@ -105,32 +96,17 @@ def _cost(plan: SweepPlan) -> str:
     return f"at most {plan.worst_usd:.2f} USD: {trial_usd:.2f} USD a trial{held}"
 
 
-def confirm(plan: SweepPlan, *, yes: bool) -> None:
-    """Ask before money is spent, on a terminal. Raise RefusedError for a no."""
-    if not yes and plan.is_billed:
-        confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
-
-
 def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
     """Return what an extension starts, and the most that it may cost."""
     parts = [count(extension.new_trials, "new trial")] if extension.new_trials else []
     if extension.resumed:
-        numbers = ", ".join(map(str, extension.resumed[:10])) + (
-            ", …" if len(extension.resumed) > 10 else ""
-        )
-        parts.append(f"{count(len(extension.resumed), 'interrupted trial')} resumed ({numbers})")
+        parts.append(f"{count(len(extension.resumed), 'interrupted trial')} resumed")
     state = sweep.status()
     lines = [f"{sweep.id}  {' and '.join(parts) or 'no new trial'}"]
     if state.definition.trial_cap.usd is not None and extension.worst_usd is not None:
         spent = f", beside {state.spent_usd:.2f} USD spent before"
         lines.append(f"  cost        at most {extension.worst_usd:.2f} USD{spent}")
     return lines
-
-
-def confirm_extension(extension: Extension, *, yes: bool) -> None:
-    """Ask before more money is spent, on a terminal. Raise RefusedError for a no."""
-    if not yes and extension.worst_usd is not None:
-        confirm_cost(Path.cwd(), extension.worst_usd)
 
 
 def follow(sweep: Sweep) -> SweepState:
@@ -147,13 +123,15 @@ def follow(sweep: Sweep) -> SweepState:
             screen.draw(update.state)
     except KeyboardInterrupt:
         screen.clear()
-        print_message(f"\n{sweep.id} keeps running")
-        print_message(
-            f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}"
-        )
+        print_message(f"\n{sweep.id} keeps running\n{next_commands(sweep)}")
         raise click.exceptions.Exit(130) from None
     screen.clear()
     return update.state
+
+
+def next_commands(sweep: Sweep) -> str:
+    """Return the commands for a sweep that runs in the background."""
+    return f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}"
 
 
 class _Screen:
@@ -170,7 +148,7 @@ class _Screen:
         width = shutil.get_terminal_size().columns
         lines = [
             line[: width - 1]
-            for line in (summary_line(state), *trial_table(state, live=True).splitlines())
+            for line in (summary_line(state), *trial_table(state, MAX_LIVE).splitlines())
         ]
         if lines != self._lines:
             redraw_lines(lines, len(self._lines))
@@ -203,18 +181,10 @@ def summary_line(state: SweepState) -> str:
     return "; ".join(parts)
 
 
-def trial_table(state: SweepState, *, live: bool = False) -> str:
-    """Return a line for each trial; `live`: only running ones, the best, and the latest."""
+def trial_table(state: SweepState, most: int = 0) -> str:
+    """Return a line for each trial; `most`: only for the latest ones."""
     best = state.best
-    shown = state.trials
-    if live and len(shown) > MAX_LIVE:
-        chosen = {trial.number for trial in shown if trial.state == "running"} | (
-            {best.number} if best else set()
-        )
-        chosen |= {trial.number for trial in shown[-MAX_LIVE:]}
-        shown = [
-            trial for trial in shown if trial.number in sorted(chosen)[-MAX_LIVE:] or trial is best
-        ]
+    shown = state.trials[-most:]
     keys = [*state.definition.space]
     billed = state.definition.trial_cap.usd is not None
     rows = [
@@ -268,7 +238,7 @@ def report(sweep: Sweep, state: SweepState) -> None:
         values = ", ".join(f"{key}={_value(value)}" for key, value in best.parameters.items())
         print_message(f"  best     {one_line(values)}  ({best.run})")
         if state.definition.is_batch_size_search:
-            print_message("\n".join(batch_size_lines(sweep, state)))
+            print_message(f"  train    {command('rerun', sweep.id, '--best')}")
         else:
             print_message(f"  fetch    {command('fetch', best.run)}")
     elif state.trials:
@@ -276,17 +246,6 @@ def report(sweep: Sweep, state: SweepState) -> None:
     if any(trial.state == "failed" for trial in state.trials):
         print_message(f"  why      {command('diagnose', sweep.id)}")
     print_message(f"  trials   {command('status', sweep.id)}")
-
-
-def batch_size_lines(sweep: Sweep, state: SweepState) -> list[str]:
-    """Return the spec after a search for a batch size, and the command to train."""
-    lines = [f"  train    {command('rerun', sweep.id, '--best')}"]
-    best = state.best
-    if best is not None:
-        (key,) = best.parameters
-        spec = f"args: {{{key.removeprefix('args.')}: {best.batch_size}}}"
-        lines.insert(0, f"  spec     {one_line(spec)}")
-    return lines
 
 
 def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
@@ -321,6 +280,31 @@ def _failed_lines(group: FailedTrials) -> list[str]:
         rows.append(("more", command("diagnose", group.runs[0])))
     shown = [f"    {name:<11} {indented(one_line(text), 16)}" for name, text in rows]
     return [f"  {count(len(group.trials), 'trial')}", *shown]
+
+
+def print_logs(
+    sweep: Sweep, *, following: bool, as_json: bool, tail: int | None, **filters: Any
+) -> None:
+    """Print the lines of a sweep's trials, the oldest first.
+
+    `following`: also print new lines until its end. `filters`: as for `Run.logs`.
+    """
+    logs = SweepLogs(sweep, **filters)
+    shown = False
+    try:
+        for number, line in chain(
+            logs.stored(tail=tail, retry=following), logs.fresh() if following else ()
+        ):
+            shown = True
+            print_log_line(
+                line, as_json=as_json, names_source=filters["rank"] is None, trial=number
+            )
+    except KeyboardInterrupt:
+        if following and not sweep.has_ended:
+            print_message(f"{sweep.id} keeps running; {command('stop', sweep.id)} stops it")
+        raise click.exceptions.Exit(130) from None
+    if not shown:
+        print_message(f"no such lines; {command('status', sweep.id)} shows the trials")
 
 
 def sweep_as_json(state: SweepState) -> dict[str, Any]:

@@ -178,8 +178,7 @@ def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
                 message = "is not an argument, and the native engine varies only arguments"
                 yield Issue(("space", key), message, "use engine: portable")
     if engine in ("native", "ray") and promotes:
-        who = "Ray's ASHA" if engine == "ray" else "the native engine"
-        message = f"resumes trials, but {who} can only end them"
+        message = f"resumes trials, but the engine {engine} can only end them"
         yield Issue(("early_stopping", "promote"), message, "use engine: portable")
     if engine == "ray":
         yield from _on_ray(section, spec)

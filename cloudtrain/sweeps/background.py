@@ -33,7 +33,7 @@ def main() -> int:
 
 def _drive_ray(folder: SweepFolder) -> None:
     # Importing Ray takes seconds, and most sweeps do not use it.
-    from cloudtrain.sweeps.ray.loop import RayRuns, drive_ray
+    from cloudtrain.sweeps.ray.driver import RayRuns, drive_ray
     from cloudtrain.sweeps.ray.tune import RayCluster
 
     drive_ray(folder, RayCluster(folder), RayRuns(folder, folder.definition()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.submission.log_stream import LogStream
 from cloudtrain.submission.monitor import RunMonitor
-from cloudtrain.sweeps.state import ENDED, SweepState
+from cloudtrain.sweeps.state import SweepState
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
@@ -25,11 +25,10 @@ TrialLine = tuple[int, LogLine]
 
 
 class SweepLogs:
-    """Logs of all trials, or of one; later runs join. `filters`: as for `Run.logs`."""
+    """Logs of all trials; later runs join. `filters`: as for `Run.logs`."""
 
-    def __init__(self, sweep: Sweep, trial: int | None, **filters: Any) -> None:
+    def __init__(self, sweep: Sweep, **filters: Any) -> None:
         self._sweep = sweep
-        self._trial = trial
         self._filters = filters
         self._streams: dict[str, tuple[int, LogStream]] = {}
         """Trial and stream of each run."""
@@ -41,15 +40,13 @@ class SweepLogs:
         return merged if tail is None else deque(merged, maxlen=tail)
 
     def fresh(self) -> Iterator[TrialLine]:
-        """Yield new lines until the end of the sweep or of its one trial.
+        """Yield new lines until the end of the sweep.
 
         Replace a driver that was killed.
         """
         for update in self._sweep.watch():
             self._join(update.state)
             yield from self._merged(LogStream.fresh)
-            if self._trial is not None and self._has_ended(update.state, self._trial):
-                break
         while any(not stream.has_ended for _, stream in self._streams.values()):
             time.sleep(POLL_SECONDS)
             yield from self._merged(LogStream.fresh)
@@ -57,14 +54,11 @@ class SweepLogs:
     def _join(self, state: SweepState) -> None:
         """Open streams for runs that were started."""
         for trial in state.trials:
-            if self._trial is None or trial.number == self._trial:
-                started = {run.run for run in trial.runs} - self._streams.keys()
-                for run in self._sweep.runs_of(trial) if started else ():
-                    if run.id not in self._streams:
-                        self._streams[run.id] = (
-                            trial.number,
-                            LogStream(RunMonitor(run.folder), **self._filters),
-                        )
+            started = {run.run for run in trial.runs} - self._streams.keys()
+            for run in self._sweep.runs_of(trial) if started else ():
+                if run.id not in self._streams:
+                    stream = LogStream(RunMonitor(run.folder), **self._filters)
+                    self._streams[run.id] = (trial.number, stream)
 
     def _merged(self, read: Callable[[LogStream], Iterator[LogLine]]) -> Iterator[TrialLine]:
         """Merge the lines of open streams by time; runs of a trial come one after the other."""
@@ -74,10 +68,6 @@ class SweepLogs:
                 trials.setdefault(number, []).append(stream)
         parts = [_numbered(number, map(read, streams)) for number, streams in trials.items()]
         return heapq.merge(*parts, key=lambda part: part[1].time)
-
-    @staticmethod
-    def _has_ended(state: SweepState, number: int) -> bool:
-        return number < len(state.trials) and state.trials[number].state in ENDED
 
 
 def _numbered(number: int, streams: Iterable[Iterator[LogLine]]) -> Iterator[TrialLine]:

@@ -170,7 +170,7 @@ def _shares(
 
 def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     stopping: EarlyStopping | None = sweep.stopping
-    if stopping is None or sweep.engine in ("native", "ray"):
+    if stopping is None or sweep.engine == "native":
         return
     declared = declaration_of(plan.provider)
     at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")

@@ -169,7 +169,7 @@ class RunTrials:
             if error.outcome is Outcome.UNKNOWN:  # the next `observe` asks the provider
                 return None
             may_pass = isinstance(error, CloudError) and error.transient
-            return _ended(trial, "interrupted" if may_pass else "refused", error.message)
+            return run_ended(trial, "interrupted" if may_pass else "refused", error.message)
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
@@ -193,6 +193,8 @@ class RunTrials:
         text = rungs_document(state)
         for trial in state.trials:
             if trial.state != "running" or self._published.get(trial.run) == text:
+                continue
+            if not self.has_run(trial):  # a worker of a cluster has not started it yet
                 continue
             run = self._run(trial)
             with suppress(CloudError):  # the next round repeats it
@@ -275,18 +277,20 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
             outcome = "pruned"
         elif decision == "paused":
             outcome = "paused"
-        return _ended(trial, outcome, "", usd, seconds)
+        return run_ended(trial, outcome, "", usd, seconds)
     if state.ref is None:  # its submission was interrupted before the start
-        return _ended(trial, "interrupted", state.reason, 0.0, 0.0)
+        return run_ended(trial, "interrupted", state.reason, 0.0, 0.0)
     if state.state == "stopped":
         by_platform = any(
             node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values()
         )
-        return _ended(
+        return run_ended(
             trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds
         )
     does_not_fit = definition.is_batch_size_search and is_too_large(state)
-    ended = _ended(trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds)
+    ended = run_ended(
+        trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds
+    )
     return replace(ended, cause=state.error.exception if state.error else "")
 
 
@@ -302,9 +306,10 @@ def is_too_large(state: RunState) -> bool:
     )
 
 
-def _ended(
+def run_ended(
     trial: Trial, outcome: Ending, reason: str, usd: float | None = 0.0, seconds: float = 0.0
 ) -> RunEnded:
+    """Return the end of the latest run of a trial, now."""
     return RunEnded(
         time=time.time(),
         trial=trial.number,

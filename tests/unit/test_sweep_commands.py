@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import Choice, read_dimension
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.events import Launching, RunEnded, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
@@ -169,7 +167,6 @@ def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> N
     ]
     assert call("logs", "digits-k2x9").out.splitlines() == lines
     assert call("logs", "digits-k2x9", "--tail", "3").out.splitlines() == lines[1:]
-    assert call("logs", "digits-k2x9", "--trial", "2", "--tail", "1").out.splitlines() == lines[3:]
     assert call("logs", "digits-k2x9", "--grep", "c|d", "--rank", "0").out.splitlines() == [
         "[trial 0] c",
         "[trial 2] d",
@@ -181,33 +178,6 @@ def test_the_logs_of_a_sweep_are_those_of_all_trials_in_the_order_of_time() -> N
         (0, "c"),
         (2, "d"),
     ]
-
-
-@pytest.mark.usefixtures("logs")
-def test_the_lines_of_one_trial_are_those_of_all_its_runs(sweep: SweepFolder) -> None:
-    launching = Launching(time=1.0, trial=3, run="digits-k2x9-t000")
-    sweep.append(
-        Suggested(time=1.0, trial=3, parameters={"lr": 1e-3}),
-        launching,
-        RunEnded(time=2.0, trial=3, run="digits-k2x9-t000", outcome="interrupted"),
-        replace(launching, run="digits-k2x9-t002"),
-    )
-    shown = call("logs", "digits-k2x9", "--trial", "3", "-f").out.splitlines()
-    assert [line.removeprefix("[trial 3] [rank 0] ") for line in shown] == ["a", "c", "b", "d"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("digits-k2x9", "--trial", "3"), "sweep digits-k2x9 has no trial 3"),
-        (("digits-k2x9-t001", "--trial", "1"), "digits-k2x9-t001 is a run, --trial is of a sweep"),
-    ],
-)
-def test_lines_that_no_sweep_has_are_refused(
-    sweep: SweepFolder, words: tuple[str, ...], message: str
-) -> None:
-    result = call("logs", *words)
-    assert (result.code, message in result.err) == (2, True), result.err
 
 
 @pytest.mark.parametrize("command", ["fetch", "rerun"])

@@ -111,17 +111,6 @@ def test_lines_of_a_trial_after_the_sweep_are_shown_until_its_run_ends(
     )
 
 
-def test_of_one_trial_only_its_own_lines_come_and_it_is_waited_for(going: Going) -> None:
-    going.steps = [
-        lambda: going.say(0, "of another"),
-        lambda: going.start(1, "first"),
-        lambda: going.end(1, "last"),
-        lambda: pytest.fail("trial 1 has ended"),
-    ]
-    shown = call("logs", "digits-k2x9", "-f", "--trial", "1").out.splitlines()
-    assert shown == ["[trial 1] [rank 0] first", "[trial 1] [rank 0] last"]
-
-
 @pytest.mark.parametrize(("tail", "lines"), [("1", ["just before", "after"]), ("0", ["after"])])
 def test_tail_shows_the_last_existing_lines_before_following(
     going: Going, tail: str, lines: list[str]
@@ -142,8 +131,3 @@ def test_ctrl_c_ends_the_following_and_not_the_sweep(going: Going) -> None:
     assert result.out.splitlines()[-1] == "[trial 0] [rank 0] first"
     assert "digits-k2x9 keeps running" in result.err
     assert Sweep(going.folder).status().state == "running"
-
-
-def test_a_trial_that_there_will_never_be_is_refused(going: Going) -> None:
-    result = call("logs", "digits-k2x9", "-f", "--trial", "3")
-    assert (result.code, "sweep digits-k2x9 has no trial 3" in result.err) == (2, True)

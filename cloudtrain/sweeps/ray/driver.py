@@ -1,76 +1,75 @@
-"""Drive a sweep on a Ray cluster: Ray Tune places the trials, and its ASHA ends them.
+"""Drive a sweep on a Ray cluster: Ray Tune places the trials, which end themselves at rungs.
 
-Ray forgets the values at rungs when its driver dies (ray#30838), and ends all trials. A new driver
-never restores Ray's state: it replays all values to the scheduler in the order of the journal, and
-continues unfinished trials from their checkpoints.
+When its driver dies, Ray ends all trials. A new driver never restores Ray's state: the journal has
+it, and unfinished trials continue from their checkpoints.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.history import History
+from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal, to_be_stopped
-from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
+from cloudtrain.sweeps.events import (
+    Launching,
+    Reported,
+    RunEnded,
+    Suggested,
+    SweepEnded,
+    SweepEvent,
+)
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.sweeps.suggest import Suggester
+from cloudtrain.sweeps.suggest import Suggester, suggester_of
+from cloudtrain.sweeps.trials import RunTrials, run_ended
 
 MAX_LOSSES = 3
 """Maximum losses of a trial's worker without a report in between."""
+MAX_BREAKS = 3
+"""Maximum failures of Ray Tune without a report in between."""
+RECONNECT_SECONDS = 10.0
+"""Interval of attempts to reach a cluster that does not answer."""
 
 
-class Halving(Protocol):
-    """Decides which trials end early, as Ray's ASHA does."""
+class RayRuns(RunTrials):
+    """Runs of a sweep on a Ray cluster, on a disk that its nodes share."""
 
-    def falls_behind(self, trial: int, report: int, value: float) -> bool:
-        """Take in a report. Return True if the trial ends with it."""
-
-
-class Jobs(Protocol):
-    """Runs of trials, on a disk that driver and workers share."""
-
-    def has_run(self, trial: Trial) -> bool:
-        """Return True if the latest run of a trial was submitted."""
-
-    def plan(self, trial: Trial) -> Plan:
-        """Return the plan of its latest run."""
-
-    def observe(self, trial: Trial) -> list[SweepEvent]:
-        """Return its new events."""
-
-    def request_stop(self, trial: Trial) -> None:
-        """Ask its run to stop."""
+    def __init__(self, folder: SweepFolder, definition: Definition) -> None:
+        super().__init__(folder, definition)
+        self._runs_dir = folder.path.parents[1] / "runs"
 
     def was_asked_to_stop(self, trial: Trial) -> bool:
-        """Return True if anybody asked its run to stop."""
+        """Return True if anybody asked its run to stop; a lost worker does not ask."""
+        return RunPaths(self._runs_dir / trial.run).stop_file.exists()
 
     def has_failed_by_itself(self, trial: Trial) -> bool:
         """Return True if its program failed and was not ended from outside."""
+        return History(RunFolder(self._runs_dir / trial.run)).read().error is not None
 
 
 class RayDriver:
     """Driver that hands out trials to Ray Tune and records events from workers."""
 
-    def __init__(
-        self, journal: SweepJournal, jobs: Jobs, suggester: Suggester, halving: Halving | None
-    ) -> None:
+    def __init__(self, journal: SweepJournal, jobs: RayRuns, suggester: Suggester) -> None:
         self.journal = journal
         self._jobs = jobs
         self._suggester = suggester
-        self._halving = halving
         self._clock = DriverClock(0.0)
         self._announced: list[int] = []
         """Trials whose run is in the journal and was not started."""
         self._left: dict[int, bool] = {}
         """Trials without a worker: True if a stop of their run was requested before."""
-        self._behind: set[int] = set()
         self._losses: dict[int, tuple[int, int]] = {}
         """Reports of a trial, and the losses of its worker since then."""
         self._next_look = 0.0
@@ -88,10 +87,8 @@ class RayDriver:
         return self.journal.folder
 
     def recover(self) -> None:
-        """Replay the journal to the scheduler and take over trials of an earlier driver."""
-        for event in self.journal.read():
-            if isinstance(event, Reported):
-                self._decide(event)
+        """Take over trials of an earlier driver."""
+        self.journal.read()
         self._clock = DriverClock(self.state.latest)
         for trial in self.state.trials:
             if trial.state == "running" and self._jobs.has_run(trial):
@@ -100,20 +97,17 @@ class RayDriver:
                 self._announced.append(trial.number)
 
     def advance(self) -> None:
-        """Observe runs without a worker, and carry out a stop of the sweep."""
+        """Publish values, observe runs without a worker, and carry out a stop of the sweep."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + PAUSE_SECONDS
         self.journal.read()
+        self._jobs.publish(self.state)
         stopped = {trial.number for trial in to_be_stopped(self.state)}
         for trial in self.state.trials:
             if trial.state != "running" or not self._jobs.has_run(trial):
                 continue
-            if (
-                trial.number in self._left
-                or trial.number in self._behind
-                or trial.number in stopped
-            ):
+            if trial.number in self._left or trial.number in stopped:
                 with suppress(CloudError):
                     self._jobs.request_stop(trial)
             if trial.number in self._left:
@@ -144,25 +138,10 @@ class RayDriver:
                 return handed_out
 
     def take(self, event: SweepEvent) -> None:
-        """Record an event of a worker, and stop a trial that falls behind with it.
-
-        Later reports of that trial do not count, and do not change how it ended.
-        """
-        is_behind = isinstance(event, (Reported, RunEnded)) and event.trial in self._behind
+        """Record an event of a worker."""
         if isinstance(event, RunEnded):
             self._left.pop(event.trial, None)
-            event = (
-                replace(event, outcome="pruned", reason="Ray's ASHA has ended it")
-                if is_behind
-                else event
-            )
-        if not (is_behind and isinstance(event, Reported)):
-            self.journal.write(event)
-        if isinstance(event, Reported) and not is_behind:
-            self._decide(event)
-            if event.trial in self._behind:
-                with suppress(CloudError):
-                    self._jobs.request_stop(self.state.trials[event.trial])
+        self.journal.write(event)
 
     def lose(self, number: int, why: str) -> None:
         """End the run of a lost worker; another run continues from it."""
@@ -181,7 +160,7 @@ class RayDriver:
         """Record that Ray gave back a trial of a stopped sweep before its start."""
         trial = self.state.trials[number]
         if trial.state == "running" and not self._jobs.has_run(trial):
-            self.take(_ended(trial, "stopped", "it had not begun"))
+            self.take(run_ended(trial, "stopped", "it had not begun"))
 
     def _announced_trial(self) -> Trial | None:
         return self.state.trials[self._announced.pop(0)] if self._announced else None
@@ -210,7 +189,7 @@ class RayDriver:
         try:
             plan = self._jobs.plan(trial)
         except CloudtrainError as error:
-            self.take(_ended(trial, "refused", error.message))
+            self.take(run_ended(trial, "refused", error.message))
             return None
         definition = self.state.definition
         return {
@@ -220,13 +199,6 @@ class RayDriver:
             "cpus": definition.ray_cpus or plan.processes,
             "gpus": plan.gpus if definition.ray_gpus is None else definition.ray_gpus,
         }
-
-    def _decide(self, event: Reported) -> None:
-        value = float("nan") if event.value is None else event.value
-        if self._halving is not None and self._halving.falls_behind(
-            event.trial, event.report, value
-        ):
-            self._behind.add(event.trial)
 
     def _take_over(self, trial: Trial) -> None:
         self._left[trial.number] = self._jobs.was_asked_to_stop(trial)
@@ -246,13 +218,110 @@ class RayDriver:
 
     def _lost(self, trial: Trial, why: str) -> RunEnded:
         if self._losses.get(trial.number, (0, 0))[1] >= MAX_LOSSES:
-            return _ended(
+            return run_ended(
                 trial, "failed", f"its worker was lost {MAX_LOSSES} times in a row: {why}"
             )
-        return _ended(trial, "interrupted", why)
+        return run_ended(trial, "interrupted", why)
 
 
-def _ended(trial: Trial, outcome: Any, reason: str) -> RunEnded:
-    return RunEnded(
-        time=time.time(), trial=trial.number, run=trial.run, outcome=outcome, reason=reason, usd=0.0
-    )
+class Cluster(Protocol):
+    """Connection of a driver to Ray."""
+
+    def connect(self) -> None:
+        """Join the cluster, or start one here. Raise CloudError if it does not answer."""
+
+    def disconnect(self) -> None:
+        """Leave the cluster, and end one that was started here."""
+
+    def run(self, driver: RayDriver) -> None:
+        """Run all trials of the driver until it hands out the last one."""
+
+
+def drive_ray(
+    folder: SweepFolder,
+    cluster: Cluster,
+    jobs: RayRuns,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+) -> SweepState:
+    """Drive a sweep by Ray Tune to its end and return its state.
+
+    `pause` sleeps for a number of seconds. Raise UsageError if another process drives the sweep.
+    """
+    definition = folder.definition()
+    breaks = 0
+    reports = -1
+    with folder.driving():
+        while True:
+            driver = RayDriver(
+                SweepJournal(folder, SweepState.new(definition)),
+                jobs,
+                suggester_of(definition),
+            )
+            driver.recover()
+            if driver.state.state not in ("running", "stopping"):
+                return driver.state
+            error = _run_once(driver, cluster, pause)
+            if error:
+                count = sum(isinstance(event, Reported) for event, _ in folder.events_from())
+                breaks = breaks + 1 if count == reports else 1
+                reports = count
+                if breaks >= MAX_BREAKS:
+                    _end_all(driver, pause)
+                    driver.end = End("failed", f"Ray Tune broke {breaks} times in a row: {error}")
+            if driver.end is not None:
+                driver.journal.write(
+                    SweepEnded(time=time.time(), state=driver.end.state, reason=driver.end.reason)
+                )
+
+
+def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None]) -> str:
+    """Run trials until the sweep is over or Ray fails. Return the failure, or an empty text."""
+    if not _connected(driver, cluster, pause):
+        return ""
+    try:
+        cluster.run(driver)
+    except (CloudtrainError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001  (any error of Ray: the journal has the state)
+        traceback.print_exc()
+        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    finally:
+        cluster.disconnect()
+    return "" if driver.end else "it ended before the sweep did"
+
+
+def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None]) -> bool:
+    """Join the cluster. Return False if the sweep has ended.
+
+    Retry without limit once there are trials.
+    """
+    while True:
+        try:
+            cluster.connect()
+        except CloudError as error:
+            if not driver.state.trials:  # without trials, fail at once
+                driver.end = End("failed", error.message)
+                return False
+            print(error.render(), file=sys.stderr, flush=True)
+        else:
+            return True
+        until = time.monotonic() + RECONNECT_SECONDS
+        while time.monotonic() < until:
+            driver.advance()
+            if (
+                driver.state.state == "stopping"
+                and driver.next_trial() is None
+                and driver.end is not None
+            ):
+                return False
+            pause(PAUSE_SECONDS)
+
+
+def _end_all(driver: RayDriver, pause: Callable[[float], None]) -> None:
+    """End all active runs."""
+    for trial in driver.state.trials:
+        driver.lose(trial.number, "Ray Tune broke")
+    while any(trial.state == "running" for trial in driver.state.trials):
+        driver.advance()
+        pause(PAUSE_SECONDS)

@@ -1,40 +1,42 @@
-"""Adapter of a sweep to Ray Tune, the only module that imports Ray. Decisions are in driver.py."""
+"""Adapter of a sweep to Ray Tune, the only module that imports Ray. Decisions are in driver.py.
+
+Driver and workers share the data folder: a worker reads the driver's journal there and returns
+events; only the driver writes the journal.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import socket
 import sys
 import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray import tune
 from ray.tune.execution.placement_groups import PlacementGroupFactory
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from cloudtrain.errors import CloudError
-from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import Reported, RunEnded, parse
+from cloudtrain.errors import CloudError, CloudtrainError, StorageError, UsageError
+from cloudtrain.providers.local.lifeline import end_runs_with_this_process
+from cloudtrain.sweeps.driver import PAUSE_SECONDS
+from cloudtrain.sweeps.events import RunEnded, SweepEvent, parse
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.ray.driver import RayDriver
-from cloudtrain.sweeps.ray.worker import RayWorker
+from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from cloudtrain.sweeps.trials import RunTrials
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
-
-WORST = 1e300
-"""Replacement for NaN, which compares as neither better nor worse."""
 
 ADDRESS = "RAY_ADDRESS"
 """Environment variable with the address of the cluster, as in Ray."""
 CONNECT_SECONDS = 10.0
-DASHBOARD_FILE = "ray-dashboard"
-"""File of the sweep's folder with the address of Ray's dashboard during the sweep."""
 ADDRESS_FILE = "ray-address"
 """File of the sweep's folder with RAY_ADDRESS, for a driver from another shell."""
 
@@ -62,7 +64,7 @@ class RayCluster:
         )
         _check_port(address)
         try:
-            context = ray.init(
+            ray.init(
                 address=address or None,
                 include_dashboard=None if not address else False,  # it starts where it is installed
                 log_to_driver=False,
@@ -78,17 +80,10 @@ class RayCluster:
             ) from None
         if address:
             address_file.write_text(address)
-        if url := context.dashboard_url:
-            (self._folder / DASHBOARD_FILE).write_text(f"http://{url}")
 
     def disconnect(self) -> None:
         """Leave the cluster; one that was started here ends with all its processes."""
         ray.shutdown()
-        (self._folder / DASHBOARD_FILE).unlink(missing_ok=True)
-
-    def halving(self, definition: Definition) -> RayHalving | None:
-        """Return Ray's ASHA with the rungs of a sweep; None without early stopping."""
-        return RayHalving(definition) if definition.rungs else None
 
     def run(self, driver: RayDriver) -> None:
         """Run all trials of the driver until it hands out the last one."""
@@ -131,35 +126,106 @@ def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
     return runtime_env or None
 
 
-class RayHalving:
-    """Ray's own ASHA scheduler, with the sweep's numbers of trials."""
+class RayWorker:
+    """Process of Ray that runs trials in turn."""
 
-    def __init__(self, definition: Definition) -> None:
-        first = definition.rungs[0]
-        last = definition.rungs[-1]
-        eta = definition.eta
-        self._worst = -WORST if definition.goal == "maximize" else WORST
-        self._trials: dict[int, Any] = {}
-        self._asha = AsyncHyperBandScheduler(
-            time_attr="report",
-            metric="value",
-            mode="max" if definition.goal == "maximize" else "min",
-            grace_period=first,
-            reduction_factor=eta,
-            # Between the last rung and the next one: whole trials end by themselves.
-            max_t=last * math.sqrt(eta),
-            stop_last_trials=False,
-        )
+    def __init__(self, folder: Path, cpus: int) -> None:
+        """`cpus`: number of this machine's cores that Ray lends to each trial."""
+        end_runs_with_this_process()
+        self._folder = SweepFolder(folder)
+        self._cpus = cpus
+        self._trials: RunTrials | None = None
+        self._events: deque[SweepEvent] = deque()
+        self._state: SweepState | None = None
+        self._number = 0
 
-    def falls_behind(self, trial: int, report: int, value: float) -> bool:
-        """Record a report. Return True if Ray would end the trial with it."""
-        if trial not in self._trials:
-            self._trials[trial] = SimpleNamespace(trial_id=str(trial))
-            self._asha.on_trial_add(None, self._trials[trial])
-        result = {"report": report, "value": value if math.isfinite(value) else self._worst}
-        return bool(
-            self._asha.on_trial_result(None, self._trials[trial], result) == TrialScheduler.STOP
+    def begin(self, number: int, run: str) -> None:
+        """Start a run from the journal; an error becomes its end."""
+        self._state = None
+        self._number = number
+        try:
+            refused = self._start(number, run)
+        except CloudtrainError as error:
+            refused = _ended(
+                number, run, "refused", error.message + (f" ({error.hint})" if error.hint else "")
+            )
+        if refused:
+            self._take(refused)
+
+    def _start(self, number: int, run: str) -> RunEnded | None:
+        trials = self._open()
+        state = state_of(
+            self._folder.definition(), (event for event, _ in self._folder.events_from())
         )
+        if (
+            number >= len(state.trials)
+            or state.trials[number].run != run
+            or state.trials[number].state != "running"
+        ):
+            raise UsageError(
+                f"run {run} is not announced in the journal of sweep {self._folder.sweep_id}"
+            )
+        self._state = state
+        if state.state != "running":
+            return _ended(number, run, "stopped", "it had not begun")
+        return trials.start(state.trials[number])
+
+    def _open(self) -> RunTrials:
+        """Return the runs of the sweep. Raise UsageError without its folder."""
+        if self._trials is None:
+            try:
+                definition = self._folder.definition()
+            except StorageError as error:
+                hint = "setting data_dir: a folder on a disk that all nodes of the cluster share"
+                raise UsageError(
+                    f"{socket.gethostname()} does not see {self._folder.path}", hint=hint
+                ) from error
+            at_once = min(definition.parallel, max(1, _cores() // self._cpus))
+            self._trials = RunTrials(self._folder, replace(definition, parallel=at_once))
+        return self._trials
+
+    def next_event(self) -> SweepEvent:
+        """Wait for the next report of the trial, or its end, which is the last event."""
+        while not self._events:
+            trial = self._running()
+            if trial is None or self._trials is None:
+                raise UsageError("this worker does not run a trial")
+            self._take(*self._trials.observe(trial))
+            if not self._events:
+                time.sleep(PAUSE_SECONDS)
+        return self._events.popleft()
+
+    def close(self) -> None:
+        """Stop the active run, if any, wait for its end, and end all processes."""
+        with suppress(StorageError):  # a run without its folder ends by itself
+            while (
+                (trial := self._running()) is not None
+                and self._trials is not None
+                and self._trials.has_run(trial)
+            ):
+                self._trials.request_stop(trial)
+                self._take(*self._trials.observe(trial))
+                time.sleep(PAUSE_SECONDS)
+
+    def _running(self) -> Trial | None:
+        trial = self._state.trials[self._number] if self._state else None
+        return trial if trial is not None and trial.state == "running" else None
+
+    def _take(self, *events: SweepEvent) -> None:
+        for event in events:
+            if self._state is not None:
+                self._state.apply(event)
+            self._events.append(event)
+
+
+def _ended(number: int, run: str, outcome: Literal["refused", "stopped"], reason: str) -> RunEnded:
+    return RunEnded(
+        time=time.time(), trial=number, run=run, outcome=outcome, reason=reason, usd=0.0
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class RayTrial(tune.Trainable):  # type: ignore[misc]
@@ -171,19 +237,14 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Start another trial in the same process, where torch may be warm."""
+        """Start another trial in the same process."""
         self._worker.begin(new_config["trial"], new_config["run"])
         return True
 
     def step(self) -> dict[str, Any]:
         """Wait for the next event."""
         event = self._worker.next_event()
-        result = {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
-        if isinstance(event, Reported):
-            value = math.nan if event.value is None else event.value
-            # For programs that read Tune's own folder.
-            result |= {"report": event.report, self._worker.metric: value}
-        return result
+        return {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
 
     def cleanup(self) -> None:
         """End all runs of this process."""
