@@ -21,39 +21,18 @@ ALIVE = ("pending", "running")
 
 @dataclass
 class Tally:
-    """Outcomes of many submits: numbers, and the problem of each run that went wrong."""
+    """Numbers of many submits, and what went wrong, a line each."""
 
     submits: int = 0
     jobs: int = 0
     strikes: int = 0
     kills: int = 0
-    lost: dict[str, str] = field(default_factory=dict)
-    """Jobs that exist, and whose run does not know it."""
-    doubled: dict[str, str] = field(default_factory=dict)
-    """Jobs that a rerun has started once more."""
-    denied: dict[str, str] = field(default_factory=dict)
-    """Existing jobs for which an error or a state claimed that the start failed."""
-    crashed: dict[str, str] = field(default_factory=dict)
-    """Errors that are not the client's own."""
-
-    @property
-    def failures(self) -> list[str]:
-        """Everything that should not have happened, a line each."""
-        kinds = (
-            ("lost", self.lost),
-            ("doubled", self.doubled),
-            ("denied", self.denied),
-            ("crashed", self.crashed),
-        )
-        return [
-            f"{kind}: {run}: {problem}" for kind, runs in kinds for run, problem in runs.items()
-        ]
+    failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
-            f"{self.submits} submits, {self.strikes} faults, {self.kills} kills, {self.jobs} jobs:"
-            f" {len(self.lost)} lost, {len(self.doubled)} doubled, {len(self.denied)} called not"
-            f" started, {len(self.crashed)} tracebacks"
+            f"{self.submits} submits, {self.strikes} faults, {self.kills} kills, {self.jobs} jobs,"
+            f" {len(self.failures)} failures"
         )
 
 
@@ -122,7 +101,7 @@ class Campaign:
         if run_id in self.site.job_names():
             self.tally.jobs += 1
             if NOTHING_STARTED in error:
-                self.tally.denied.setdefault(run_id, f"{message}: {error}")
+                self.tally.failures.append(f"denied: {run_id}: {message}: {error}")
             self._judge(run_id, data_dir, chance.choice(VERBS), message)
         self.site.end_job(run_id)
         self.site.forget_job(run_id)
@@ -134,7 +113,7 @@ class Campaign:
         except CloudtrainError as error:
             return error.message
         except Exception as error:  # noqa: BLE001
-            self.tally.crashed.setdefault(run_id, f"submit: {error!r}")
+            self.tally.failures.append(f"crashed: {run_id}: submit: {error!r}")
         return ""
 
     def _kill(self, run_id: str, data_dir: Path, chance: random.Random) -> str:
@@ -162,7 +141,7 @@ class Campaign:
                 with suppress(CloudtrainError):
                     self._ask(verb, run_id, data_dir)
             except Exception as error:  # noqa: BLE001
-                self.tally.crashed.setdefault(run_id, f"{verb}: {error!r}")
+                self.tally.failures.append(f"crashed: {run_id}: {verb}: {error!r}")
 
     def _ask(self, verb: str, run_id: str, data_dir: Path) -> None:
         if verb == "list":
@@ -183,18 +162,20 @@ class Campaign:
             with suppress(CloudtrainError):
                 self._ask(verb, run_id, data_dir)
         except Exception as error:  # noqa: BLE001
-            self.tally.crashed.setdefault(run_id, f"{verb}: {error!r}")
+            self.tally.failures.append(f"crashed: {run_id}: {verb}: {error!r}")
         new_jobs = self.site.job_names() - before
         if new_jobs:
-            self.tally.doubled.setdefault(run_id, f"{message}: {verb} started {new_jobs}")
+            self.tally.failures.append(f"doubled: {run_id}: {message}: {verb} started {new_jobs}")
         for name in new_jobs:
             self.site.end_job(name)
         try:
             state = find_run(run_id, data_dir=str(data_dir)).cached_status()
         except CloudtrainError as error:
-            self.tally.lost.setdefault(run_id, f"{message}: {verb}: {error.message}")
+            self.tally.failures.append(f"lost: {run_id}: {message}: {verb}: {error.message}")
             return
         if NOTHING_STARTED in state.reason:
-            self.tally.denied.setdefault(run_id, f"{message}: {verb}: {state.reason}")
+            self.tally.failures.append(f"denied: {run_id}: {message}: {verb}: {state.reason}")
         elif state.state not in (("stopped",) if verb == "stop" else ALIVE):
-            self.tally.lost.setdefault(run_id, f"{message}: {verb}: {state.state}: {state.reason}")
+            self.tally.failures.append(
+                f"lost: {run_id}: {message}: {verb}: {state.state}: {state.reason}"
+            )

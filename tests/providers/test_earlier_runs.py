@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import StorageError
 from cloudtrain.submission.context import archive_of
 from tests.providers.aws.archives import entry, packed
 from tests.providers.sites import Site
-from tests.support.earlier_runs import earlier_runs, without
+from tests.support.earlier_runs import earlier_runs
 
 pytestmark = [
     pytest.mark.usefixtures("site_folder"),
@@ -29,15 +28,6 @@ SAME = {
     ),
 }
 """Fields of a request that a repeated run has again."""
-KEYS = [
-    ("aws", "request.json", "OutputDataConfig.S3OutputPath"),
-    ("aws", "request.json", "TrainingJobName"),
-    ("aws", "plan.json", "target.facts.region"),
-    ("aws", "plan.json", "target.facts"),
-    ("azure", "request.json", "outputs.output.path"),
-    ("azure", "request.json", "outputs"),
-    ("azure", "plan.json", "target.facts.workspace"),
-]
 
 
 @pytest.fixture(params=["", "-adopted"], ids=["submitted", "adopted"])
@@ -106,14 +96,3 @@ def test_an_earlier_run_is_repeated_as_it_was(
     archive.write_bytes(packed(entry("train.py", text=str(tmp_path))))
     assert archive_of(plan) == archive
     assert old.rerun().status().state == "pending"
-
-
-@pytest.mark.parametrize(("site", "name", "path"), KEYS, indirect=["site"])
-def test_a_document_without_a_key_is_reported_as_damaged(
-    site: Site, submitted_data: str, tmp_path: Path, name: str, path: str
-) -> None:
-    run = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
-    without(run.folder.path / name, path)
-    key = path.rpartition(".")[2]
-    with pytest.raises(StorageError, match=f"run {run.id}: {name} cannot be read: .*{key}"):
-        run.fetch(tmp_path / "result")

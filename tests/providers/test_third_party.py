@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from pathlib import Path
 
@@ -29,41 +28,6 @@ def job(tmp_path: Path, ssh_provider: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path
-
-
-def test_a_job_that_names_it_everywhere_is_planned_and_rendered(job: Path) -> None:
-    plan = cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
-    document = cloudtrain.render(plan).document
-    folder = f"/scratch/it's mine/{plan.run_id}"
-    assert document["host"] == "me@gpu-box"
-    words = [shlex.split(line) for line in document["script"].splitlines()]
-    assert ["cd", folder, "||", "exit", "1"] in words
-    assert ["export", "CLOUDTRAIN_INPUT_TRAIN=/data/digits"] in words
-    assert ["TOKEN=$(cat", "/home/me/token);", "export", "TOKEN"] in words
-    assert [
-        "(cd",
-        "source",
-        "&&",
-        "exec",
-        "/opt/torch/bin/python3",
-        "-u",
-        f"{folder}/source/.cloudtrain)",
-    ] in words
-    assert plan.to_json()["target"]["facts"] == {
-        "host": "me@gpu-box",
-        "folder": "/scratch/it's mine",
-    }
-    assert plan.to_json()["spec"]["ssh"] == {"host": "me@gpu-box", "folder": "/scratch/it's mine"}
-    assert plan.unused == ()
-
-
-def test_its_section_is_checked_at_its_line_as_ours_are(job: Path) -> None:
-    (job / "job.yaml").write_text("name: digits\nssh:\n  hots: gpu-box\n  folder: runs\n")
-    with pytest.raises(SpecError) as refused:
-        cloudtrain.load(job / "job.yaml")
-    lines = [issue.line().rpartition("/job.yaml")[2] for issue in refused.value.issues]
-    assert lines[0] == ":3:3: ssh.hots: unknown key (did you mean 'host'?)"
-    assert lines[1].startswith(":4:3: ssh.folder: ")
 
 
 def test_settings_come_from_file_and_environment_and_are_checked(

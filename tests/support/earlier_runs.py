@@ -8,7 +8,6 @@ out.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -35,14 +34,3 @@ def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
     (job / "data" / "a.txt").write_text("1\n")
     (job / "train.py").write_text("print('never run')\n")
     return str(data_dir)
-
-
-def without(document: Path, path: str) -> None:
-    """Remove one value from a JSON document, by its dotted path."""
-    whole = json.loads(document.read_text())
-    *outer, last = path.split(".")
-    inner = whole
-    for key in outer:
-        inner = inner[key]
-    del inner[last]
-    document.write_text(json.dumps(whole))

@@ -34,6 +34,7 @@ from cloudtrain.providers.docker.container_spec import (
     spec_from_json,
 )
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
+from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.docker.errors import translated
 from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import sdk_environment as environment_of_sdk
@@ -247,8 +248,8 @@ def test_a_container_without_a_last_word_is_given_one(
 class Elsewhere:
     """An engine of another kind of processor."""
 
-    def machine(self) -> tuple[str, bool]:
-        return "arm64", False
+    def info(self) -> EngineInfo:
+        return EngineInfo("28.2.2", "arm64", is_rootless=False, gives_gpus=False)
 
     def image_architecture(self, image: str) -> str:
         return "amd64"

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.docker.errors import missing_image
+from cloudtrain.providers.docker.host import LOCAL, address
 from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_rules, location_checks
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.docker.engine import Engine
 
 
 def container_rules(plan: Plan) -> list[Issue]:
@@ -36,8 +43,6 @@ def _gpus(plan: Plan) -> int:
 
 def address_issues() -> list[Issue]:
     """Return an error for an engine of another machine, which cannot see this one's folders."""
-    from cloudtrain.providers.docker.host import LOCAL, address
-
     where, by = address()
     if by and not where.startswith(LOCAL):
         message = (
@@ -53,21 +58,27 @@ def address_issues() -> list[Issue]:
 
 
 def _engine(plan: Plan) -> list[Issue]:
-    from cloudtrain.providers.docker.errors import missing_image
-
-    image = plan.host.image_address
     try:
         with docker_engine() as engine:
-            machine, _ = engine.machine()
-            architecture = engine.image_architecture(image)
+            issue = image_issue(engine, plan.host, engine.info().architecture)
     except CloudtrainError as error:
         return [Issue((), error.message, error.hint)]
-    if architecture is None and plan.host.image and plan.host.image.recipe:
-        return []  # a build comes first
+    return [issue] if issue else []
+
+
+def image_issue(engine: Engine, target: Target, machine: str) -> Issue | None:
+    """Return an issue if the image is missing, unless it is built first, or for other machines.
+
+    `machine`: the architecture of this one.
+    """
+    image = target.image_address
+    architecture = engine.image_architecture(image)
     if architecture is None:
+        if target.image and target.image.recipe:
+            return None
         missing = missing_image(image)
-        return [Issue((), missing.message, missing.hint)]
-    if architecture and architecture != machine:
-        message = f"the image {image} is built for {architecture}, this machine is {machine}: emulated at best"
-        return [warning(message, f"docker build --platform linux/{machine} …")]
-    return []
+        return Issue((), missing.message, missing.hint)
+    if architecture in ("", machine):
+        return None
+    message = f"the image {image} is built for {architecture}, this machine is {machine}: emulated"
+    return warning(f"{message} at best", f"docker build --platform linux/{machine} …")

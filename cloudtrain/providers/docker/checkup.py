@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.docker.checks import address_issues
+from cloudtrain.providers.docker.checks import address_issues, image_issue
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.docker.errors import host, missing_image
+from cloudtrain.providers.docker.errors import host
 from cloudtrain.providers.local.machine import ask_driver
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.docker.engine import Engine, EngineInfo
+    from cloudtrain.providers.docker.engine import EngineInfo
 
 ANSWER_SECONDS = 15.0
 
@@ -42,7 +42,9 @@ def engine_checks(target: Target) -> Iterator[Check]:
             info = engine.info()
             yield ENGINE.ok(_described(info))
             yield gpu_check(info, len(ask_driver().names))
-            yield image_check(engine, target, info.architecture)
+            image = Question("image", f"is {target.image_address} here", ("image",))
+            problem = image_issue(engine, target, info.architecture)
+            yield image.wrong(problem.message, problem.hint or "") if problem else image.ok("it is")
     except UsageError as error:  # its SDK is not installed
         yield ENGINE.wrong(error.what, error.hint or "")
     except CloudtrainError as error:
@@ -62,23 +64,6 @@ def gpu_check(info: EngineInfo, gpus: int) -> Check:
     return question.wrong(
         f"this engine gives containers 0 of the {gpus}", f"{fix}; and restart Docker"
     )
-
-
-def image_check(engine: Engine, target: Target, machine: str) -> Check:
-    """Check that the image of the job is on this machine, and built for it."""
-    question = Question(
-        "image", f"is {target.image_address} here, and built for {machine}", ("image",)
-    )
-    architecture = engine.image_architecture(target.image_address)
-    if architecture is None and target.image and target.image.recipe:
-        return question.ok(f"it is built from {target.image.recipe.dockerfile} first")
-    if architecture is None:
-        missing = missing_image(target.image_address)
-        return question.wrong(missing.what, missing.hint or "")
-    if architecture and architecture != machine:
-        fix = f"docker build --platform linux/{machine} …, or pull it for that platform"
-        return question.wrong(f"it is built for {architecture}: emulated at best", fix)
-    return question.ok(f"it is, for {architecture or machine}")
 
 
 def _described(info: EngineInfo) -> str:

@@ -120,7 +120,7 @@ class DockerEmulator:
         marker.parent.mkdir(exist_ok=True)
         marker.touch()
         with docker_engine() as engine:
-            _, rootless = engine.machine()
+            rootless = engine.info().is_rootless
             engine.make_network(self.network, self.labels, internal=self.isolated)
         return [self._container_launch(launch, rootless) for launch in launches]
 

@@ -54,11 +54,6 @@ class Engine:
         self._client = client
         self.api = client.api
 
-    def machine(self) -> tuple[str, bool]:
-        """Return the architecture (`amd64`, `arm64`), and whether the engine is rootless."""
-        info = self.info()
-        return info.architecture, info.is_rootless
-
     def info(self) -> EngineInfo:
         """Return its version and abilities."""
         with translating_errors("ask about the machine"):
