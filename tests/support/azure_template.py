@@ -13,13 +13,10 @@ from cloudtrain.bundle import bundled
 from tests.fakes.azure.account import WORKSPACES, Cluster
 from tests.fakes.azure.rbac import Access, Assignment, role_of
 from tests.fakes.azure.roles import BUILT_IN
-from tests.fakes.azure.template import Planned, Template
+from tests.support.arm_template import Resource, Template
 
 if TYPE_CHECKING:
     from tests.fakes.azure.cloud import AzureCloud
-
-Resources = list[tuple[Planned, dict[str, Any]]]
-"""Each resource with its evaluated document."""
 
 DOCUMENT: dict[str, Any] = json.loads((bundled("infra") / "azure" / "template.json").read_text())
 GROUP = {
@@ -48,11 +45,8 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 
 def evaluated(
     parameters: Mapping[str, Any], group: Mapping[str, str], object_id: Callable[[str], str]
-) -> tuple[Resources, dict[str, Any]]:
-    """Return the resources and the outputs. `object_id`: from the name of an identity."""
-    template = Template(
-        DOCUMENT, {name: {"value": value} for name, value in parameters.items()}, group
-    )
+) -> Template:
+    """Return the template with these values. `object_id`: from the name of an identity."""
 
     def reference(id_: str, *_: Any) -> dict[str, str]:
         name = id_.rpartition("/")[2]
@@ -62,15 +56,13 @@ def evaluated(
             "loginServer": f"{name}.azurecr.io",
         }
 
-    template.reference = reference
-    resources = [(planned, template.body(planned)) for planned in template.planned()]
-    return resources, template.outputs()
+    return Template(DOCUMENT, parameters, group, reference)
 
 
 @cache
-def deployed(case: str) -> Resources:
+def deployed(case: str) -> list[Resource]:
     """Return the resources of a case. The object id of an identity is its name."""
-    return evaluated(CASES[case], GROUP, lambda name: name)[0]
+    return list(evaluated(CASES[case], GROUP, lambda name: name).resources())
 
 
 @cache
@@ -81,20 +73,20 @@ def access(case: str) -> Access:
     return _granted(deployed(case))
 
 
-def _granted(resources: Iterable[tuple[Planned, dict[str, Any]]]) -> Access:
+def _granted(resources: Iterable[Resource]) -> Access:
     """Return the roles that these resources define and assign."""
     roles = dict(BUILT_IN)
     assignments = []
-    for planned, body in resources:
-        name = planned.id.rpartition("/")[2]
-        if planned.kind == "Microsoft.Authorization/roleDefinitions":
-            properties = body["properties"]
+    for resource in resources:
+        properties = resource.body.get("properties", {})
+        if resource.kind == "Microsoft.Authorization/roleDefinitions":
+            name = resource.id.rpartition("/")[2]
             roles[name] = role_of(properties["roleName"], properties["permissions"])
-        if planned.kind == "Microsoft.Authorization/roleAssignments":
+        if resource.kind == "Microsoft.Authorization/roleAssignments":
             assignment = Assignment(
-                principal=body["properties"]["principalId"],
-                role=body["properties"]["roleDefinitionId"].rpartition("/")[2],
-                scope=planned.id.rpartition("/providers/Microsoft.Authorization/")[0],
+                principal=properties["principalId"],
+                role=properties["roleDefinitionId"].rpartition("/")[2],
+                scope=resource.id.rpartition("/providers/Microsoft.Authorization/")[0],
             )
             assignments.append(assignment)
     return Access(roles=roles, assignments=assignments, is_enforced=True)
@@ -103,15 +95,12 @@ def _granted(resources: Iterable[tuple[Planned, dict[str, Any]]]) -> Access:
 @cache
 def scopes(case: str) -> dict[str, str]:
     """Return the ids of the resources that roles are assigned on, by plain names."""
-    bodies = {planned.id: body for planned, body in deployed(case)}
-    [workspace] = [id_ for id_ in bodies if id_.endswith("workspaces/cloudtrain")]
-    parts = bodies[workspace]["properties"]
-    vaults = {
-        planned.id for planned, _ in deployed(case) if planned.kind == "Microsoft.KeyVault/vaults"
-    }
+    [workspace] = [one for one in deployed(case) if one.kind == WORKSPACES]
+    parts = workspace.body["properties"]
+    vaults = {one.id for one in deployed(case) if one.kind == "Microsoft.KeyVault/vaults"}
     [jobs_vault] = vaults - {parts["keyVault"]}
     return {
-        "workspace": workspace,
+        "workspace": workspace.id,
         "storage": parts["storageAccount"],
         "registry": parts["containerRegistry"],
         "workspace vault": parts["keyVault"],
@@ -134,10 +123,11 @@ def deploy(cloud: AzureCloud, **parameters: Any) -> Mapping[str, str]:
         "tenant": account.tenant,
     }
     object_ids: dict[str, str] = defaultdict(lambda: str(uuid.uuid4()))
-    resources, outputs = evaluated(parameters, group, object_ids.__getitem__)
+    template = evaluated(parameters, group, object_ids.__getitem__)
+    resources = list(template.resources())
 
-    def of_kind(kind: str) -> list[tuple[str, dict[str, Any]]]:
-        return [(planned.id, body) for planned, body in resources if planned.kind == kind]
+    def of_kind(kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+        return [(one.id, one.body) for one in resources if one.kind == kind]
 
     def identity_of(body: Mapping[str, Any]) -> str:
         """Return the object id of the first identity of a resource."""
@@ -168,11 +158,11 @@ def deploy(cloud: AzureCloud, **parameters: Any) -> Mapping[str, str]:
     account.access.roles = granted.roles
     account.access.assignments[:] = granted.assignments
     account.access.is_enforced = True
-    account.rights.resources = [planned.id for planned, _ in resources]
+    account.rights.resources = [one.id for one in resources]
     account.rights.vaults = {jobs_vault.rpartition("/")[2]}
     account.rights.deployments["cloudtrain"] = {
         "provisioningState": "Succeeded",
-        "outputs": outputs,
+        "outputs": template.outputs(),
     }
     return object_ids
 
