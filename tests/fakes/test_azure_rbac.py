@@ -10,10 +10,10 @@ import pytest
 
 from tests.fakes.azure import wire
 from tests.fakes.azure.account import Account
-from tests.fakes.azure.permissions import attempts, refusal
+from tests.fakes.azure.permissions import attempts
 from tests.fakes.azure.rbac import Access, Assignment, Attempt, Role, role_of
 from tests.fakes.azure.rights import AUTHORIZATION
-from tests.fakes.azure.roles import BLOBS, BUILT_IN, CONTRIBUTOR, OWNER, READER
+from tests.fakes.azure.roles import BLOBS, BUILT_IN, OWNER, READER, SCIENTIST
 from tests.fakes.azure.storage import Storage
 from tests.fakes.azure.tokens import Tokens
 from tests.fakes.azure.wire import Place
@@ -57,9 +57,9 @@ def test_who_may_do_everything_with_an_account_reads_none_of_its_data() -> None:
 
 
 def test_what_is_excluded_is_not_granted_whatever_the_capitals() -> None:
-    assigns = Attempt(action="microsoft.authorization/roleAssignments/WRITE", scope=GROUP)
-    assert access(OWNER, GROUP).allows("me", assigns)
-    assert not access(CONTRIBUTOR, GROUP).allows("me", assigns)
+    action = "microsoft.machinelearningservices/workspaces/computes/x/WRITE"
+    assert access(OWNER, GROUP).allows("me", Attempt(action=action, scope=GROUP))
+    assert not access(SCIENTIST, GROUP).allows("me", Attempt(action=action, scope=GROUP))
 
 
 def test_an_asterisk_spans_slashes_and_stands_for_no_missing_part() -> None:
@@ -74,28 +74,6 @@ def test_an_asterisk_spans_slashes_and_stands_for_no_missing_part() -> None:
 def test_excluded_actions_of_a_template_role_are_not_granted() -> None:
     with pytest.raises(ValueError, match="excludes"):
         role_of("", [{"actions": ["*"], "notActions": ["*/delete"]}])
-
-
-def test_what_nobody_enforces_is_allowed_and_noted() -> None:
-    free = Access(roles={})
-    assert can_read(free, STORAGE)
-    assert free.attempted == {"Microsoft.Storage/storageAccounts/read"}
-
-
-@pytest.mark.parametrize(
-    ("service", "code", "names_it"),
-    [
-        ("arm", "AuthorizationFailed", True),
-        ("rights", "AuthorizationFailed", True),
-        ("history", "UserError", True),
-        ("vault", "Forbidden", True),
-        ("blob", "AuthorizationPermissionMismatch", False),
-    ],
-)
-def test_each_service_refuses_in_words_of_its_own(service: str, code: str, names_it: bool) -> None:
-    refused = refusal(service, "Microsoft.A/b/read", GROUP, "me")
-    assert (refused.code, refused.status) == (code, 403)
-    assert ("Microsoft.A/b/read" in refused.message) == names_it
 
 
 FREE = {
@@ -118,7 +96,7 @@ def test_every_call_but_a_few_needs_an_action(tmp_path: Path) -> None:
     place = Place(id_, {}, {"container": "one"})
     calls = [Call(route.service, route.operation) for route in wire.ROUTES]
     calls += [Call("blob", operation) for operation in wire.BLOB_CALLS.values()]
-    assert len(calls) > 40
+    assert len(calls) > 30
     free = {call.operation for call in calls if not list(attempts(call, place, account))}
     assert free <= FREE
 

@@ -56,7 +56,6 @@ class VmSize:
     """As the API names it: standardDSv2Family."""
     vcpus: int
     gpus: int = 0
-    memory_gb: float = 16
 
     @property
     def family_words(self) -> str:
@@ -65,45 +64,15 @@ class VmSize:
 
 
 def _vm_sizes() -> dict[str, VmSize]:
+    a100 = "standardNCADSA100v4Family"
+    large_a100 = "standardNDAMSv4_A100Family"
+    h100 = "standardNDSH100v5Family"
     return {
-        "Standard_DS3_v2": VmSize(family="standardDSv2Family", vcpus=4, memory_gb=14),
-        "Standard_D4s_v3": VmSize(family="standardDSv3Family", vcpus=4),
-        "Standard_NC4as_T4_v3": VmSize(
-            family="standardNCASv3_T4Family", vcpus=4, gpus=1, memory_gb=28
-        ),
-        "Standard_NC64as_T4_v3": VmSize(
-            family="standardNCASv3_T4Family", vcpus=64, gpus=4, memory_gb=440
-        ),
-        "Standard_NV36ads_A10_v5": VmSize(
-            family="standardNVADSA10v5Family", vcpus=36, gpus=1, memory_gb=440
-        ),
-        "Standard_NC24ads_A100_v4": VmSize(
-            family="standardNCADSA100v4Family", vcpus=24, gpus=1, memory_gb=220
-        ),
-        "Standard_NC48ads_A100_v4": VmSize(
-            family="standardNCADSA100v4Family", vcpus=48, gpus=2, memory_gb=440
-        ),
-        "Standard_NC96ads_A100_v4": VmSize(
-            family="standardNCADSA100v4Family", vcpus=96, gpus=4, memory_gb=880
-        ),
-        "Standard_NC40ads_H100_v5": VmSize(
-            family="standardNCadsH100v5Family", vcpus=40, gpus=1, memory_gb=320
-        ),
-        "Standard_NC80adis_H100_v5": VmSize(
-            family="standardNCadsH100v5Family", vcpus=80, gpus=2, memory_gb=640
-        ),
-        "Standard_ND96asr_v4": VmSize(
-            family="standardNDASv4_A100Family", vcpus=96, gpus=8, memory_gb=900
-        ),
-        "Standard_ND96amsr_A100_v4": VmSize(
-            family="standardNDAMSv4_A100Family", vcpus=96, gpus=8, memory_gb=1900
-        ),
-        "Standard_ND96isr_H100_v5": VmSize(
-            family="standardNDSH100v5Family", vcpus=96, gpus=8, memory_gb=1900
-        ),
-        "Standard_ND96isr_H200_v5": VmSize(
-            family="standardNDSH200v5Family", vcpus=96, gpus=8, memory_gb=1850
-        ),
+        "Standard_DS3_v2": VmSize(family="standardDSv2Family", vcpus=4),
+        "Standard_NC4as_T4_v3": VmSize(family="standardNCASv3_T4Family", vcpus=4, gpus=1),
+        "Standard_NC24ads_A100_v4": VmSize(family=a100, vcpus=24, gpus=1),
+        "Standard_ND96amsr_A100_v4": VmSize(family=large_a100, vcpus=96, gpus=8),
+        "Standard_ND96isr_H100_v5": VmSize(family=h100, vcpus=96, gpus=8),
     }
 
 
@@ -138,10 +107,6 @@ class Account:
     """The one address of everything."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that the platform adds to every process of a job."""
-    grace_seconds: float | None = None
-    """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, all that Azure ML
-    promises.
-    """
     phase_seconds: float = 0.02
     """Length of each idle phase of a job."""
     tells_parameters: bool = True
@@ -155,10 +120,6 @@ class Account:
 
     `Account.limit_of` has a limit for those that are not named.
     """
-    capacity: set[str] = field(default_factory=set)
-    """VM sizes that are sold out."""
-    missing_images: set[str] = field(default_factory=set)
-    """Images that cannot be pulled."""
     curated: dict[str, dict[str, str]] = field(
         default_factory=lambda: {
             "AzureML-acpt-pytorch-2.8-cuda12.6": {

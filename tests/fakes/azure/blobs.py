@@ -21,7 +21,6 @@ AUDIENCE = "https://storage.azure.com"
 _NEEDS = {
     "GetBlob": "r",
     "HeadBlob": "r",
-    "DeleteBlob": "d",
     "PutBlob": "cw",
     "PutBlock": "cw",
     "PutBlockList": "cw",
@@ -70,8 +69,8 @@ class Blobs:
             return Response(
                 201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b""
             )
-        if operation in ("SetBlobMetadata", "DeleteBlob"):
-            return _change(call, operation)
+        if operation == "SetBlobMetadata":
+            return _set_metadata(call)
         raise ServiceError(
             "InvalidQueryParameterValue",
             f"Not part of this imitation: {request.method} {place.path}",
@@ -118,34 +117,32 @@ class Blobs:
     def _list(self, call: BlobRequest) -> Response:
         query = call.query
         container = call.container
-        prefix, delimiter, marker = (
-            query.get(key, "") for key in ("prefix", "delimiter", "marker")
-        )
+        if "delimiter" in query:
+            raise ServiceError(
+                "InvalidQueryParameterValue", "Not part of this imitation: delimiter", 400
+            )
+        prefix = query.get("prefix", "")
+        marker = query.get("marker", "")
         start = base64.b64decode(marker).decode("utf-8", "surrogateescape") if marker else ""
         most = min(int(query.get("maxresults", self.account.blob_page)), self.account.blob_page)
-        headers: dict[str, str] = {}
+        entries: list[str] = []
         following = ""
         for name in container.names(prefix):
-            head, data, _ = (
-                name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
-            )
-            entry = prefix + head + data if data else name
-            if entry < start or entry in headers:
+            if name < start:
                 continue
-            if len(headers) == most:
-                following = base64.b64encode(entry.encode("utf-8", "surrogateescape")).decode()
+            if len(entries) == most:
+                following = base64.b64encode(name.encode("utf-8", "surrogateescape")).decode()
                 break
             blob = container.properties(name)
-            if data:
-                headers[entry] = f"<BlobPrefix>{_name(entry)}</BlobPrefix>"
-            elif blob is not None:
-                headers[entry] = _entry(blob, with_metadata="metadata" in query.get("include", ""))
+            if blob is not None:
+                with_metadata = "metadata" in query.get("include", "")
+                entries.append(_entry(blob, with_metadata=with_metadata))
         text = (
             '<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
             f" ServiceEndpoint={quoteattr(self.account.url)} "
             f"ContainerName={quoteattr(container.name)}><Prefix>{escape(prefix)}</Prefix>"
-            f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter>{escape(delimiter)}</Delimiter>"
-            f"<Blobs>{''.join(headers.values())}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
+            f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter></Delimiter>"
+            f"<Blobs>{''.join(entries)}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
         )
         return Response(
             200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode()
@@ -189,8 +186,6 @@ def _get(call: BlobRequest) -> Response:
     headers = call.request.headers
     content = call.container.read(call.name) or b""
     answer_headers = [*storage_headers(), *_facts(blob)]
-    if headers.get("if-none-match") in ("*", blob.etag):
-        return Response(304, answer_headers, b"")
     if call.request.method == "HEAD":
         return Response(200, [*answer_headers, ("Content-Length", str(len(content)))], b"")
     match = re.fullmatch(
@@ -243,11 +238,8 @@ def _content(call: BlobRequest, operation: str) -> bytes:
     return content
 
 
-def _change(call: BlobRequest, operation: str) -> Response:
+def _set_metadata(call: BlobRequest) -> Response:
     _existing(call)
-    if operation == "DeleteBlob":
-        call.container.delete(call.name)
-        return Response(202, storage_headers(), b"")
     call.container.set_metadata(call.name, _metadata(call.request.headers))
     return Response(200, [*storage_headers(), ("ETag", _existing(call).etag)], b"")
 

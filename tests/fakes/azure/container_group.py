@@ -14,7 +14,7 @@ from typing import IO
 from cloudtrain.planning.azureml import STORED_FOLDERS, CommandJob, Mount
 from cloudtrain.providers.rehearsal.container import addresses
 from tests.fakes.azure.account import Account
-from tests.fakes.azure.documents import BlobPath, blob_path_of, literals
+from tests.fakes.azure.documents import BlobPath, blob_path_of
 from tests.fakes.azure.jobs import LOG_CONTAINER, Job
 from tests.fakes.azure.tracking import tracking_variables
 from tests.fakes.containers import Container
@@ -43,7 +43,6 @@ class ContainerGroup:
         self._folder = folder
         self._account = account
         self._addresses = addresses(job.nodes)
-        self._uploads: list[tuple[Path, BlobPath]] = []
         self.failed: tuple[int, int] | None = None
         """The process that failed before all others, and its exit code."""
 
@@ -63,7 +62,7 @@ class ContainerGroup:
         """All of them."""
         for index, process in enumerate(self.contract.processes):
             root = self._root(index)
-            places = literals(self.job) | self._places(root)
+            places = self._places(root)
             # The shell must outlive what it runs: a container is over with its first process.
             argv = ("/bin/sh", "-c", f"trap : TERM\n{self.contract.command_line(places)}")
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
@@ -95,21 +94,11 @@ class ContainerGroup:
             self.failed = next(((index, code) for index, code in codes if code), None)
         return all(finished)
 
-    def terminate(self) -> None:
-        """Send SIGTERM to all running containers."""
-        for process in self.processes:
-            process.terminate(everybody=True)
-
     def end(self) -> None:
         """Send SIGKILL to all running containers."""
         for process in self.processes:
             if process.code is None:
                 process.end()
-
-    def upload(self) -> None:
-        """Store the outputs that are not mounted."""
-        for folder, place in self._uploads:
-            self._store(folder, place)
 
     def keep(self) -> None:
         """Store the parts of each working folder that Azure ML stores by itself, however the
@@ -178,11 +167,7 @@ class ContainerGroup:
             if isinstance(place, str):
                 raise RuntimeError(f"an output that leads nowhere was not refused: {place}")
             folder = self._account.storage.create(place.container).folder / place.path
-            if mount.mode == "upload":
-                folder = root / "outputs" / mount.name
-                self._uploads.append((folder, place))
-            target = folder.parent if mount.kind == "uri_file" else folder
-            target.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             places[f"outputs.{mount.name}"] = folder
         return {name: str(path) for name, path in places.items()}
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import ItemsView, Mapping
 from typing import Any, NamedTuple
 
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.schema import duration_seconds
 
-_MODES = {
-    "ReadOnlyMount": "ro_mount",
-    "Download": "download",
-    "ReadWriteMount": "rw_mount",
-    "Upload": "upload",
-}
+_MODES = {"ReadOnlyMount": "ro_mount", "Download": "download", "ReadWriteMount": "rw_mount"}
 _SHORT = r"azureml://datastores/(?P<datastore>[^/]+)/paths/(?P<path>.*)"
 _LONG = (
     r"azureml://subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)(?:/providers/[^/]+)?"
@@ -69,8 +64,8 @@ def document(job: Job) -> dict[str, Any]:
         "command": body["command"],
         "environment_variables": dict(body.get("environmentVariables") or {}),
         "resources": {"instance_count": job.nodes},
-        "inputs": {name: _mount(item, "ro_mount") for name, item in _mounts(body.get("inputs"))},
-        "outputs": {name: _mount(item, "rw_mount") for name, item in _mounts(body.get("outputs"))},
+        "inputs": {name: _mount(item, "ro_mount") for name, item in _items(body, "inputs")},
+        "outputs": {name: _mount(item, "rw_mount") for name, item in _items(body, "outputs")},
     }
     if "instanceType" in resources:
         answer["resources"]["instance_type"] = resources["instanceType"]
@@ -87,23 +82,8 @@ def document(job: Job) -> dict[str, Any]:
     return answer
 
 
-def literals(job: Job) -> dict[str, str]:
-    """The inputs that are values, by their names in the command."""
-    inputs = (job.properties.get("inputs") or {}).items()
-    return {
-        f"inputs.{name}": item["value"]
-        for name, item in inputs
-        if item["jobInputType"] == "literal"
-    }
-
-
-def _mounts(items: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    entries = (items or {}).items()
-    return [
-        (name, item)
-        for name, item in entries
-        if item.get("jobInputType", item.get("jobOutputType")) != "literal"
-    ]
+def _items(body: Mapping[str, Any], kind: str) -> ItemsView[str, Any]:
+    return (body.get(kind) or {}).items()
 
 
 def _mount(item: Mapping[str, Any], mode: str) -> dict[str, str]:

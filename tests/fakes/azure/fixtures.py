@@ -50,14 +50,12 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         "computes",
         "quotas",
         "vm_sizes",
-        "capacity",
-        "missing_images",
         "secrets",
         "access",
         "rights",
     )
     plain = (
-        *("user", "grace_seconds", "phase_seconds", "job_page", "blob_page"),
+        *("user", "phase_seconds", "job_page", "blob_page"),
         *("datastore_credentials", "workspace_state", "takes_keys", "secret_seconds"),
     )
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*state, *plain)}

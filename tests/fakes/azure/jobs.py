@@ -16,7 +16,7 @@ from tests.fakes.azure.wire import iso_date
 
 ENDED = ("Completed", "Failed", "Canceled")
 LOG_CONTAINER = "azureml"
-_LOOSE = ("tags", "displayName", "description", "isArchived")
+_LOOSE = ("tags", "displayName", "isArchived")
 """Fields of a job that may be changed while it lives."""
 
 

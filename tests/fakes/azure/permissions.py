@@ -21,18 +21,15 @@ _WORKSPACE = {
     "GetWorkspace": "read",
     **dict.fromkeys(("ListCodes", "GetCode"), "codes/versions/read"),
     **dict.fromkeys(("PutCode", "StartPendingUpload"), "codes/versions/write"),
-    "GetEnvironmentContainer": "environments/read",
     **dict.fromkeys(("ListEnvironments", "GetEnvironment"), "environments/versions/read"),
     "PutEnvironment": "environments/versions/write",
     **dict.fromkeys(("ListJobs", "GetJob"), "jobs/read"),
     "PutJob": "jobs/write",
     "CancelJob": "jobs/cancel/action",
-    **dict.fromkeys(("ListComputes", "GetCompute"), "computes/read"),
-    **dict.fromkeys(("ListDatastores", "GetDatastore"), "datastores/read"),
+    "GetCompute": "computes/read",
+    "GetDatastore": "datastores/read",
     "ListSecrets": "datastores/listsecrets/action",
-    **dict.fromkeys(
-        ("GetRunDetails", "GetRun", "GetRunData", "ListChildren"), "experiments/runs/read"
-    ),
+    **dict.fromkeys(("GetRunDetails", "ListChildren"), "experiments/runs/read"),
 }
 """Actions on a workspace."""
 _WITH_A_JOB = (
@@ -41,7 +38,6 @@ _WITH_A_JOB = (
 )
 """Further actions of the submitter."""
 _REGION = {
-    "GetOperation": "locations/mfeOperationResults/read",
     "ListUsages": "locations/usages/read",
     "ListVmSizes": "locations/vmsizes/read",
 }
@@ -50,7 +46,6 @@ _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _BLOB = {
     **dict.fromkeys(("GetBlob", "HeadBlob", "ListBlobs"), "read"),
     **dict.fromkeys(("PutBlob", "PutBlock", "PutBlockList", "SetBlobMetadata"), "write"),
-    "DeleteBlob": "delete",
 }
 PULL, PUSH = (
     f"Microsoft.ContainerRegistry/registries/{verb}" for verb in ("pull/read", "push/write")

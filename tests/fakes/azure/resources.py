@@ -174,7 +174,7 @@ def sizes(account: Account) -> list[Resource]:
             "family": size.family,
             "vCPUs": size.vcpus,
             "gpus": size.gpus,
-            "memoryGB": size.memory_gb,
+            "memoryGB": 16,
             "osVhdSizeMB": 1_047_552,
             "maxResourceVolumeMB": 65_536,
             "lowPriorityCapable": True,

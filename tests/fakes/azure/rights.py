@@ -72,8 +72,6 @@ class Rights:
 
     resources: list[str] = field(default_factory=list)
     """Ids of resources beside those of the workspace."""
-    uses_roles: bool = True
-    """True if the vault uses roles; else it uses access policies, and has none."""
     vaults: set[str] = field(default_factory=set)
     deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of a deployment -> its properties."""
@@ -132,7 +130,7 @@ class Rights:
             raise ServiceError("ResourceNotFound", message, 404)
         return {
             "id": path,
-            "properties": {"enableRbacAuthorization": self.uses_roles, "accessPolicies": []},
+            "properties": {"enableRbacAuthorization": True},
         }
 
 

@@ -13,7 +13,6 @@ _BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
 _BLOB = f"{_BLOBS}/containers/blobs"
 
 OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
-CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
 READER = "acdd72a7-3385-48ef-bd42-f606fba81ae7"
 SCIENTIST = "f6c7c914-8db3-469d-8ca1-694a8f32e121"
 AI_ADMINISTRATOR = "b78c5d69-af96-48a3-bf8d-a8b4d589de94"
@@ -26,22 +25,6 @@ VAULT_ADMINISTRATOR = "00482a5a-887f-4fb3-b363-3b7fe8e74483"
 BUILT_IN: Mapping[str, Role] = {
     # "Azure built-in roles for Privileged"
     OWNER: Role(name="Owner", actions=("*",)),
-    CONTRIBUTOR: Role(
-        name="Contributor",
-        actions=("*",),
-        not_actions=(
-            *("Microsoft.Authorization/*/Delete", "Microsoft.Authorization/*/Write"),
-            *(
-                "Microsoft.Authorization/elevateAccess/Action",
-                "Microsoft.Blueprint/blueprintAssignments/write",
-            ),
-            *(
-                "Microsoft.Blueprint/blueprintAssignments/delete",
-                "Microsoft.Compute/galleries/share/action",
-            ),
-            *("Microsoft.Purview/consents/write", "Microsoft.Purview/consents/delete"),
-        ),
-    ),
     # "Azure built-in roles for General"
     READER: Role(name="Reader", actions=("*/read",)),
     # "Azure built-in roles for AI + machine learning"

@@ -63,11 +63,9 @@ class _JobRun:
             self._attempt(self.folder / str(self.attempts))
 
     def _find_machines(self) -> None:
-        """Wait in the queue, for as long as it takes."""
+        """Wait in the queue."""
         self.job.enter("Queued")
         self._pause()
-        while self.job.vm_size in self.account.capacity:
-            self._pause()
 
     def _attempt(self, folder: Path) -> None:
         job = self.job
@@ -75,14 +73,6 @@ class _JobRun:
         job.enter("Preparing")
         self._pause()
         image = self.assets.image(job.properties["environmentId"])
-        if image in account.missing_images:
-            raise JobEnded(
-                "Failed",
-                "AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker"
-                f" image\n\timageName: {image}\n\terror: Run docker command to pull public image"
-                f" failed with error: Error response from daemon: manifest for {image} not found:"
-                " manifest unknown: manifest unknown.",
-            )
         self._check_rights(image or "")
         code_id = job.properties.get("codeId")
         contract = command_job(document(job), master=addresses(job.nodes)[0], port=free_port())
@@ -156,18 +146,10 @@ class _JobRun:
         """Until all processes are over: why they were ended, if they were."""
         began = time.monotonic()
         limit = began + (timeout_seconds or math.inf) - self.ran_seconds
-        grace = self.account.grace_seconds or 0
         why = ""
-        deadline = 0.0
         while not group.poll():
-            moment = time.monotonic()
-            if not why:
-                why = self._reason(group, late=moment > limit)
-                if why:
-                    deadline = moment + grace
-                    if grace:
-                        group.terminate()
-            if why and (moment >= deadline or self.account.closing.is_set()):
+            why = why or self._reason(group, late=time.monotonic() > limit)
+            if why:  # without a notice: all that Azure ML promises
                 group.end()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.ran_seconds += time.monotonic() - began
@@ -184,10 +166,8 @@ class _JobRun:
         return "late" if late else ""
 
     def _conclude(self, group: ContainerGroup, why: str) -> None:
-        """The end; what a job has left is stored, however it ended."""
-        job = self.job
-        job.enter("Finalizing")
-        group.upload()
+        """End the job."""
+        self.job.enter("Finalizing")
         self._pause()
         if why == "failed" and group.failed is not None:
             index, code = group.failed

@@ -42,32 +42,19 @@ _COUNT: Schema = {"type": "integer", "minimum": 1}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _NAMED: Schema = {"propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}}
 _INPUT_MODES = ("ReadOnlyMount", "Download")
-_OUTPUT_MODES = ("ReadWriteMount", "Upload")
 _KINDS = ("uri_folder", "uri_file")
 _ASSETS = ("mltable", "custom_model", "mlflow_model", "triton_model")
-_INPUT: Schema = {
-    "oneOf": [
-        _closed(
-            ("jobInputType", "value"),
-            jobInputType=_one_of("literal"),
-            value=_WORD,
-            description=_TEXT,
-        ),
-        _closed(
-            ("jobInputType", "uri"),
-            jobInputType=_one_of(*_KINDS, *_ASSETS),
-            uri=_WORD,
-            mode=_one_of(*_INPUT_MODES),
-            description=_TEXT,
-        ),
-    ]
-}
+_INPUT = _closed(
+    ("jobInputType", "uri"),
+    jobInputType=_one_of(*_KINDS, *_ASSETS),
+    uri=_WORD,
+    mode=_one_of(*_INPUT_MODES),
+)
 _OUTPUT = _closed(
     ("jobOutputType",),
-    jobOutputType=_one_of(*_KINDS),
+    jobOutputType=_one_of("uri_folder"),
     uri=_TEXT,
-    mode=_one_of(*_OUTPUT_MODES),
-    description=_TEXT,
+    mode=_one_of("ReadWriteMount"),
 )
 _SERVICE = _closed(
     ("jobServiceType",),
@@ -82,7 +69,6 @@ JOB: Schema = _closed(
     environmentId=_WORD,
     codeId=_TEXT,
     computeId=_TEXT,
-    description=_TEXT,
     displayName=_TEXT,
     experimentName=_TEXT,
     isArchived={"type": "boolean"},
@@ -95,33 +81,20 @@ JOB: Schema = _closed(
         ("distributionType",), distributionType=_one_of("PyTorch"), processCountPerInstance=_COUNT
     ),
     limits=_closed(("jobLimitsType",), jobLimitsType=_one_of("Command"), timeout=_TEXT),
-    queueSettings=_closed(jobTier=_one_of("Null", "Spot", "Basic", "Standard", "Premium")),
+    queueSettings=_closed(jobTier=_one_of("Spot")),
     resources=_closed(
         instanceCount=_COUNT,
         instanceType=_TEXT,
-        dockerArgs=_TEXT,
         shmSize={"type": "string", "pattern": "^\\d+[bBkKmMgG]$"},
         properties={"type": "object"},
     ),
     services={"type": "object", "additionalProperties": _SERVICE, **_NAMED},
-    identity={
-        "oneOf": [
-            _closed(("identityType",), identityType=_one_of("AMLToken", "UserIdentity")),
-            _closed(
-                ("identityType",),
-                identityType=_one_of("Managed"),
-                clientId=_TEXT,
-                objectId=_TEXT,
-                resourceId=_TEXT,
-            ),
-        ]
-    },
+    identity=_closed(("identityType",), identityType=_one_of("UserIdentity", "Managed")),
 )
 _TRIAL = ("command", "environmentId", "codeId", "environmentVariables", "distribution", "resources")
 _SHARED = (
     *(
         "computeId",
-        "description",
         "displayName",
         "experimentName",
         "isArchived",
@@ -158,7 +131,6 @@ SWEEP: Schema = _closed(
         timeout=_TEXT,
         trialTimeout=_TEXT,
     ),
-    earlyTermination={"type": "object", "required": ["policyType"]},
 )
 BODY: Schema = _closed(("properties",), properties=JOB)
 SWEEP_BODY: Schema = _closed(("properties",), properties=SWEEP)

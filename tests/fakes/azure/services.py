@@ -54,7 +54,7 @@ class Services:
         """One call of discovery, of run history or of MLflow; Refused is what it answers instead."""
         if operation == "GetDiscovery":
             return json_response(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
-        name = place.names.get("name") or str(body.get("runId") or body.get("run_id") or "")
+        name = place.names.get("name") or str(body.get("run_id") or "")
         job = self._workspace.jobs.get(name) or self._workspace.sweeps.get(name)
         if job is None:
             raise ServiceError("UserError", f"Run {name} was not found", 404)
@@ -68,10 +68,7 @@ class Services:
             return json_response(200, {"token": run_token(job, self.account)})
         if operation == "ListChildren":
             return self._children(name, place)
-        details = job.details(self.account)
-        if operation == "GetRunData":
-            return json_response(200, {"runMetadata": {**details, "outputs": {}}})
-        return json_response(200, details)
+        return json_response(200, job.details(self.account))
 
     def _log(self, job: Job, operation: str, body: Mapping[str, Any]) -> Response:
         """As "Log Metric" and "Log Param" in the reference of MLflow's REST API; a parameter keeps

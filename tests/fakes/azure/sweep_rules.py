@@ -18,7 +18,6 @@ from tests.fakes.azure.schema import duration_seconds
 Body = Mapping[str, Any]
 ENDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "qloguniform": 3}
 """Expressions with a least and a most value -> how many numbers they take."""
-OTHERS = {"normal": 2, "lognormal": 2, "qnormal": 3, "qlognormal": 3, "randint": 1}
 OF_BAYESIAN = ("choice", "uniform", "quniform")
 MAX_TRIALS = 1000
 SHORTEST_SECONDS = 60
@@ -27,9 +26,7 @@ SHORTEST_SECONDS = 60
 
 def refuse(properties: Body) -> None:
     """Raise the first reason against the properties of a sweep job, if there is one."""
-    for message in chain(
-        _space(properties), _sampling(properties), _policy(properties), _limits(properties)
-    ):
+    for message in chain(_space(properties), _sampling(properties), _limits(properties)):
         raise invalid(message)
 
 
@@ -57,13 +54,11 @@ def _expression(name: str, expression: Any) -> Iterator[str]:
         if len(arguments) != 1 or not isinstance(arguments[0], list) or not arguments[0]:
             yield f"The choice of {name} has no values."
         return
-    if kind not in ENDS and kind not in OTHERS:
-        yield f"{name}: {kind} is no parameter expression."
-    elif len(arguments) != {**ENDS, **OTHERS}[kind] or not all(
-        _is_number(value) for value in arguments
-    ):
-        yield f"{name}: {kind} takes {({**ENDS, **OTHERS})[kind]} numbers."
-    elif kind in ENDS and not arguments[0] < arguments[1]:
+    if kind not in ENDS:
+        yield f"{name}: {kind} is no parameter expression of this imitation."
+    elif len(arguments) != ENDS[kind] or not all(_is_number(value) for value in arguments):
+        yield f"{name}: {kind} takes {ENDS[kind]} numbers."
+    elif not arguments[0] < arguments[1]:
         yield f"{name}: min_value must be less than max_value."
 
 
@@ -78,20 +73,6 @@ def _sampling(properties: Body) -> Iterator[str]:
             yield f"{name}: grid sampling can only be used with choice hyperparameters."
         if kind == "Bayesian" and expression not in OF_BAYESIAN:
             yield f"{name}: Bayesian sampling supports choice, uniform and quniform."
-    if kind == "Bayesian" and properties.get("earlyTermination"):
-        yield "Bayesian sampling does not support early termination policies."
-
-
-def _policy(properties: Body) -> Iterator[str]:
-    policy = properties.get("earlyTermination")
-    if policy is None:
-        return
-    kind = policy["policyType"]
-    if kind == "Bandit" and not (policy.get("slackFactor") or policy.get("slackAmount")):
-        yield "One of slack_factor or slack_amount is required."
-    if kind == "TruncationSelection" and not 1 <= policy.get("truncationPercentage", 0) <= 99:
-        yield "truncation_percentage is an integer value between 1 and 99."
-    yield "Early termination is not part of this imitation."
 
 
 def _limits(properties: Body) -> Iterator[str]:

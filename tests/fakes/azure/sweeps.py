@@ -139,20 +139,14 @@ def child(trial: Job) -> Document:
     }
 
 
-def points_of_grid(space: Mapping[str, Any]) -> list[Document]:
-    """All combinations of choices, the last setting varying fastest."""
-    return [
-        dict(zip(space, point, strict=True))
-        for point in itertools.product(*(expression[1][0] for expression in space.values()))
-    ]
-
-
 def _points(properties: Mapping[str, Any]) -> Iterator[Document]:
     """The values of each trial in turn."""
     space = properties["searchSpace"]
     sampling = properties["samplingAlgorithm"]
     if sampling["samplingAlgorithmType"] == "Grid":
-        yield from points_of_grid(space)
+        choices = (expression[1][0] for expression in space.values())
+        for point in itertools.product(*choices):
+            yield dict(zip(space, point, strict=True))
         return
     chance = random.Random(sampling.get("seed"))
     while True:
@@ -165,9 +159,7 @@ def _drawn(kind: str, arguments: list[Any], chance: random.Random) -> Any:
     """A value of a parameter expression, by the formulas of its documentation."""
     if kind == "choice":
         return chance.choice(arguments[0])
-    if kind == "randint":
-        return chance.randrange(arguments[0])
     *ends, q = arguments if kind.startswith("q") else (*arguments, 0)
-    value = chance.gauss(*ends) if kind.endswith("normal") else chance.uniform(*ends)
+    value = chance.uniform(*ends)
     value = math.exp(value) if "log" in kind else value
     return round(value / q) * q if q else value

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from tests.fakes.azure import resources, running
-from tests.fakes.azure.account import DATASTORES, PROVIDER, WORKSPACES, Account
+from tests.fakes.azure.account import PROVIDER, WORKSPACES, Account
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
@@ -90,15 +90,8 @@ class Workspace:
             "GetJob": lambda call: json_response(200, self._job(call).resource(account)),
             "PutJob": self._put_job,
             "CancelJob": self._cancel,
-            "GetOperation": self._operation,
-            "ListComputes": lambda _: _listed(
-                [resources.compute(account, name) for name in account.computes]
-            ),
             "GetCompute": lambda call: json_response(
                 200, resources.compute(account, call.names["name"])
-            ),
-            "ListDatastores": lambda _: _listed(
-                [resources.datastore(account, name) for name in DATASTORES]
             ),
             "GetDatastore": lambda call: json_response(
                 200, resources.datastore(account, call.names["name"])
@@ -256,18 +249,8 @@ class Workspace:
         if job.has_ended:
             return json_response(200)
         job.cancel()
-        return self._later(job, f"jc:{job.name}:{uuid4()}", call)
-
-    def _operation(self, call: ArmRequest) -> Response:
-        job = self._job(call)
-        return (
-            json_response(200, {})
-            if job.has_ended
-            else self._later(job, f"jc:{job.name}:{uuid4()}", call)
-        )
-
-    def _later(self, job: Job, operation: str, call: ArmRequest) -> Response:
         place = f"/subscriptions/{self.account.subscription}/providers/{PROVIDER}/locations/{self.account.location}"
+        operation = f"jc:{job.name}:{uuid4()}"
         location = f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={call.query['api-version']}"
         return json_response(202, Location=location, x_ms_retry_after_ms=POLL_MILLISECONDS)
 

@@ -23,8 +23,6 @@ from cloudtrain.submission import checkup
 from cloudtrain.submission.checkup import exit_code
 from tests.fakes.azure.account import (
     CLUSTER_IDENTITY,
-    DEDICATED,
-    LOW_PRIORITY,
     REGISTRY,
     VAULT,
     WORKSPACE_IDENTITY,
@@ -165,10 +163,6 @@ def setting(**values: str) -> Break:
     return lambda _cloud, spec, _: spec["azure"].update(values)
 
 
-def resources(**values: Any) -> Break:
-    return lambda _cloud, spec, _: spec["resources"].update(values)
-
-
 def logged_out(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.log_out()
 
@@ -192,18 +186,13 @@ def failed_workspace(
     cloud.account.workspace_state = "Failed"
 
 
-def small_quota(name: str, limit: int, *, spot: bool = False) -> Break:
+def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two serverless machines of 96 vCPUs have a quota of less."""
-
-    def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
-        del spec["azure"]["compute"], spec["secrets"]
-        spec["azure"]["identity"] = "user"
-        cloud.account.access.assignments.append(has(cloud, REGISTRIES, WORKSPACE_IDENTITY, PULL))
-        machine = {"azure": "Standard_ND96amsr_A100_v4"}
-        spec["resources"] = {"nodes": 2, "instance": machine, "spot": spot}
-        cloud.account.quotas[name] = limit
-
-    return break_
+    del spec["azure"]["compute"], spec["secrets"]
+    spec["azure"]["identity"] = "user"
+    cloud.account.access.assignments.append(has(cloud, REGISTRIES, WORKSPACE_IDENTITY, PULL))
+    spec["resources"] = {"nodes": 2, "instance": {"azure": "Standard_ND96amsr_A100_v4"}}
+    cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
 
 
 def keys_off(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,12 +213,6 @@ def no_image(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Monkey
 BROKEN: dict[str, tuple[str, str, Break]] = {
     "not logged in": ("credentials", "az login", logged_out),
     "clock ten minutes fast": ("clock", " fast", fast_clock),
-    "no such subscription": (
-        "workspace",
-        "azure.subscription",
-        setting(subscription="0" * 8 + "-0000" * 3 + "-" + "0" * 12),
-    ),
-    "no such resource group": ("workspace", "azure.resource_group", setting(resource_group="gone")),
     "no such workspace": ("workspace", "azure.workspace", setting(workspace="gone")),
     "workspace elsewhere": ("workspace", "azure.location: eastus", setting(location="westeurope")),
     "workspace failed": ("workspace", "Failed", failed_workspace),
@@ -253,23 +236,11 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
     ),
     "no such cluster": ("compute", "has no compute gone", setting(compute="gone")),
-    "too few nodes": ("compute", "at most 4 nodes", resources(nodes=5)),
-    "other GPUs": ("compute", "have 1 x A100", resources(gpus=8)),
     "cluster failed": ("compute", "Failed", broken_cluster),
     "quota too small": (
         "quota",
         "the quota 'Standard NDAMSv4_A100 Family Cluster Dedicated vCPUs' is 96",
-        small_quota("standardNDAMSv4_A100Family", 96),
-    ),
-    "total too small": (
-        "quota",
-        "the quota 'Total Cluster Dedicated Regional vCPUs' is 100",
-        small_quota(DEDICATED, 100),
-    ),
-    "total of spot too small": (
-        "quota",
-        "the quota 'Total Cluster LowPriority Regional vCPUs' is 191",
-        small_quota(LOW_PRIORITY, 191, spot=True),
+        small_quota,
     ),
     "no such image": ("image", "no such image", no_image),
 }
@@ -294,12 +265,8 @@ def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
 
 
 LOOKS = {
-    "GetWorkspace": ["workspace"],
-    "ListPermissions": ["submitting"],
     "GetDatastore": ["datastore"],
     "ListRoleAssignments": ["storage", "registry", "key vault"],
-    "GetRoleDefinition": ["storage", "registry", "key vault"],
-    "GetVault": ["key vault"],
     "GetCompute": ["storage", "registry", "key vault", "compute"],
 }
 
@@ -315,18 +282,3 @@ def test_what_one_may_not_look_at_is_no_cross(
         operation
     ]
     assert exit_code(checks) == 0
-
-
-def test_quotas_that_one_may_not_list_are_no_cross(
-    healthy: dict[str, Any], cloud: AzureCloud
-) -> None:
-    cloud.endpoint.fault("denied", operation="ListUsages", times=99)
-    checks = checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
-    assert [check.name for check in checks if check.verdict == "not allowed to look"] == ["quota"]
-
-
-def test_a_role_that_takes_actions_away_grants_the_rest(
-    healthy: dict[str, Any], cloud: AzureCloud
-) -> None:
-    cloud.account.access.assignments.append(has(cloud, "", OBJECT_ID, READER))
-    assert wrong(checks_of(healthy)) == []

@@ -40,7 +40,6 @@ def test_a_job_that_is_no_longer_visible_does_not_end_its_run(
     ("field", "value"),
     [
         ("workspace", "elsewhere"),
-        ("resource_group", "elsewhere"),
         ("subscription", "99999999-0000-0000-0000-000000000000"),
     ],
 )

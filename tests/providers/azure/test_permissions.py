@@ -198,7 +198,7 @@ def job_error(cloud: AzureCloud, folder: Path, name: str) -> str:
     cloud.account.phase_seconds = 0
     registry = cloud.account.part("containerRegistry").rpartition("/")[2]
     image = {"image": f"{registry}.azurecr.io/train:1"}
-    job = document(cloud, name, folder, "talk", environment=image, compute="azureml:cpu")
+    job = document(cloud, name, folder, environment=image, compute="azureml:cpu")
     submit(client(cloud), job)
     status = ended(cloud, name)
     error = cloud.service.jobs[name].error
