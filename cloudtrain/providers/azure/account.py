@@ -23,8 +23,6 @@ from cloudtrain.providers.shared.account import (
 from cloudtrain.settings import Settings
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
-WORKSPACE = ("subscription", "resource_group", "workspace")
-
 _SUBSCRIPTION = RequiredSetting(
     "00000000-0000-…",
     "the subscription's id (az account show)",
@@ -85,13 +83,8 @@ def account(
 
 def format_issues(config: AzureConfig) -> Iterator[Issue]:
     """Yield issues with the format of the workspace's settings."""
-    return setting_issues({name: getattr(config, name) for name in _FORMS})
-
-
-def setting_issues(settings: Mapping[str, str | None]) -> Iterator[Issue]:
-    """Yield issues with the format of settings by name."""
     for name, (form, hint) in _FORMS.items():
-        value = settings.get(name)
+        value = getattr(config, name)
         if value and not re.fullmatch(form, value):
             yield Issue(("azure", name), f"{value!r} is not a {name.replace('_', ' ')}", hint)
 
@@ -99,29 +92,13 @@ def setting_issues(settings: Mapping[str, str | None]) -> Iterator[Issue]:
 def workspace_of(settings: Settings) -> tuple[str, str, str]:
     """Return subscription, resource group and workspace, for commands that read no spec.
 
-    Raise UsageError that names missing ones.
+    Raise UsageError if one is missing or malformed.
     """
-    defaults = cli_default_account()
-    configured = {
-        name: (settings[f"azure.{name}"], settings.origins[f"azure.{name}"])
-        for name in WORKSPACE
-        if settings.get(f"azure.{name}")
-    }
-    account_settings = {
-        name: configured.get(name) or defaults[name]
-        for name in WORKSPACE
-        if name in configured or name in defaults
-    }
-    missing = [f"azure.{name}" for name in WORKSPACE if name not in account_settings]
-    if missing:
-        hint = (
-            "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
-        )
-        raise UsageError(f"{', '.join(missing)} not set", hint=hint)
-    subscription, group, workspace = (str(account_settings[name][0]) for name in WORKSPACE)
-    for issue in setting_issues({name: value for name, (value, _) in account_settings.items()}):
-        raise UsageError(issue.at(account_settings[str(issue.path[-1])][1]).line(), hint=issue.hint)
-    return subscription, group, workspace
+    config, reader = account(AzureSection(), settings, rehearsal=False)
+    for issue in [*reader.problems, *format_issues(config)]:
+        line = issue.at(reader.origins.get(issue.field, "")).line()
+        raise UsageError(line, hint=issue.hint)
+    return config.subscription, config.resource_group, config.workspace
 
 
 def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, CliDefault]:

@@ -61,17 +61,8 @@ def _credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
 
     def ask() -> Check:
         claims.update(arm.claims())
-        name = next(
-            (
-                claims[key]
-                for key in ("upn", "unique_name", "preferred_username")
-                if claims.get(key)
-            ),
-            "",
-        )
-        application = f"the application {claims['appid']}" if claims.get("appid") else ""
-        who = name or application or "a token that says no name"
-        return question.ok(str(who))
+        names = (claims.get(key) for key in ("upn", "unique_name", "preferred_username", "appid"))
+        return question.ok(str(next(filter(None, names), "a token that says no name")))
 
     return question.answered_by(ask)
 

@@ -67,29 +67,55 @@ def _discovered_run(
 ) -> DiscoveredRun:
     tags = own_tags(job.tags)
     document = {**job.document(), "name": job.name, "tags": job.tags}
-    resources = document.get("resources") or {}
-    nodes = int(resources.get("instance_count") or 1)
-    size = str(resources.get("instance_type") or "")
+    size = str((document.get("resources") or {}).get("instance_type") or "")
     prices = known_prices(regional, [size]) if size else {}
+    run = adopted_run(
+        document,
+        replace(scope, prices=prices),
+        title=tags.get("name", job.name),
+        owner=tags.get("owner") or job.owner,
+        created=job.created,
+        grace_seconds=_grace_seconds(document),
+        ref=job_reference(job),
+    )
+    return replace(run, updates=_updates(cloud, job, run.submitting.nodes, prices))
+
+
+def adopted_run(
+    document: Mapping[str, Any],
+    config: AzureConfig,
+    *,
+    title: str,
+    owner: str = "",
+    created: float,
+    grace_seconds: int,
+    ref: dict[str, Any],
+) -> DiscoveredRun:
+    """Return the run of a job that another machine or a sweep job has created.
+
+    `document`: its command-job document; `created`: Unix timestamp, or 0.
+    """
+    resources = document.get("resources") or {}
+    processes = own_tags(document["tags"]).get("processes", "")
+    created = created or time.time()
     submitting = Submitting(
         adopted=True,
-        owner=tags.get("owner") or job.owner,
-        time=job.created or time.time(),
-        name=tags.get("name", job.name),
+        owner=owner,
+        time=created,
+        name=title,
         provider="azure",
         contract="azureml",
-        nodes=nodes,
-        processes=int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
+        nodes=int(resources.get("instance_count") or 1),
+        processes=int(processes) if processes.isdecimal() else 1,
     )
     return DiscoveredRun(
-        run_id=job.name,
-        config=replace(scope, prices=prices),
-        instance=size,
-        grace_seconds=_grace_seconds(document),
+        run_id=document["name"],
+        config=config,
+        instance=str(resources.get("instance_type") or ""),
+        grace_seconds=grace_seconds,
         request=document,
         submitting=submitting,
-        submitted=Submitted(time=time.time(), ref=job_reference(job)),
-        updates=_updates(cloud, job, nodes, prices),
+        submitted=Submitted(time=created, ref=ref),
     )
 
 

@@ -12,16 +12,17 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of, plain_name
-from cloudtrain.providers import DiscoveredRun, Progress
-from cloudtrain.providers.azure.config import AzureConfig, client_of_run, config_of, request_of
+from cloudtrain.providers import Progress
+from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
+from cloudtrain.providers.azure.discover import adopted_run
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.providers.shared.paths import as_folder
-from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord
-from cloudtrain_launcher.events import Ended, StopRequested, Submitted, Submitting
+from cloudtrain_launcher.events import Ended, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.issues import Issue
@@ -209,13 +210,13 @@ def sweep_state(
                 name=trial.name,
                 parameters=parameters_of(rules, texts),
                 state=_TRIAL_STATES.get(trial.status, "running"),
-                run=_run_of(
-                    record.name,
-                    config,
-                    record.grace_seconds,
+                run=adopted_run(
                     document,
-                    trial,
-                    _url(url, folder.run_id, trial.name),
+                    config,
+                    title=record.name,
+                    created=trial.created,
+                    grace_seconds=record.grace_seconds,
+                    ref={"name": trial.name, "url": _url(url, folder.run_id, trial.name)},
                 ),
             )
         )
@@ -254,39 +255,6 @@ def _number(trial: TrialInfo) -> int:
 def _url(url: str, sweep: str, trial: str) -> str:
     """Return the trial's page in the studio, from its sweep job's page."""
     return url.replace(f"/runs/{sweep}", f"/runs/{trial}", 1)
-
-
-def _run_of(
-    title: str,
-    config: AzureConfig,
-    grace: int,
-    document: Mapping[str, Any],
-    trial: TrialInfo,
-    url: str,
-) -> DiscoveredRun:
-    """Return an ordinary run of a trial; its request follows the sweep job's template."""
-    tags = own_tags(document["tags"])
-    resources = document["resources"]
-    submitting = Submitting(
-        adopted=True,
-        time=trial.created or time.time(),
-        name=title,
-        provider="azure",
-        contract="azureml",
-        nodes=int(resources["instance_count"]),
-        processes=int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
-    )
-    return DiscoveredRun(
-        run_id=trial.name,
-        config=config,
-        instance=str(resources.get("instance_type") or ""),
-        grace_seconds=grace,
-        request=document,
-        submitting=submitting,
-        submitted=Submitted(
-            time=trial.created or time.time(), ref={"name": trial.name, "url": url}
-        ),
-    )
 
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"

@@ -262,23 +262,3 @@ def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
     (wrong_check,) = [result for result in checks if result.is_wrong]
     assert message in f"{wrong_check.answer} {wrong_check.fix}"
     assert exit_code(checks) == (4 if check == "credentials" else 2)
-
-
-LOOKS = {
-    "GetDatastore": ["datastore"],
-    "ListRoleAssignments": ["storage", "registry", "key vault"],
-    "GetCompute": ["storage", "registry", "key vault", "compute"],
-}
-
-
-@pytest.mark.parametrize("operation", LOOKS)
-def test_what_one_may_not_look_at_is_no_cross(
-    operation: str, healthy: dict[str, Any], cloud: AzureCloud
-) -> None:
-    cloud.endpoint.fault("denied", operation=operation, times=99)
-    checks = checks_of(healthy)
-    assert wrong(checks) == []
-    assert [check.name for check in checks if check.verdict == "not allowed to look"] == LOOKS[
-        operation
-    ]
-    assert exit_code(checks) == 0

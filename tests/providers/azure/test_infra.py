@@ -47,19 +47,3 @@ def test_deployment_that_has_not_succeeded_is_refused(cloud: AzureCloud, state: 
     assert result.code == 4
     assert f"is not ready ({state})" in result.err
     assert "az deployment operation group list" in result.err
-
-
-def test_region_is_not_for_azure() -> None:
-    result = call("infra", "settings", "--provider", "azure", "--region", "eastus")
-    assert result.code == 2
-    assert "--region is for aws" in result.err
-
-
-def test_deployment_needs_a_subscription(
-    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CLOUDTRAIN_AZURE_SUBSCRIPTION")
-    monkeypatch.setattr("cloudtrain.providers.azure.infra.cli_default_account", dict)
-    result = call("infra", "settings", "--provider", "azure")
-    assert result.code == 2
-    assert "azure.subscription is not set" in result.err

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import time
-
 import pytest
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.azure.submit import reconcile
 from cloudtrain.submission.lookup import find_run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import (
@@ -16,7 +12,6 @@ from tests.providers.azure.jobs import (
     submitted,
 )
 from tests.providers.faults import run_id_of
-from tests.support.events import events_of
 
 
 def test_a_job_that_is_no_longer_visible_does_not_end_its_run(
@@ -55,17 +50,3 @@ def test_a_workspace_that_is_no_longer_visible_does_not_end_a_run(
     assert f"azure.{field}" in str(failed.value.hint)
     reconnect()
     assert run.status().state == "pending"
-
-
-def test_a_submission_that_sent_nothing_is_reconciled_without_a_call(cloud: AzureCloud) -> None:
-    run = submitted("unsent-1")
-    stored = [event for event in events_of(run.folder) if event["type"] == "submitting"]
-    run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in stored))
-    cloud.endpoint.reset()
-    from cloudtrain.providers.azure.client import workspace
-
-    account = cloud.account
-    at = workspace(account.subscription, account.resource_group, account.workspace)
-    (ended,) = reconcile(at, run.folder, time.time())
-    assert ended.to_json()["reason"].endswith("nothing was started")
-    assert cloud.endpoint.calls == []

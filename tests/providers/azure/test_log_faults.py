@@ -101,18 +101,6 @@ def test_many_lines_arrive_in_batches_and_complete(
     assert texts(run) == lines
 
 
-def test_a_line_longer_than_one_read_does_not_block_what_follows(
-    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submitted("endless-1")
-    monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 10)
-    line = "\r".join(f"{number} %" for number in range(700))
-    append_log(cloud, run.id, 0, line, "[rank 0] after it")
-    run.status()
-    assert texts(run)[-1] == "after it"
-    assert "".join(texts(run)[:-1]).replace("\r", "") == line.replace("\r", "")
-
-
 def test_logs_that_are_not_ours_and_logs_that_are_gone_are_passed_over(cloud: AzureCloud) -> None:
     run = submitted("gone-1")
     append_log(cloud, run.id, 0, "[rank 0] here")

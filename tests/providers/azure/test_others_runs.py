@@ -9,15 +9,12 @@ from collections import Counter
 import pytest
 
 import cloudtrain
-from cloudtrain.cli import main
 from cloudtrain.runs.observation import Observation
 from cloudtrain.submission.lookup import find_run, import_remote_runs
-from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Phase
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
 from tests.providers.azure.jobs import ALWAYS, submitted
-from tests.providers.faults import run_id_of
 
 
 @pytest.fixture
@@ -32,47 +29,6 @@ def listed(data_dir: str) -> dict[str, dict[str, object]]:
 
 def calls(cloud: AzureCloud) -> Counter[str]:
     return Counter(call.operation for call in cloud.endpoint.calls)
-
-
-@pytest.mark.parametrize(
-    ("status", "state"), [("Completed", "succeeded"), ("Failed", "failed"), ("Canceled", "stopped")]
-)
-def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
-    cloud: AzureCloud, data_dir: str, status: str, state: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = submitted(run_id_of("over", status))
-    job = cloud.service.jobs[run.id]
-    job.enter("Running")
-    job.finish(status, "it was so" if status == "Failed" else "")
-    job.created, job.started, job._ended = (
-        job.created - 7200,
-        job.created - 7200,
-        job.created - 3600,
-    )
-    import_remote_runs("azure", data_dir=data_dir)
-    line = listed(data_dir)[run.id]
-    assert line["state"] == state
-    with pytest.raises(SystemExit):
-        main(["--data-dir", data_dir, "list"])
-    (row,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith(run.id))
-    assert format_duration(3600) in row
-
-
-def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(
-    cloud: AzureCloud, data_dir: str
-) -> None:
-    run = submitted("goes-on-1")
-    import_remote_runs("azure", data_dir=data_dir)
-    assert listed(data_dir)[run.id]["state"] == "pending"
-    cloud.service.jobs[run.id].enter("Running")
-    import_remote_runs("azure", data_dir=data_dir)
-    assert listed(data_dir)[run.id]["state"] == "running"
-    cloud.service.jobs[run.id].finish("Completed")
-    import_remote_runs("azure", data_dir=data_dir)
-    assert listed(data_dir)[run.id]["state"] == "succeeded"
-    billing = find_run(run.id, data_dir=data_dir).cached_status().billing
-    assert billing is not None
-    assert billing.usd is not None
 
 
 def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
@@ -136,23 +92,6 @@ def test_a_job_that_runs_has_run_since_it_began_and_not_since_it_was_first_seen(
     assert adopted.started == pytest.approx(job.started, abs=1), (
         "the list says that it runs, and not since when"
     )
-
-
-def test_a_job_that_lost_its_machines_is_not_said_to_have_run_while_it_waited(
-    cloud: AzureCloud,
-) -> None:
-    run = submitted("waited-1")
-    job = cloud.service.jobs[run.id]
-    job.enter("Running")
-    job.started -= 3600
-    run.status()
-    job.enter("Queued")
-    waiting = run.status()
-    assert waiting.waiting_since
-    job.enter("Running")
-    status = run.status()
-    assert status.started == pytest.approx(job.started, abs=1)
-    assert status.phase_since >= waiting.waiting_since
 
 
 @pytest.mark.parametrize("resumes", [True, False])

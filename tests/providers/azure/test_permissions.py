@@ -19,7 +19,7 @@ from cloudtrain_launcher.stored_secrets.azure import KeyVault
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
-from tests.fakes.azure.rbac import Assignment, Attempt
+from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.roles import BLOBS as BLOB_ROLE
 from tests.fakes.azure.roles import BUILT_IN, READER
 from tests.fakes.azure.roles import PULL as PULL_ROLE
@@ -177,17 +177,6 @@ def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
         assert not message or any(word in message for word in words), (name, message)
 
 
-def test_the_workspace_of_somebody_else_is_of_no_use(cloud: AzureCloud, run: Run) -> None:
-    """In the same group, which is not what the roles are for."""
-    account = cloud.account
-    other_group = f"{account.scope.rpartition('/')[0]}/theirs"
-    for action in SUBMITTER:
-        assert not account.access.allows(OBJECT_ID, Attempt(action=action, scope=other_group))
-        assert not account.access.allows(
-            OBJECT_ID, Attempt(action=action, scope=other_group.partition("/providers/")[0])
-        )
-
-
 # Jobs, as the identity of the cluster: what they do is done by Azure ML and by the launcher.
 
 
@@ -228,13 +217,6 @@ def test_without_a_role_a_job_fails_and_is_told_which_action_is_missing(
 ) -> None:
     revoke(cloud, object_ids["cloudtrain-jobs"], role)
     assert action in str(hint_for_message(job_error(cloud, folder, f"without-{role[:8]}")))
-
-
-def test_a_job_acts_as_its_cluster_s_identity_and_not_as_who_submits(
-    cloud: AzureCloud, folder: Path
-) -> None:
-    revoke(cloud, OBJECT_ID, BLOB_ROLE)
-    assert job_error(cloud, folder, "not-as-me") == ""
 
 
 def test_only_the_job_identity_reads_a_secret_and_a_missing_role_is_named(

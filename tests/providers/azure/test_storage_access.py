@@ -128,12 +128,3 @@ def test_a_datastore_s_secret_is_renewed_before_it_ends(
     cloud.account.secret_seconds = 200
     USES[name].do(cloud, run, tmp_path)
     assert cloud.endpoint.calls.count(Call("arm", "ListSecrets")) > 2
-
-
-def test_a_secret_of_an_hour_is_asked_for_once_a_datastore(
-    cloud: AzureCloud, tmp_path: Path
-) -> None:
-    run = new_run(cloud, "long-fetch")
-    fetched(cloud, run, tmp_path)
-    calls = cloud.endpoint.calls
-    assert calls.count(Call("arm", "ListSecrets")) == calls.count(Call("arm", "GetDatastore")) == 2

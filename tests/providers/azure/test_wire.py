@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import CloudError
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
@@ -161,7 +160,7 @@ def test_a_local_folder_is_uploaded_once_and_known_by_its_content(
 @pytest.mark.parametrize(
     "call", [("blob", "PutBlob", 2), ("blob", "PutBlob", 4)], ids=["a file", "the mark"]
 )
-@pytest.mark.parametrize("kind", ["error", "lost", "refused_lost"])
+@pytest.mark.parametrize("kind", ["error", "lost"])
 def test_a_local_folder_is_uploaded_completely_despite_transient_faults(
     cloud: AzureCloud, folder: Path, kind: Any, call: Any
 ) -> None:
@@ -181,24 +180,6 @@ def test_a_local_folder_is_uploaded_completely_despite_transient_faults(
     assert {key.removeprefix(place): value for key, value in cloud.blobs(place).items()} == {
         name: f"{name} {folder}".encode() for name in "abc"
     }
-
-
-def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(
-    cloud: AzureCloud, folder: Path
-) -> None:
-    (folder / "data").mkdir()
-    (folder / "empty").mkdir()
-    (folder / "data" / "link").symlink_to("gone")
-    (folder / ".cloudtrainignore").write_text("data/\nempty/\n")
-    cloud.endpoint.reset()
-    with pytest.raises(CloudtrainError) as refused:
-        submitted("refused-1", inputs={"train": "./data", "test": "./empty"})
-    assert f"inputs.train: {folder}/data: link is a broken link (gone)" in refused.value.message
-    assert (
-        f"inputs.test: {folder}/empty is empty: the job would run on nothing"
-        in refused.value.message
-    )
-    assert cloud.endpoint.calls == []
 
 
 def test_a_local_file_is_uploaded_under_its_name(cloud: AzureCloud, folder: Path) -> None:
@@ -230,33 +211,6 @@ def test_an_upload_that_failed_is_not_taken_for_a_whole_one(
     assert len(cloud.blobs(place)) == 3
 
 
-def test_a_build_context_is_uploaded_once_and_known_by_its_content(
-    cloud: AzureCloud, folder: Path
-) -> None:
-    (folder / "docker").mkdir()
-    (folder / "docker" / "Dockerfile").write_text(f"FROM scratch\nLABEL test={folder.name}\n")
-    for _ in range(2):
-        with suppress(CloudError):  # builds are not imitated: the request is recorded all the same
-            put(cloud, image={"build": "docker/Dockerfile"})
-        (environment,) = sent(cloud, "PutEnvironment")
-        build = environment["properties"]["build"]
-        assert build["dockerfilePath"] == "Dockerfile"
-        context = build["contextUri"].partition(f"{cloud.container}/")[2]
-        assert [*cloud.blobs(context)] == [f"{context.rstrip('/')}/Dockerfile"]
-    assert ("blob", "PutBlob") not in cloud.endpoint.calls
-
-
-def test_a_registered_data_asset_is_asked_for_by_its_id(cloud: AzureCloud) -> None:
-    with suppress(CloudError):  # data assets are not imitated: the request is recorded all the same
-        put(cloud, inputs={"train": "azureml:mnist:3"})
-    (body,) = sent(cloud, "PutJob")
-    assert body["properties"]["inputs"]["train"] == {
-        "jobInputType": "uri_folder",
-        "mode": "Download",
-        "uri": f"{cloud.account.scope}/data/mnist/versions/3",
-    }
-
-
 def test_no_secret_is_sent_or_kept(
     cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,12 +233,3 @@ def test_native_gives_the_sdks_own_job(cloud: AzureCloud) -> None:
     job = submitted("native-1").native()
     assert isinstance(job, Job)
     assert (job.name, job.type, job.status) == ("native-1", "command", "NotStarted")
-
-
-def test_there_is_no_native_job_of_what_was_never_started(cloud: AzureCloud) -> None:
-    cloud.endpoint.fault("denied", "arm", "GetJob", times=50)
-    with pytest.raises(CloudError):
-        submitted("never-1")
-    cloud.endpoint.reset()
-    with pytest.raises(cloudtrain.UsageError, match="has not created a job"):
-        cloudtrain.find_run("never-1").native()

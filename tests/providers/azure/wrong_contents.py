@@ -16,12 +16,6 @@ ROWS = [
         job="image: dlc:pytorch-2.8\n",
     ),
     row(
-        "AWS's container for Azure",
-        "1:9",
-        "image.azure: dlc:pytorch-2.8 is a container of AWS",
-        job="image: {azure: 'dlc:pytorch-2.8', aws: auto}\n",
-    ),
-    row(
         "image in AWS's registry",
         "1:1",
         "is in AWS's registry, where Azure ML cannot log in",
@@ -34,28 +28,10 @@ ROWS = [
         job="image: azureml:mine\n",
     ),
     row(
-        "environment of half a registry",
-        "1:1",
-        "does not name an environment",
-        job="image: azureml://registries/azureml/environments/acpt\n",
-    ),
-    row(
         "image with a space",
         "1:9",
         "image.azure: 'my image' is not an image address",
         job="image: {azure: my image}\n",
-    ),
-    row(
-        "image in capitals",
-        "1:1",
-        "image: 'Mine/Train:1' is not an image address",
-        job="image: Mine/Train:1\n",
-    ),
-    row(
-        "image with half a digest",
-        "1:1",
-        "is not an image address",
-        job="image: mine/train@sha256:abc\n",
     ),
     row(
         "Dockerfile that is not there",
@@ -78,24 +54,11 @@ ROWS = [
         job="inputs: {train: 's3://b/x/'}\n",
     ),
     row(
-        "input by http",
-        "1:10",
-        "inputs.train: http://e.org/x cannot be read",
-        job="inputs: {train: 'http://e.org/x'}\n",
-    ),
-    row(
         "input folder that is not there",
         "1:10",
         "inputs.train: no such file or folder: ",
         "/data",
         job="inputs: {train: ./data}\n",
-    ),
-    row(
-        "input file that is not there",
-        "1:10",
-        "inputs.train: no such file or folder: ",
-        "/d.csv",
-        job="inputs: {train: ./d.csv}\n",
     ),
     row(
         "input of this machine streamed",
@@ -116,25 +79,12 @@ ROWS = [
         "inputs.train: azureml://x is not a datastore path",
         job="inputs: {train: 'azureml://x'}\n",
     ),
-    row(
-        "datastore with a hyphen in an input",
-        "1:10",
-        "is not a datastore path",
-        job="inputs: {train: 'azureml://datastores/a-b/paths/x'}\n",
-    ),
     # environment, secrets, tags, checkpoints, arguments
     row(
         "Azure ML's own variable",
         "1:7",
         "env.azureml_run_id: is reserved by Azure ML",
         job="env: {azureml_run_id: x}\n",
-    ),
-    row(
-        "the world's size",
-        "1:23",
-        "env.WORLD_SIZE: is reserved by Azure ML",
-        "1:7: env.MASTER_ADDR",
-        job="env: {MASTER_ADDR: x, WORLD_SIZE: 3}\n",
     ),
     row(
         "secret of another cloud's store",
@@ -150,28 +100,10 @@ ROWS = [
         job="secrets: {TOKEN: {azure: 'keyvault:token'}}\n",
     ),
     row(
-        "secret with an underscore",
-        "1:11",
-        "is not a Key Vault secret",
-        job="secrets: {TOKEN: {azure: 'keyvault:my-vault/to_ken'}}\n",
-    ),
-    row(
-        "secret that is a key",
-        "1:11",
-        "is not a Key Vault secret",
-        job="secrets: {TOKEN: {azure: 'keyvault:https://v.vault.azure.net/keys/k'}}\n",
-    ),
-    row(
         "tag without a name",
         "1:8",
         "a tag's name has 1 to 100 characters, this one 0",
         job="tags: {'': x}\n",
-    ),
-    row(
-        "tag name too long",
-        "1:8",
-        "a tag's name has 1 to 100 characters, this one 101",
-        job=f"tags: {{{'t' * 101}: x}}\n",
     ),
     row(
         "tag value too long",
@@ -217,12 +149,6 @@ ROWS = [
         "1:24",
         "azure.ssh_key: is not a public key",
         job="azure: {services: ssh, ssh_key: ~/.ssh/id_ed25519.pub}\n",
-    ),
-    row(
-        "two keys",
-        "1:24",
-        "azure.ssh_key: is not a public key",
-        job='azure: {services: ssh, ssh_key: "ssh-rsa AAAA\\nssh-rsa BBBB"}\n',
     ),
     # what contradicts itself
     row(
