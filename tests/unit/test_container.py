@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.planning.sagemaker import TrainingJob, training_job
+from cloudtrain.planning.sagemaker import NodeContainer, TrainingJob, training_job
 from cloudtrain.providers.rehearsal import container as emulator
 from cloudtrain.providers.rehearsal import namespace as enter
 from tests.support.limits import HANG_SECONDS
@@ -24,7 +22,6 @@ from tests.support.samples import write
 
 ENTER = Path(enter.__file__)
 PYTHON = (sys.executable, "-I", "-S")
-NOBODY = 65534
 
 
 def a_job(*channels: str, nodes: int = 2) -> TrainingJob:
@@ -60,22 +57,8 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def run(
-    *argv: str, cwd: Path | None = None, env: dict[str, str] | None = None, user: int | None = None
-) -> subprocess.CompletedProcess[str]:
-    """`user`: become this one, in the group of the same number alone."""
-    groups = None if user is None else list[str | int]()
-    return subprocess.run(
-        argv,
-        cwd=cwd,
-        env=env,
-        user=user,
-        group=user,
-        extra_groups=groups,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
+def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def python(code: str, *args: str) -> list[str]:
@@ -106,9 +89,6 @@ def room(tmp_path: Path) -> Iterator[Room]:
     before = snapshot()
     yield Room(tmp_path / "ml", hosts)
     assert snapshot() == before
-
-
-# Environment of a program in the container
 
 
 def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
@@ -196,9 +176,6 @@ def test_exit_codes_and_signals_pass_through(room: Room) -> None:
         assert process.wait(60) == 7
 
 
-# A machine's /opt, imitated: a folder that is not there cannot be made on the machine's own
-
-
 def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
     opt = tmp_path / "opt"
     write(opt, {"tool/bin/run": "tool", "a file": "text"})
@@ -228,9 +205,6 @@ def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
     assert (opt / "tool/new").read_text() == "seen by all"
 
 
-# Where it is not supported
-
-
 def test_a_container_that_cannot_be_entered_says_why_in_one_line(
     room: Room, tmp_path: Path
 ) -> None:
@@ -248,73 +222,66 @@ def test_a_container_that_cannot_be_entered_says_why_in_one_line(
     ] == [(enter.CANNOT, "", 1)] * len(tried)
 
 
-# Anybody, not only root
-
-ALLOWED = """if True:
-    import ctypes, os
-    libc = ctypes.CDLL(None, use_errno=True)
-    bad = libc.unshare(0x10020000) or libc.mount(b"none", b"/", b"none", ctypes.c_ulong(0x44000), None)
-    raise SystemExit(os.strerror(ctypes.get_errno()) if bad else 0)"""
-
-
-def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
-    user = NOBODY if os.getuid() == 0 else None
-    uid, gid = (user, user) if user else (os.getuid(), os.getgid())
-    with tempfile.TemporaryDirectory(
-        prefix="cloudtrain-test-", dir="/tmp"
-    ) as name:  # pytest's own is closed to others
-        folder = Path(name)
-        folder.chmod(0o755)
-        write(folder, {"ml/mark": "", "hosts": room.hosts.read_text()})
-        shutil.copy(ENTER, folder / "enter.py")
-        open_python = (python_for(user), *PYTHON[1:])
-        allowed = run(*open_python, "-c", ALLOWED, user=user)
-        if allowed.returncode != 0:
-            pytest.skip(
-                f"the kernel forbids user namespaces to others than root: {allowed.stderr.strip()}"
-            )
-        probe = run(*open_python, "enter.py", "--probe", cwd=folder, user=user)
-        assert (probe.returncode, probe.stderr) == (0, "")
-
-        look = (
-            "import os, socket; print(os.getuid(), os.getgid(), socket.gethostname(),"
-            " os.listdir('/opt/ml'), flush=1)"
+def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, {"data/a": "1", "file.csv": "2"})
+    job = a_job("folder", "file", "empty")
+    places = {"folder": tmp_path / "data", "file": tmp_path / "file.csv"}
+    root = tmp_path / "nodes" / "1" / "ml"
+    for _ in range(2):
+        emulator.create_folders(job, job.containers[1], root, places)
+        assert (
+            json.loads((root / "input/config/resourceconfig.json").read_text())["current_host"]
+            == "algo-2"
         )
-        argv = [
-            *open_python,
-            "enter.py",
-            "ml",
-            "algo-1",
-            "hosts",
-            *open_python,
-            "-c",
-            f"{look}; input()",
-        ]
-        # Whoever starts a container must be able to read its variables and to signal it, as the end
-        # of leftovers does.
-        watch = f"""if True:
-        import signal, subprocess
-        with subprocess.Popen({argv!r}, stdin=-1, stdout=-1, env={{"RUN_DIR_VARIABLE": "x"}}) as process:
-            print(process.stdout.readline().decode(), end="")
-            print(b"RUN_DIR_VARIABLE=x" in open(f"/proc/{{process.pid}}/environ", "rb").read())
-            process.send_signal(signal.SIGTERM)
-        print(process.returncode)"""
-        process = run(*open_python, "-c", watch, cwd=folder, user=user)
-        assert (process.stdout, process.stderr) == (f"{uid} {gid} algo-1 ['mark']\nTrue\n-15\n", "")
+        assert json.loads((root / "input/config/hyperparameters.json").read_text()) == {
+            "epochs": "3"
+        }
+        assert (root / "input/data/folder").readlink() == tmp_path / "data"
+        assert (root / "input/data/file/file.csv").readlink() == tmp_path / "file.csv"
+        assert names(root / "input/data/empty") == []
+        assert all(
+            (root / name).is_dir() for name in ("model", "output/data", "checkpoints", "code")
+        )
+    assert names(root / "input/data/file") == ["file.csv"]
+    assert names(tmp_path / "data") == ["a"]
+
+    emulator.create_folders(job, job.containers[1], root, {})
+    assert not (root / "input/data/folder").is_symlink()
+    with pytest.raises(FileNotFoundError, match="no-such-data"):
+        emulator.create_folders(job, job.containers[1], root, {"empty": tmp_path / "no-such-data"})
 
 
-def python_for(user: int | None) -> str:
-    for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        try:
-            tried = run(
-                python,
-                *PYTHON[1:],
-                "-c",
-                "import sys; assert sys.version_info >= (3, 10)",
-                user=user,
-            )
-        except OSError:
-            continue
-        if tried.returncode == 0:
-            return python
-    pytest.skip("no Python here that another user may execute")
+@pytest.mark.linux("a loopback address per node")
+def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
+    assert emulator.addresses(1) == ("127.0.0.1",)
+    assert emulator.addresses(2) == ("127.0.0.101", "127.0.0.102")
+    many = emulator.addresses(1000)
+    assert len(set(many)) == 1000
+    assert list(many) == sorted(many)
+
+
+def test_a_command_enters_the_tree_or_names_it() -> None:
+    container = NodeContainer(
+        node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={}
+    )
+
+    def command(private: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+        hosts = Path("/run/hosts")
+        root = Path("/run/ml")
+        return emulator.command(
+            container, root, hosts_file=hosts, address="addr", master="first", private=private
+        )
+
+    argv, env = command(private=True)
+    assert argv == (*PYTHON, str(ENTER), "/run/ml", "algo-2", "/run/hosts", "train", "it's")
+    assert env == {"A": "b"}
+    argv, env = command(private=False)
+    assert argv == ("train", "it's")
+    assert env == {
+        "A": "b",
+        "SAGEMAKER_BASE_DIR": "/run/ml",
+        "CLOUDTRAIN_MASTER_ADDR": "first",
+        "CLOUDTRAIN_NODE_ADDR": "addr",
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -198,48 +197,3 @@ def test_the_command_prints_a_line_for_each_check_and_what_to_do(
     assert "  wrong disk " in out
     assert "\n        fix: remove old runs there" in out
     assert out.endswith("5 checks, 1 wrong: disk\n")
-
-
-@pytest.mark.usefixtures("quick_machine")
-def test_the_command_prints_json_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["ok"] is True
-    assert {"where": "this machine", "name": "driver", "verdict": "ok"}.items() <= report["checks"][
-        3
-    ].items()
-    assert run("docker", "--json") == 4
-    report = json.loads(capsys.readouterr().out)
-    assert report["ok"] is False
-    assert [check["name"] for check in report["checks"] if check["verdict"] == "wrong"] == [
-        "engine"
-    ]
-
-
-@pytest.mark.usefixtures("quick_machine")
-def test_a_terminal_shows_ticks_crosses_and_dashes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda _: 5)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert run() == 2
-    out = capsys.readouterr().out
-    assert "  ✓ Python " in out
-    assert "  ✗ disk " in out
-    assert "  - engine " in out
-    monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("TERM", "xterm")
-    run()
-    assert "\x1b[32m✓\x1b[0m" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("quick_machine")
-def test_an_unknown_provider_and_a_broken_job_are_told_as_ever(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run("asw") == 2
-    assert "unknown provider 'asw'" in capsys.readouterr().err
-    Path("job.yaml").write_text("resources: {nodez: 2}\n")
-    assert run() == 2
-    assert "job.yaml:1:13" in capsys.readouterr().err

@@ -102,24 +102,11 @@ def test_another_source_is_a_change_though_the_request_only_names_it(folder: Pat
     assert [text[:10] for text in made.context.rehearsal.changes] == ["the source"]
 
 
-def test_newest_rehearsal_of_the_same_request_counts() -> None:
-    rehearsal = rehearse("aws")
-    rehearse("aws", args={"epochs": 9})
-    made = plan("aws")
-    assert made.context.rehearsal is not None
-    assert (made.context.rehearsal.run, made.context.rehearsal.changes) == (rehearsal, ())
-
-
 @pytest.mark.parametrize(
     "changes", [{"state": "failed"}, {"name": "other"}], ids=["failed", "of another job"]
 )
 def test_only_a_rehearsal_of_this_job_that_succeeded_counts(changes: dict[str, Any]) -> None:
     rehearse("aws", **changes)
-    assert plan("aws").context.rehearsal is None
-
-
-def test_a_rehearsal_for_one_cloud_says_nothing_of_the_other() -> None:
-    rehearse("azure")
     assert plan("aws").context.rehearsal is None
 
 

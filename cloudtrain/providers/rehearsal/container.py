@@ -15,10 +15,6 @@ from cloudtrain.planning.sagemaker import NodeContainer, TrainingJob
 # -I -S: a PYTHONPATH or PYTHONHOME of the program must not affect the script that enters the namespace.
 _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
-_FIRST = 101
-_PER_BLOCK = 150
-_MAX_NODES = 1000
-
 
 def create_folders(
     job: TrainingJob, container: NodeContainer, root: Path, paths: Mapping[str, Path]
@@ -61,16 +57,11 @@ def hosts_text(hosts: Sequence[str], addresses: Sequence[str]) -> str:
 def addresses(count: int) -> tuple[str, ...]:
     """Return one loopback address per node, in lexicographic order, as c10d ranks nodes.
 
-    Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1. Raise
-    ValueError for too many nodes.
+    Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1.
     """
-    if count > _MAX_NODES:
-        raise ValueError(f"{count} nodes: one machine has loopback addresses for {_MAX_NODES}")
     if count == 1 or sys.platform != "linux":
         return ("127.0.0.1",) * count
-    return tuple(
-        f"127.0.{node // _PER_BLOCK}.{_FIRST + node % _PER_BLOCK}" for node in range(count)
-    )
+    return tuple(f"127.0.{node // 100}.{101 + node % 100}" for node in range(count))
 
 
 def has_namespaces() -> bool:
