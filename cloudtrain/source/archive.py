@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tarfile
 import zlib
 from pathlib import Path
 from typing import BinaryIO
@@ -21,8 +22,6 @@ _LEVEL = 4
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _TAR_BLOCK = 512
 _TAR_RECORD = 20 * _TAR_BLOCK
-_USTAR_MAX_SIZE = 8**11 - 1
-_USTAR_MAX_NAME = 100
 
 
 def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
@@ -133,39 +132,15 @@ def _changed(entry: SourceEntry, detail: str | None = None) -> SourceError:
 
 
 def _header(entry: SourceEntry) -> bytes:
-    """Return the tar header of an entry: the bytes that tarfile writes, faster for usual names."""
-    name = entry.path.encode()
-    link = (entry.link or "").encode()
-    plain = entry.path.isascii() and (entry.link is None or entry.link.isascii())
-    if not plain or max(len(name), len(link)) > _USTAR_MAX_NAME or entry.size > _USTAR_MAX_SIZE:
-        return _long_header(entry)
-    start = b"%s%07o\0%s%011o\0%011o\0" % (
-        name.ljust(100, b"\0"),
-        _mode(entry),
-        b"0000000\0" * 2,
-        entry.size,
-        0,
-    )
-    end = (b"0" if entry.link is None else b"2") + link.ljust(100, b"\0") + b"ustar\x0000"
-    checksum = sum(start) + sum(end) + 8 * ord(" ")
-    return (start + b"%06o\0 " % checksum + end).ljust(_TAR_BLOCK, b"\0")
-
-
-def _long_header(entry: SourceEntry) -> bytes:
-    import tarfile
-
     info = tarfile.TarInfo(entry.path)
     info.size = entry.size
-    info.mode = _mode(entry)
+    # For the owner alone: a copy must not be more readable than the file.
+    may_run = entry.executable or entry.link is not None
+    info.mode = FOLDER_MODE if may_run else FILE_MODE
     if entry.link is not None:
         info.type = tarfile.SYMTYPE
         info.linkname = entry.link
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-
-
-def _mode(entry: SourceEntry) -> int:
-    """Return a mode for the owner alone: a copy must not be more readable than the file."""
-    return FOLDER_MODE if entry.executable or entry.link is not None else FILE_MODE
 
 
 def _sync_folder(folder: Path) -> None:

@@ -46,16 +46,6 @@ def test_a_call_in_braces_is_one_value(written: str, values: dict[str, Any]) -> 
     assert parse_scalar(written) == values
 
 
-def test_what_follows_a_call_keeps_its_place() -> None:
-    document = read("space: {lr: uniform(0, 1), b: 3,\n  c: choice(1, 2), d: 4}")
-    assert [document.origin(("space", key)) for key in "bcd"] == [
-        "job.yaml:1:28",
-        "job.yaml:2:3",
-        "job.yaml:2:20",
-    ]
-    assert document.origin(("space", "lr")) == "job.yaml:1:9"
-
-
 @pytest.mark.parametrize(
     ("written", "message"),
     [

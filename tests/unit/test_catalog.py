@@ -31,7 +31,6 @@ NOT_SERVED = {
 """Families of machines that SageMaker trains on and that are left out of the table on purpose."""
 GPU_NAMES = {"RTX PRO Server 6000": "RTX PRO 6000"}
 """GPUs that EC2 names differently."""
-CPU_FAMILIES = ("m5", "c5", "m6i", "c6i", "m7i", "c7i", "r5")
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +65,6 @@ def test_every_type_with_gpus_has_a_row(training_types: set[str]) -> None:
     missing = names - {row.instance_type for row in AWS}
     assert {family(name) for name in missing} == NOT_SERVED.keys()
     assert not {family(row.instance_type) for row in AWS} & NOT_SERVED.keys()
-
-
-def test_every_size_of_the_cpu_families_has_a_row(training_types: set[str]) -> None:
-    names = {name for name in training_types if family(name) in CPU_FAMILIES}
-    assert names <= {row.instance_type for row in AWS}
 
 
 def test_every_row_is_a_type_that_training_takes(training_types: set[str]) -> None:
@@ -160,12 +154,6 @@ def test_no_type_is_listed_twice() -> None:
     assert len({(row.provider, row.instance_type) for row in ALL}) == len(ALL)
 
 
-def test_a_price_from_memory_says_so() -> None:
-    origins = ("EC2 data in moto", "unverified")
-    assert [row for row in AWS if not row.source.startswith(origins)] == []
-    assert [row for row in AWS if row.usd_per_hour and "list price" not in row.source] == []
-
-
 @pytest.mark.parametrize("row", AZURE, ids=lambda row: row.instance_type)
 def test_an_azure_size_is_what_its_name_says(row: Instance) -> None:
     name = AZURE_NAME.fullmatch(row.instance_type)
@@ -178,29 +166,8 @@ def test_an_azure_size_is_what_its_name_says(row: Instance) -> None:
         assert row.vcpus == int(cores)
 
 
-def test_an_azure_row_is_dated_or_says_that_nobody_has_verified_it() -> None:
-    undated = [row for row in AZURE if not re.fullmatch(r"20\d\d-\d\d-\d\d", row.as_of)]
-    assert [row.instance_type for row in undated if row.source != "unverified"] == []
-    assert [
-        row.instance_type
-        for row in AZURE
-        if row.usd_per_hour is None and row.source == "unverified"
-    ] == []
-
-
 def test_a_gpu_is_named_by_its_family_and_by_its_memory_where_that_differs() -> None:
     assert {"A100", "A100-40GB", "A100-80GB", "V100-16GB", "V100-32GB", "T4", "H100"} <= set(
         gpu_names()
     )
     assert not {"T4-16GB", "H100-80GB"} & set(gpu_names())
-
-
-def test_a_machine_without_gpus_adds_no_name() -> None:
-    assert any(not row.gpus for row in AWS)
-    assert all(re.match(r"[A-Z]", name) for name in gpu_names())
-    assert list(gpu_names()) == sorted(gpu_names())
-
-
-def test_the_default_size_of_azure_costs_what_azure_ml_says() -> None:
-    row = next(row for row in AZURE if row.instance_type == "Standard_DS3_v2")
-    assert (row.usd_per_hour, row.as_of) == (0.29, "2023-04-01")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli import ALIASES, COMMANDS, VARIABLES
-from cloudtrain.cli.variables import unknown_variables
+from cloudtrain.cli import ALIASES, COMMANDS
 from cloudtrain.runs.store import RunStore
 from cloudtrain.sweeps.events import SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
-from tests.repo.tools import ROOT
 from tests.support.in_process import call
 from tests.support.samples import write_events
 from tests.support.sweep_lives import definition_of
@@ -68,11 +65,6 @@ def test_the_last_run_is_meant_when_none_is_named_and_it_says_so(ended: Ended, w
         0,
         "digits-bbbb, the last run from this folder",
     )
-
-
-def test_a_run_that_is_named_is_not_called_the_last(ended: Ended) -> None:
-    ended("digits-aaaa")
-    assert "the last run" not in call("status", "digits-aaaa").err
 
 
 @pytest.mark.parametrize("name", [(), ("last",)])
@@ -130,16 +122,6 @@ def test_an_empty_name_means_no_run(ended: Ended, word: str) -> None:
     assert "the name of the run is empty" in result.err
 
 
-def test_a_folder_alone_is_where_fetch_writes_the_last_run(ended: Ended, tmp_path: Path) -> None:
-    ended("digits-aaaa")
-    ended("digits-bbbb")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").touch()
-    result = call("fetch", "./full")
-    assert result.err.splitlines()[0] == "digits-bbbb, the last run from this folder"
-    assert "full exists and is not empty" in result.err
-
-
 def test_status_lists_what_runs_when_several_runs_go_on(
     ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,13 +165,6 @@ def test_words_of_other_tools_are_understood(word: str, meant: str) -> None:
     assert call(word, "--help").out.splitlines()[1:] == call(meant, "--help").out.splitlines()[1:]
 
 
-def test_help_groups_the_commands_and_names_variables() -> None:
-    shown = call("--help").out
-    titles = re.findall(r"^(\w+):$", shown, re.MULTILINE)
-    assert titles == ["Options", "Start", "Watch", "Manage", "Tools", "Variables"]
-    assert [name for name in (*COMMANDS, *VARIABLES) if f"  {name}" not in shown] == []
-
-
 def test_a_variable_that_means_nothing_is_told_with_what_was_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,21 +174,3 @@ def test_a_variable_that_means_nothing_is_told_with_what_was_meant(
         " 'CLOUDTRAIN_PROVIDER'?)\n"
     )
     assert note in call("schema").err
-
-
-def test_variables_of_settings_and_of_jobs_are_known() -> None:
-    sources = [
-        path for folder in ("cloudtrain", "entrypoints") for path in (ROOT / folder).rglob("*.py")
-    ]
-    named = {
-        name
-        for path in sources
-        for name in re.findall(r'"(CLOUDTRAIN_[A-Z_]+[A-Z])"', path.read_text())
-    }
-    assert len(named) > 20
-    assert (
-        unknown_variables(
-            dict.fromkeys([*named, "CLOUDTRAIN_INPUT_TRAIN", "CLOUDTRAIN_AWS_REGION"], "x")
-        )
-        == []
-    )

@@ -15,7 +15,6 @@ from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import FieldErrors
-from cloudtrain.submission import package_checks
 from cloudtrain.submission.package_checks import package_issues
 from cloudtrain.submission.preflight import offline_issues
 from tests.support.in_process import call
@@ -98,13 +97,6 @@ def test_a_file_of_the_source_counts_by_itself_and_the_job_document_names_it(job
     assert dependencies_document(plan(job, dependencies=["timm"])) == {"packages": ["timm"]}
 
 
-def test_without_a_file_that_asks_for_anything_nothing_is_installed(job: Path) -> None:
-    write(job, {"pyproject.toml": "[tool.ruff]\n", "requirements.txt": "# none yet\n"})
-    planned = plan(job)
-    assert dependencies_document(planned) == {}
-    assert "dependencies" not in cloudtrain.render(planned).job.to_json()
-
-
 def test_missing_or_ignored_requirements_file_is_refused_at_its_line(
     job: Path,
 ) -> None:
@@ -154,54 +146,6 @@ def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> Non
     )
     assert messages(plan(job, dependencies={"replace_torch": True})) == []
     write(job, {"requirements.txt": "torch>=1.0\n"})
-    assert messages(plan(job)) == []
-
-
-@pytest.mark.parametrize(
-    ("torch", "lines", "variables", "is_warned"),
-    [
-        ("2.13.0+cpu", "torchvision", {}, True),
-        ("2.13.0+cpu", "torchaudio==2.13.0", {}, True),
-        ("2.13.0+cu130", "torchvision", {}, False),
-        ("2.13.0+cpu", "--extra-index-url https://index.example/cpu\ntorchvision", {}, False),
-        ("2.13.0+cpu", "torchvision", {"PIP_EXTRA_INDEX_URL": "https://index.example/cpu"}, False),
-        ("2.13.0+cpu", "einops", {}, False),
-    ],
-    ids=[
-        "torchvision",
-        "torchaudio",
-        "torch for CUDA",
-        "an index in the file",
-        "an index in env",
-        "another package",
-    ],
-)
-def test_torchvision_beside_a_torch_for_cpus_asks_for_their_index(
-    torch: str,
-    lines: str,
-    variables: dict[str, str],
-    is_warned: bool,
-    job: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in package_checks._INDEX_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(
-        package_checks, "_version_of", lambda _: lambda name: {"torch": torch}.get(name, "")
-    )
-    write(job, {"requirements.txt": f"{lines}\n", "train.py": ""})
-    warnings = [
-        line for line in messages(plan(job, env=variables)) if "built for CUDA by default" in line
-    ]
-    assert bool(warnings) == is_warned
-    if is_warned:
-        assert "this machine has torch 2.13.0+cpu" in warnings[0]
-
-
-def test_a_package_brings_the_module_that_its_name_begins_with(job: Path) -> None:
-    write(
-        job, {"train.py": "import acme.cloud.storage\n", "requirements.txt": "acme-cloud-storage\n"}
-    )
     assert messages(plan(job)) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.cli import main
 from cloudtrain.cli.error_view import error_lines
-from cloudtrain.errors import CloudError, RefusedError, SpecError
+from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
 from tests.support.in_process import call
 
@@ -71,20 +71,6 @@ def test_it_wraps_at_the_width(folder: Path, monkeypatch: pytest.MonkeyPatch, co
     assert max(map(len, on_terminal(monkeypatch, "check", columns=columns))) <= columns
 
 
-def test_it_is_coloured_where_colours_are_wanted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "job.yaml").write_text(JOB)
-    text = "\n".join(on_terminal(monkeypatch, "check", colour=True))
-    assert re.findall(r"\x1b\[\d+m(.+?)\x1b\[0m", text) == ["error:", "^^^", "hint:"]
-    assert "\x1b" not in "\n".join(on_terminal(monkeypatch, "check"))
-
-
-def test_elsewhere_it_stays_a_line_that_tools_read(folder: Path) -> None:
-    (folder / "job.yaml").write_text(JOB)
-    assert call("check").err.startswith("job.yaml:4:3: resources.gpu: unknown GPU 'A100-80'")
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -122,25 +108,6 @@ def test_a_mistake_that_no_line_makes_is_blamed_on_none(
     lines = on_terminal(monkeypatch, "check", "--provider", "aws")
     assert lines[:2] == ["error: aws.region: is not set", "  at job.yaml"]
     assert not any(re.match(r" +\d* \|", line) for line in lines)
-
-
-def test_several_checks_are_shown_one_below_the_other() -> None:
-    refused = RefusedError("x", issues=[Issue((), "no torch", "install it"), Issue((), "no disk")])
-    assert error_lines(refused, 80) == [
-        "error: no torch",
-        "  hint: install it",
-        "",
-        "error: no disk",
-    ]
-
-
-def test_any_other_error_has_its_message_and_its_hint() -> None:
-    error = CloudError("CreateTrainingJob in us-east-1: denied", hint="ask for it;\nthen try again")
-    assert error_lines(error, 80) == [
-        "error: CreateTrainingJob in us-east-1: denied",
-        "  hint: ask for it;",
-        "    then try again",
-    ]
 
 
 def test_the_mark_is_below_what_is_meant_whatever_stands_before_it(folder: Path) -> None:

@@ -72,18 +72,6 @@ def test_what_no_module_has_is_a_mistake_at_its_line(
     assert line.startswith(mistake)
 
 
-@pytest.mark.parametrize("args", [{}, [], ["--model"]], ids=str)
-def test_arguments_that_name_no_function_are_no_mistake_of_the_source(
-    tmp_path: Path, args: Any
-) -> None:
-    assert not [line for line in problems(tmp_path, args) if "named" in line or "module" in line]
-
-
-def test_it_is_found_among_arguments_in_a_list_too(tmp_path: Path) -> None:
-    lines = problems(tmp_path, ["--task", "digits", "--model=net:bild", "--optimizer", "net:adam"])
-    assert [line.partition(": ")[0] for line in lines] == ["args[2]", "args[3]"]
-
-
 def test_what_the_module_imports_must_be_brought(tmp_path: Path) -> None:
     (line,) = problems(
         tmp_path,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -86,77 +85,22 @@ def git(tmp_path: Path) -> Git:
 DIRTY = {
     "other size": "echo 'lr = 0.001' > train.py",
     "same size, other content": "echo 'lr = 0.2' > train.py",
-    "changed in the tick in which the index was written": (
-        """
-        echo 'lr = 0.2' > train.py
-        touch -d @1600000000 train.py .git/index"""
-    ),
-    "emptied": "printf '' > train.py",
     "deleted": "rm model/layers.py",
-    "file for a folder": "rm -r model/heads; touch model/heads",
-    "folder for a file": "rm train.py; mkdir train.py",
-    "link for a file": "ln -sf model-v2.py train.py",
-    "link that leads elsewhere": "ln -sf model/lay-rs.py latest",
     "staged": "echo 'lr = 0.2' > train.py; git add train.py",
-    "staged on a packed commit": "git gc -q; echo 'lr = 0.2' > train.py; git add train.py",
-    "staged, then changed back": (
-        "echo 'lr = 0.2' > train.py; git add train.py; echo 'lr = 0.1' > train.py"
-    ),
-    "staged mode": "chmod +x train.py; git add train.py",
-    "staged link for a file": "ln -sf model-v2.py train.py; git add train.py",
-    "no longer tracked": "git rm -q --cached model/heads/linear.py",
-    "only announced": "touch new.py; git add --intent-to-add new.py",
-    "in conflict": (
-        """
+    "staged, then changed back": "echo 'lr = 0.2' > train.py; git add train.py; echo 'lr = 0.1' > train.py",
+    "in conflict": """
         git checkout -q -b other HEAD~1; echo 'depth = 4' > model-v2.py; git add --all; git commit -qm other
-        ! git merge -q main"""
-    ),
-    "commit taken back": "git reset -q --soft HEAD~1",
-    "packed commit taken back": "git gc -q; git reset -q --soft HEAD~1",
+        ! git merge -q main""",
     "index gone": "rm .git/index",
 }
 
 CLEAN = {
     "nothing": "",
     "touched": "touch train.py model/__init__.py",
-    "files as old as the index": "touch -d @1600000000 .git/index",
-    "sizes not noted": "git read-tree HEAD",
     "untracked file": "echo 'buy milk' > notes.txt",
-    "changed where git was told not to look": (
-        """
-        git update-index --assume-unchanged train.py
-        echo 'lr = 0.001' > train.py"""
-    ),
-    "outside a sparse checkout": (
-        "git sparse-checkout set --no-cone '/*' '!/train.py'; ! test -e train.py"
-    ),
-    "line ends that git converts": (
-        """
-        git config core.autocrlf true
-        printf 'a = 1\\r\\n' > dos.py; git add dos.py; git commit -qm dos; touch dos.py"""
-    ),
     "staged, then committed": "echo 'lr = 0.2' > train.py; git add train.py; git commit -qm more",
-    "staged, then taken back": (
-        """
-        echo 'lr = 0.2' > train.py; git add train.py
-        echo 'lr = 0.1' > train.py; touch -d @1600000001 train.py; git add train.py"""
-    ),
-    "folders staged again": "git rm -rq --cached model; git add model",
-    "folders staged again on a packed commit": (
-        "git gc -q; git rm -rq --cached model; git add model"
-    ),
-    "packed": "git gc -q; ! test -e .git/refs/heads/main",
     "packed, the branch newer": "git gc -q; git commit -q --allow-empty -m newer",
-    "packed beside a branch whose name ends alike": (
-        "git branch a/refs/heads/main HEAD~1; git pack-refs --all"
-    ),
-    "packed where a folder of that name is left": "git pack-refs --all; mkdir .git/refs/heads/main",
     "detached": "git checkout -q --detach HEAD~1",
-    "branch that stands for another": (
-        """
-        git symbolic-ref refs/heads/trunk refs/heads/main
-        git symbolic-ref HEAD refs/heads/trunk"""
-    ),
 }
 
 
@@ -180,29 +124,9 @@ def test_a_folder_deep_below_the_top_has_the_state_of_the_repository(git: Git) -
     assert git_state(git.top / "model" / "heads") == git.says()
 
 
-def test_a_relative_folder_is_looked_up_from_here(
-    git: Git, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(git.top / "model")
-    assert git_state(Path("heads")) == git.says()
-
-
-def test_a_link_to_a_folder_has_the_state_of_where_it_leads(git: Git, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(git.top / "model")
-    assert git_state(tmp_path / "link") == git.says()
-
-
 def test_a_worktree_has_a_commit_of_its_own(git: Git) -> None:
     git("git worktree add -q -b side ../side HEAD~1")
     assert git_state(git.top.parent / "side").commit == git("git rev-parse HEAD~1")
-
-
-@pytest.mark.parametrize("change", ["", "echo 'lr = 0.001' > train.py"], ids=["clean", "dirty"])
-def test_a_worktree_is_clean_or_dirty_by_itself(git: Git, change: str) -> None:
-    git("git worktree add -q --detach ../side; rm train.py")
-    side = Git(git.top.parent / "side")
-    side(change)
-    assert git_state(side.top) == side.says()
 
 
 @pytest.fixture
@@ -219,19 +143,6 @@ def test_a_submodule_has_a_state_of_its_own(outer: Git, change: str) -> None:
     inner = Git(outer.top / "inner")
     inner(change)
     assert git_state(inner.top) == inner.says()
-
-
-def test_a_repository_with_a_submodule_can_be_clean(outer: Git) -> None:
-    assert git_state(outer.top) == outer.says() == GitState(outer.commit, False)
-
-
-def test_a_folder_that_is_not_there_has_the_state_of_what_is_around_it(git: Git) -> None:
-    assert git_state(git.top / "not" / "there") == git.says()
-
-
-def test_an_empty_git_folder_is_no_repository(git: Git) -> None:
-    git("mkdir model/.git")
-    assert git_state(git.top / "model") == git.says()
 
 
 # Facts that git does not give
@@ -254,18 +165,10 @@ def test_a_branch_without_a_commit_is_dirty_once_something_is_staged(
     assert git_state(tmp_path) == GitState("", staged)
 
 
-def test_a_commit_named_by_sha256_is_reported(tmp_path: Path) -> None:
-    git = Git(tmp_path / "new")
-    git("git init -q --object-format=sha256" + FILES)
-    assert git_state(git.top) == GitState(git.commit, False)
-    assert len(git.commit) == 64
-
-
 DAMAGED = {
     "index": "echo damaged > .git/index",
     "head": "echo damaged > .git/HEAD",
     "configuration": "echo '[damaged' > .git/config",
-    "commit": "rm .git/objects/$(git rev-parse HEAD | sed 's|^..|&/|')",
 }
 
 
@@ -273,11 +176,6 @@ DAMAGED = {
 def test_a_damaged_repository_is_no_error(git: Git, script: str) -> None:
     git(script)
     assert git_state(git.top) == OUTSIDE
-
-
-def test_a_damaged_branch_is_not_taken_for_a_commit(git: Git) -> None:
-    git("echo damaged > .git/refs/heads/main")
-    assert git_state(git.top).commit == ""
 
 
 def test_without_git_there_is_nothing_to_tell(git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,22 +276,6 @@ def test_nothing_that_a_repository_configures_is_executed(
     assert not trap.exists()
 
 
-RUN_BY_GIT = [
-    *("file system monitor", "hook", "filter", "filter process", "filter in an included file"),
-    *("filter of one worktree", "filter without a name", "filter with an odd name"),
-    *("transport of missing objects", "program that sends missing objects"),
-]
-
-
-@pytest.mark.parametrize("name", RUN_BY_GIT)
-def test_git_itself_would_execute_it(git: Git, name: str, tmp_path: Path) -> None:
-    trap = tmp_path / "trap"
-    git(HOSTILE[name].format(run=f"touch {trap}") + "; touch train.py")
-    trap.unlink(missing_ok=True)
-    git("GIT_OPTIONAL_LOCKS=1 git status || true")
-    assert trap.exists()
-
-
 def test_a_submodule_executes_nothing_either(outer: Git, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     Git(outer.top / "inner")(f"git config core.fsmonitor 'touch {trap}'; touch train.py")
@@ -448,20 +330,6 @@ def test_what_a_hook_of_another_repository_is_told_is_not_heard(
 
 
 # Costs
-
-
-def test_importing_it_loads_next_to_nothing() -> None:
-    heavy = {"hashlib", "struct", "zlib", "subprocess", "json", "tempfile"}
-    code = "import sys, cloudtrain.source; old = set(sys.modules); import cloudtrain.source.git"
-    code += f"; print({heavy!r} & (set(sys.modules) - old))"
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=True,
-    )
-    assert process.stdout == "set()\n"
 
 
 def test_outside_a_repository_no_process_is_started(

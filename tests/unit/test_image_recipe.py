@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.recipe import Recipe, from_json, our_recipe, payload_archive, recipe_of
+from cloudtrain.planning.recipe import our_recipe, payload_archive, recipe_of
 
 
 @pytest.fixture
@@ -91,32 +91,6 @@ def test_arguments_and_platform_are_in_the_digest(folder: Path) -> None:
     assert len(set(several)) == len(several)
 
 
-def test_later_of_two_arguments_for_one_name_counts_in_any_order(
-    folder: Path,
-) -> None:
-    assert (
-        digest(folder, "A=1", "B=2", "A=3")
-        == digest(folder, "A=3", "B=2")
-        == digest(folder, "B=2", "A=3")
-    )
-
-
-def test_the_place_of_the_folder_and_the_order_of_its_making_do_not_count(
-    folder: Path, tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    for name in ("train.py", "Dockerfile"):
-        shutil.copy(folder / name, elsewhere / name)
-    shutil.copytree(folder / "deep", elsewhere / "deep")
-    assert digest(elsewhere) == digest(folder)
-
-
-def test_two_dockerfiles_of_one_folder_are_two_images(folder: Path) -> None:
-    shutil.copy(folder / "Dockerfile", folder / "Other")
-    assert digest(folder, name="Other") != digest(folder)
-
-
 def test_ignored_files_do_not_count_and_the_dockerfile_always_does(folder: Path) -> None:
     (folder / ".dockerignore").write_text("deep\nDockerfile\n.dockerignore\n")
     before = digest(folder)
@@ -170,11 +144,6 @@ def test_a_folder_over_the_limit_is_refused_with_what_to_do(folder: Path) -> Non
     assert ".dockerignore" in (refused.value.hint or "")
     (folder / ".dockerignore").write_text("*.bin\n")
     assert digest(folder, limit=4000)
-
-
-def test_what_cannot_be_read_is_named(folder: Path) -> None:
-    with pytest.raises(SourceError, match="no-such-file: No such file or directory"):
-        digest(folder, name="no-such-file")
 
 
 def test_a_folder_that_cannot_be_read_is_named(
@@ -283,14 +252,3 @@ def test_our_own_image_is_another_with_another_trainer(
     )
     assert our_recipe("cpu").digest != before.digest
     assert payload_archive() == payload_archive()
-
-
-def test_a_recipe_is_read_back_as_it_was_written(folder: Path) -> None:
-    recipe = recipe_of(folder / "Dockerfile", ("A=1",), "linux/amd64", kind="cpu")
-    assert from_json(recipe.to_json()) == recipe
-    assert isinstance(from_json({**recipe.to_json(), "args": ["A=1"]}), Recipe)
-
-
-def test_somebodys_own_image_is_called_by_its_digest_alone(folder: Path) -> None:
-    recipe = recipe_of(folder / "Dockerfile")
-    assert recipe.name == f"cloudtrain:{recipe.digest[:12]}"

@@ -12,18 +12,14 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import read_table
-from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.recipe import our_recipe, recipe_of
-from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address, without_tag
+from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of as aws_image
 from cloudtrain.providers.aws.image import repository_of
-from cloudtrain.providers.aws.target import target as aws_target
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.image import CURATED
 from cloudtrain.providers.azure.image import image_of as azure_image
 from cloudtrain.providers.docker.image import image_of as docker_image
 from cloudtrain.providers.shared.notes import image_notes
@@ -55,20 +51,6 @@ ADDRESSES = {
 @pytest.mark.parametrize("text", ADDRESSES)
 def test_an_address_has_a_registry_a_repository_and_a_reference(text: str) -> None:
     assert parse_address(text) == ADDRESSES[text]
-
-
-@pytest.mark.parametrize(
-    ("text", "bare"),
-    [
-        ("train", "train"),
-        ("host:5000/train", "host:5000/train"),
-        ("host:5000/a/train:1", "host:5000/a/train"),
-        (f"host:5000/a/train:1@{DIGEST}", "host:5000/a/train"),
-        (f"me/train@{DIGEST}", "me/train"),
-    ],
-)
-def test_a_port_is_no_tag(text: str, bare: str) -> None:
-    assert without_tag(text) == bare
 
 
 @pytest.mark.parametrize(
@@ -133,21 +115,6 @@ def test_and_nobody_elses_are(host: str) -> None:
     assert not ACR.fullmatch(host)
 
 
-@pytest.mark.parametrize(
-    ("types", "expected"),
-    [
-        ((), "amd64"),
-        (("ml.p5.48xlarge",), "amd64"),
-        (("ml.nobody-knows",), "amd64"),
-        (("ml.p6e-gb200.36xlarge", "ml.p5.48xlarge"), "arm64"),
-    ],
-)
-def test_images_are_built_for_the_processor_of_the_machine(
-    types: tuple[str, ...], expected: str
-) -> None:
-    assert architecture_of("aws", types) == expected
-
-
 def test_a_build_for_graces_machines_is_one_for_arm(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,12 +157,6 @@ def azure(repository: str | None = None) -> AzureConfig:
 
 
 BUILD = {"build": "image/Dockerfile"}
-
-
-def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
-    image, problems = docker_image(BUILD, stored(folder), gpu=False)
-    recipe = recipe_of(folder / "image" / "Dockerfile")
-    assert (image, problems) == (PlannedImage(recipe.name, recipe), ())
 
 
 def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
@@ -287,15 +248,6 @@ def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(
     assert (address.address, problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
 
 
-def test_without_one_auto_is_the_clouds_own(folder: Path) -> None:
-    address, problems = aws_image("auto", aws(), stored(folder), gpu=True, rehearsal=False)
-    assert address.address.startswith(
-        "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:"
-    )
-    assert (address.recipe, problems) == (None, [])
-    assert azure_image("auto", azure(), stored(folder), gpu=True)[0] == PlannedImage(CURATED)
-
-
 @pytest.mark.parametrize("image", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
 def test_an_address_is_taken_as_it_is_with_a_repository_or_without(
     folder: Path, image: Any
@@ -340,28 +292,6 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(
     assert ECR.fullmatch(address)
 
 
-@pytest.mark.parametrize(
-    "repository",
-    [
-        *(
-            "train:1",
-            f"{HOST}/train:1",
-            f"{HOST}/train@{DIGEST}",
-            "host:5000/train",
-            "ghcr.io/me/train",
-        ),
-        *("Train", "my repo", "train/", "/train", f"{HOST}/Train"),
-    ],
-)
-def test_what_is_no_repository_of_ecr_is_refused(repository: str) -> None:
-    (issue,) = repository_of(aws(repository))[1]
-    assert (issue.path, issue.message) == (
-        ("aws", "repository"),
-        f"{repository!r} is not an ECR repository",
-    )
-    assert "without a tag" in (issue.hint or "")
-
-
 def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
     (issue,) = repository_of(replace(aws("train"), role=""))[1]
     assert (issue.path, issue.message) == (
@@ -369,15 +299,6 @@ def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
         "'train' is a name alone, and no role says which account it is in",
     )
     assert "aws.role" in (issue.hint or "")
-
-
-def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None:
-    (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
-    spec, _ = load_spec(folder / "job.yaml")
-    made = aws_target(stored(folder, aws__poll=1.0), spec, rehearsal=True)
-    assert "aws.repository" in made.config_as(AwsConfig).placeholders
-    assert made.image_address.startswith(f"{HOST}/not-set-yet:")
-    assert [issue.path for issue in made.problems] == []
 
 
 def test_a_rehearsal_runs_in_what_is_built_here(
@@ -390,20 +311,3 @@ def test_a_rehearsal_runs_in_what_is_built_here(
     assert host is not None
     assert host.image_address == recipe_of(folder / "image" / "Dockerfile").name
     assert target.image_address.startswith(f"{HOST}/team/train:")
-
-
-def test_arguments_are_read_from_the_file_and_the_environment(folder: Path) -> None:
-    (folder / "cloudtrain.toml").write_text('[image]\nargs = ["A=1", "B=x=y"]\n')
-    assert load_settings(folder, environ={})["image.args"] == ("A=1", "B=x=y")
-    assert load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": "A=2, C="})["image.args"] == (
-        "A=2",
-        "C=",
-    )
-
-
-@pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A-B=1"])
-def test_an_argument_without_a_name_is_refused(folder: Path, text: str) -> None:
-    with pytest.raises(
-        SpecError, match=r"CLOUDTRAIN_IMAGE_ARGS: image.args: expected NAME=VALUE, got"
-    ):
-        load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": text})

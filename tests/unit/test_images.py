@@ -128,10 +128,6 @@ def test_no_newer_version_and_no_region_is_missing(addresses: Addresses) -> None
     )
 
 
-def test_a_version_may_be_written_without_its_last_part() -> None:
-    assert dlc_image("2.10", "us-east-1", gpu=True) == dlc_image("2.10.0", "us-east-1", gpu=True)
-
-
 @pytest.mark.parametrize(
     ("version", "region", "gpu", "address"),
     [
@@ -173,9 +169,3 @@ def test_an_address_is_written_out(version: str, region: str, gpu: bool, address
 def test_what_is_not_known_has_no_address(version: str, region: str) -> None:
     assert dlc_image(version, region, gpu=True) is None
     assert dlc_image(version, region, gpu=False) is None
-
-
-def test_the_newest_version_comes_first() -> None:
-    numbers = [tuple(map(int, version.split("."))) for version in dlc_versions()]
-    assert numbers == sorted(numbers, reverse=True)
-    assert len(set(numbers)) == len(numbers)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli.plan_view import cost
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
@@ -141,21 +140,6 @@ def test_a_key_for_a_volume_is_an_id_or_an_arn(key: str, message: str) -> None:
     assert request(plan).document["ResourceConfig"]["VolumeKmsKeyId"] == key
 
 
-@pytest.mark.parametrize(
-    ("disk", "error", "note"),
-    [
-        ("1 TiB", False, False),
-        ("2 TiB", False, True),
-        ("16 TiB", False, True),
-        ("20 TiB", True, False),
-    ],
-)
-def test_a_disk_is_no_larger_than_a_volume_can_be(disk: str, error: bool, note: bool) -> None:
-    plan = plan_of("aws", f"name: d\nresources: {{disk: {disk}}}\n")
-    assert bool(texts_of(plan)) == error
-    assert any("raised quota" in issue.message for issue in offline_issues(plan)) == note
-
-
 ARM = "ml.p6e-gb200.36xlarge", "Standard_ND128isr_NDR_GB200_v6"
 IMAGES = {
     "aws, auto": (
@@ -185,41 +169,6 @@ def test_a_container_of_the_clouds_is_not_sent_to_arm_processors(
     )
     with pytest.raises(SpecError, match=message):
         plan_of(provider, f"{text}limits: {{max_runtime: 1 h}}\n")
-
-
-def test_an_image_of_ones_own_is_taken_as_built_for_the_machines() -> None:
-    text = "name: d\nimage: myregistry.azurecr.io/train:1\n"
-    plan = plan_of(
-        "azure",
-        f"{text}resources: {{gpus: 4, instance: {{azure: {ARM[1]}}}}}\nlimits: {{max_runtime: 1"
-        " h}\n",
-    )
-    assert texts_of(plan) == []
-
-
-@pytest.mark.parametrize(
-    ("instance", "words"),
-    [
-        # 0.23 USD per hour of each; three hours at most, two minutes to stop in, half an hour that
-        # they are kept
-        (
-            "ml.m5.xlarge",
-            "at most 1.63 USD of machine time: stops after 3 h  ← job.yaml:1:10 max_runtime",
-        ),
-        (
-            "ml.m5.xlarge",
-            "; its machines are kept for 30 min after the end, and billed: 0.23 USD of that",
-        ),
-        (
-            "ml.r5d.large",
-            "in us-east-1; its machines are kept for 30 min after the end, and billed",
-        ),
-    ],
-    ids=["in the cap", "their share", "without a price"],
-)
-def test_a_plan_says_what_kept_machines_cost(instance: str, words: str) -> None:
-    text = f"limits: {{max_runtime: 3 h}}\nresources: {{nodes: 2, instance: {{aws: {instance}}}}}\n"
-    assert words in "\n".join(cost(plan_of("aws", f"{text}name: d\naws: {{keep_alive: 30 min}}\n")))
 
 
 def test_asking_the_trainer_of_its_arguments_leaves_no_trace_here(

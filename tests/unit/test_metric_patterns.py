@@ -67,23 +67,6 @@ def test_an_expression_that_is_none_or_may_hang_is_refused(pattern: Any, why: st
         read_metrics({"x": pattern})
 
 
-def test_every_mistake_is_told_at_its_line(tmp_path: Path) -> None:
-    text = "entrypoint: train.py\nmetrics:\n  a: '(x)'\n  b: '(x)'\n  c d: '(y)'\n  e: '(z+)+'\n"
-    texts = issues(tmp_path, text)
-    assert len(texts) == 3
-    assert ["job.yaml:4" in texts[0], "job.yaml:5" in texts[1], "job.yaml:6" in texts[2]] == [
-        True
-    ] * 3
-    assert "repeats the expression of 'a'" in texts[0]
-
-
-def test_a_name_that_is_written_twice_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text("entrypoint: train.py\nmetrics:\n  a: '(x)'\n  a: '(y)'\n")
-    with pytest.raises(SpecError, match=r"job\.yaml:4"):
-        load_spec(tmp_path / "job.yaml")
-
-
 def test_what_the_trainer_reports_itself_is_not_looked_for(tmp_path: Path) -> None:
     (problem,) = issues(tmp_path, "metrics: {val_loss: 'val ([0-9.]+)'}\n")
     assert "is already reported by the shared trainer" in problem

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
-from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws import price_list as aws_list
 from cloudtrain.providers.azure import price_list as azure_list
 from cloudtrain.providers.shared import price_pages
@@ -136,12 +136,6 @@ def test_a_price_that_cannot_be_true_is_unknown_and_never_0(
     assert stored(settings, "azure", "eastus") == {T4: (0.53, None)}
 
 
-def test_of_several_prices_the_dearest_counts(lists: PriceLists, settings: Settings) -> None:
-    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5 | {"price": "2.0"}, G5)
-    refresh_prices(settings, "aws")
-    assert stored(settings, "aws", "eu-west-1") == {"ml.g5.xlarge": (2.0, None)}
-
-
 def test_a_busy_server_is_asked_again_after_the_time_that_it_names(
     lists: PriceLists, settings: Settings, waits: list[float]
 ) -> None:
@@ -206,22 +200,6 @@ def test_an_odd_list_of_azures_is_refused(lists: PriceLists, settings: Settings)
     assert listed_regions(settings["data_dir"], "azure") == ()
 
 
-def test_a_region_is_given_up_when_its_server_stays_busy_or_leads_elsewhere(
-    lists: PriceLists, settings: Settings
-) -> None:
-    lists.faults = [(503, {})] * price_pages.ATTEMPTS
-    with pytest.raises(
-        CloudError, match="price list of SageMaker in eu-west-1 answered 503"
-    ) as caught:
-        refresh_prices(settings, "aws")
-    assert caught.value.transient
-    lists.faults = [(302, {"Location": "http://127.0.0.1:9/"})]
-    with pytest.raises(CloudError, match="answered 302"):
-        refresh_prices(settings, "aws")
-    with pytest.raises(CloudError, match="answered 403"):
-        refresh_prices(settings, "aws", "cn-north-1")
-
-
 def test_what_one_cloud_has_said_is_stored_when_the_other_says_nothing(
     lists: PriceLists, settings: Settings
 ) -> None:
@@ -248,9 +226,3 @@ def test_a_refresh_that_is_interrupted_leaves_the_old_tables(
         refresh_prices(settings, "aws")
     for region in lists.offers:
         assert stored(settings, "aws", region) == {"ml.g5.xlarge": (1.561, None)}
-
-
-def test_a_name_that_is_no_region_is_refused(settings: Settings) -> None:
-    for name in ("Ireland", "../../etc/passwd", "eu_west_1"):
-        with pytest.raises(UsageError, match="is the name of no region"):
-            refresh_prices(settings, region=name)

@@ -18,8 +18,6 @@ from cloudtrain.units import (
     parse_size,
 )
 
-UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
@@ -69,12 +67,6 @@ def test_a_duration_has_bounds(text: str) -> None:
         parse_duration(text)
 
 
-@given(st.integers(1, 10**9), st.sampled_from(list(UNITS)))
-def test_a_duration_in_one_unit_is_that_many_seconds(count: int, unit: str) -> None:
-    if count * UNITS[unit] <= 10**9:
-        assert parse_duration(f"{count} {unit}") == count * UNITS[unit]
-
-
 @given(st.integers(0, 365), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
 def test_a_duration_of_several_units_is_their_sum(
     days: int, hours: int, minutes: int, seconds: int
@@ -90,19 +82,6 @@ def test_what_is_written_of_a_duration_is_read_back_to_its_two_largest_units(sec
     steps = [unit for unit in (86400, 3600, 60, 1) if unit <= seconds]
     precision = steps[min(1, len(steps) - 1)]
     assert back <= seconds < back + precision
-
-
-@given(
-    st.sampled_from([("d", "h", 24), ("h", "min", 60), ("min", "s", 60)]),
-    st.integers(1, 23),
-    st.integers(0, 59),
-)
-def test_two_neighbouring_units_survive_writing_and_reading(
-    units: tuple[str, str, int], large: int, small: int
-) -> None:
-    upper, lower, limit = units
-    seconds = large * UNITS[upper] + small % limit * UNITS[lower]
-    assert parse_duration(format_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize(
@@ -148,16 +127,6 @@ def test_a_size_has_bounds(text: str) -> None:
         parse_size(text)
 
 
-@given(st.integers(1, 10**15))
-def test_a_size_in_bytes_is_read_exactly(size: int) -> None:
-    assert parse_size(f"{size} B") == size
-
-
-@given(st.integers(1, 10**14))
-def test_what_is_written_of_a_size_is_near_the_size(size: int) -> None:
-    assert abs(parse_size(format_size(size)) - size) <= max(1, size * 0.06)
-
-
 @pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (34_000, "34 kB"), (1_200_000_000, "1.2 GB"), (5e15, "5000.0 TB")],
@@ -186,21 +155,10 @@ def test_money_has_bounds(text: str) -> None:
         parse_money(text)
 
 
-@given(st.integers(1, 10**10))
-def test_an_amount_in_cents_is_read_exactly(cents: int) -> None:
-    assert parse_money(f"{cents // 100}.{cents % 100:02d} USD") == cents / 100
-
-
 @given(st.text(max_size=30), st.sampled_from([parse_duration, parse_size, parse_money]))
 def test_any_text_is_read_as_something_or_refused(text: str, parse: Callable[[str], float]) -> None:
     with suppress(ValueError):
         assert parse(text) > 0
-
-
-def test_a_very_long_text_is_shortened_in_the_message() -> None:
-    with pytest.raises(ValueError) as caught:
-        parse_duration("x" * 10_000)
-    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(

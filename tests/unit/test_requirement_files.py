@@ -217,22 +217,6 @@ def test_what_only_a_package_of_the_image_needs_is_left_out(tmp_path: Path) -> N
     assert [requirement.name for requirement in requested.to_install] == ["einops", "with-extra"]
 
 
-def test_hashes_of_a_lock_file_are_left_out_where_a_package_has_none(tmp_path: Path) -> None:
-    git = 'source = { git = "https://host/e.git?rev=main#c0ffee" }\n'
-    text = LOCK.replace(
-        'source = { registry = "https://pypi.org/simple" }\nwheels = [{ url = "https://files/e',
-        git,
-        1,
-    )
-    text = text.replace('inops.whl", hash = "sha256:aa", size = 1 }]', "", 1)
-    requested = read_lock(write(tmp_path, {"uv.lock": text}), "uv.lock", lambda marker: not marker)
-    assert [requirement.text for requirement in requested.to_install] == [
-        "einops @ git+https://host/e.git@c0ffee",
-        "with-extra==3",
-        "deep==4",
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

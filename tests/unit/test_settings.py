@@ -60,10 +60,6 @@ def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:
     assert settings.values == {**defaults, "data_dir": str(home / ".local/share/cloudtrain")}
 
 
-def test_a_default_says_that_it_is_one(home: Path, job: Path) -> None:
-    assert set(load(home, job).origins.values()) == {"default"}
-
-
 def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) -> None:
     mine = write_user_file(home, 'provider = "own"\n')
     job_file = write_job_file(job, '\nprovider = "beside"\n')
@@ -80,35 +76,6 @@ def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) 
         ("beside", f"{job_file}:2"),
         ("own", f"{mine}:1"),
     ]
-
-
-def test_each_place_may_set_what_the_others_leave_open(home: Path, job: Path) -> None:
-    write_user_file(home, '[aws]\nrole = "r"\n')
-    write_job_file(job, 'aws.region = "eu-west-1"\n')
-    settings = load(home, job, {"data_dir": "/runs"}, CLOUDTRAIN_AWS_BUCKET="b")
-    assert [settings[key] for key in ("aws.role", "aws.region", "aws.bucket", "data_dir")] == [
-        "r",
-        "eu-west-1",
-        "b",
-        "/runs",
-    ]
-
-
-def test_a_flag_that_was_not_given_decides_nothing(home: Path, job: Path) -> None:
-    flags: dict[str, str] = {"provider": None}  # type: ignore[dict-item]
-    assert load(home, job, flags, CLOUDTRAIN_PROVIDER="env")["provider"] == "env"
-
-
-def test_an_empty_variable_counts_as_not_set(home: Path, job: Path) -> None:
-    assert load(home, job, CLOUDTRAIN_PROVIDER="")["provider"] == "local"
-
-
-def test_variables_that_are_no_settings_are_left_alone(home: Path, job: Path) -> None:
-    assert load(home, job, CLOUDTRAIN_RUN_ID="x", CLOUDTRAIN_NO_SUCH="y").get("no_such") is None
-
-
-def test_a_setting_that_nobody_made_is_none(home: Path, job: Path) -> None:
-    assert load(home, job).get("python") is None
 
 
 def test_sizes_and_durations_are_read_once(home: Path, job: Path) -> None:
@@ -167,19 +134,6 @@ def test_a_mistake_in_the_file_is_told_with_its_line(
     assert mistakes(home, job)[0].startswith(f"{path}{message}")
 
 
-def test_a_mistake_in_a_variable_names_the_variable(home: Path, job: Path) -> None:
-    messages = mistakes(home, job, CLOUDTRAIN_STOP_GRACE="soon")
-    assert messages[0].startswith(
-        "environment CLOUDTRAIN_STOP_GRACE: stop_grace: cannot read 'soon' as a duration"
-    )
-
-
-def test_a_mistake_in_a_flag_names_the_flag(home: Path, job: Path) -> None:
-    assert mistakes(home, job, {"data_dir": ""})[0].startswith(
-        "--data-dir: data_dir: expected text, got ''"
-    )
-
-
 def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
     write_user_file(home, "provider = 1\n")
     write_job_file(job, "nothing = 1\nsource_warn = 2\n")
@@ -206,11 +160,6 @@ def test_a_file_that_cannot_be_read_is_reported(
 
 def test_every_setting_says_what_it_means() -> None:
     assert all(setting.meaning for setting in known_settings().values())
-
-
-def test_settings_are_frozen(home: Path, job: Path) -> None:
-    with pytest.raises(AttributeError):
-        load(home, job).values = {}  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -74,24 +74,3 @@ def test_a_file_that_changes_while_it_is_read_is_reported(tmp_path: Path) -> Non
     (tmp_path / "data" / "a").write_text("longer")
     with pytest.raises(SourceError, match="data/a changed while it was read"):
         digest_input(files, str(tmp_path / "data"), tmp_path / "cache")
-
-
-def test_a_link_that_vanishes_while_the_input_is_listed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "link").symlink_to("nowhere")
-
-    def vanished(path: str) -> str:
-        raise FileNotFoundError(2, "No such file or directory", path)
-
-    monkeypatch.setattr(os, "readlink", vanished)
-    assert list_input(str(tmp_path / "data")).problems == [
-        "link vanished while the input was listed"
-    ]
-
-
-def test_an_input_that_vanishes_before_it_is_listed_is_named(tmp_path: Path) -> None:
-    assert list_input(str(tmp_path / "gone")).problems == [
-        f"{tmp_path / 'gone'} cannot be read (No such file or directory)"
-    ]

@@ -185,32 +185,6 @@ def test_a_line_that_may_run_a_build_script_here_is_refused_at_its_place(
         cloudtrain.vendor(loaded)
 
 
-@pytest.mark.parametrize(
-    "packages",
-    [
-        ["pure\n--no-binary :all:"],
-        ["--no-binary=:all:"],
-        ["./own"],
-        ["pure", "own @ https://host/own.tar.gz"],
-    ],
-    ids=["two lines", "an option", "a folder", "an address"],
-)
-def test_a_list_of_packages_that_may_run_a_build_script_is_refused(
-    job: Path, packages: list[str]
-) -> None:
-    with pytest.raises(CloudtrainError):
-        cloudtrain.plan(load(job, {}, packages=packages))
-
-
-def test_options_that_only_name_an_index_are_taken(job: Path) -> None:
-    lines = (
-        "--only-binary=:all:\n--pre\n--prefer-binary\n--trusted-host"
-        " 127.0.0.1\n--find-links=%s\npure>=1,<2\n"
-    )
-    write(job, {"requirements.txt": lines % (job.parent / "index").as_uri()})
-    cloudtrain.vendor(load(job, {}))
-
-
 def test_a_source_package_runs_nothing_here(job: Path) -> None:
     mark = job.parent / "was built"
     setup = (
@@ -236,15 +210,6 @@ def test_a_module_pip_of_the_working_folder_is_not_run(
     monkeypatch.chdir(job)
     cloudtrain.vendor(load(job, {}))
     assert not (job / "was run").exists()
-
-
-def test_another_index_gives_other_wheels(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloudtrain.vendor(load(job, {}))
-    make_wheel(job.parent / "other", "pure", "1.1")
-    monkeypatch.setenv("PIP_FIND_LINKS", (job.parent / "other").as_uri())
-    planned = cloudtrain.plan(load(job, {}))
-    assert planned.context.source.wheels == 0
-    assert sent(pack_source(with_wheels(planned), None)) == ["pure-1.1-py3-none-any.whl"]
 
 
 def test_a_plan_gets_its_wheels_unless_its_source_has_changed(job: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.source.results import copy_results
+from cloudtrain.source.unpack import unpack
 
 
 class PlainEmulator:
@@ -33,8 +34,6 @@ class PlainEmulator:
 
     def copy_source(self, archive: Path) -> None:
         """Copy the source for each node, and the checkpoints of the run that this one resumes."""
-        from cloudtrain.source.unpack import unpack
-
         if self.request["resume_from"]:
             _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)
         for launch in self.request["launches"]:
