@@ -147,18 +147,6 @@ def test_what_killed_processes_leave_is_removed_at_the_next_status(
     assert left_of(docker, cli.data) == []
 
 
-def test_out_of_memory_in_one_rank_is_told_apart(cli: CommandLine, docker: DockerClient) -> None:
-    cli.write(train_py=GROUP + "rows = [torch.ones(10_000_000) for _ in range(100)]\n")
-    result = cli.run("submit", "--run-id", "job-1", *ONE_NODE, CLOUDTRAIN_DOCKER_MEMORY="1.5 GB")
-    assert result.code == 1
-    why = "out of host memory: its container reached the limit of 1.5 GB"
-    assert f"rank 0 (node 0) was killed by SIGKILL ({why})" in result.err
-    assert "hint: raise docker.memory" in result.err
-    assert why in cli.run("logs", "job-1", "--node", "0").out
-    assert cli.json("status", "job-1")["error"]["exception"] == "SIGKILL"
-    assert left_of(docker, cli.data) == []
-
-
 def test_observing_a_run_survives_the_death_of_the_engine(
     cli: CommandLine, docker: DockerClient
 ) -> None:

@@ -24,7 +24,7 @@ from tests.fakes.azure.cloud import AzureCloud
 from tests.support.command_line import CommandLine
 from tests.support.engine import left_of
 from tests.support.limits import HANG_SECONDS
-from tests.support.registry import logged_in, registry
+from tests.support.registry import registry
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -42,13 +42,6 @@ JOB = (
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry that takes everything."""
     with registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
-
-
-@pytest.fixture
-def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A registry that asks for a password."""
-    with registry(tmp_path_factory.mktemp("private"), private=True) as server:
         yield server
 
 
@@ -188,20 +181,6 @@ def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
     assert (images_of(docker, mark), builds(cli)) == ({name}, 1)
     assert cli.document("first-1", "plan.json")["target"]["facts"]["image"] == name
     assert left_of(docker, cli.data) == []
-
-
-def test_docker_login_is_all_that_a_private_registry_needs(
-    cli: CommandLine, folder: Path, private: str
-) -> None:
-    push = ("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own")
-    login = logged_in(cli.folder / "kept", private)
-    before = (cli.folder / "kept" / "config.json").read_text()
-    result = cli.run(*push, **login)
-    assert result.code == 0, result.err
-    assert result.out.startswith(f"{private}/own@sha256:")
-    assert (cli.folder / "kept" / "config.json").read_text() == before
-    second = cli.run(*push, **login)
-    assert (second.out, builds(cli)) == (result.out, 1)
 
 
 def test_a_build_that_fails_is_shown_and_starts_nothing(cli: CommandLine, folder: Path) -> None:

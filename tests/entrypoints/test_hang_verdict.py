@@ -211,7 +211,6 @@ def test_a_stack_ends_where_the_program_begins_whatever_has_forked_it() -> None:
     below = (
         f"{launcher}/worker.py",
         f"{launcher}/fork_server.py",
-        "/client/reserved.py",
         f"{launcher}/agent.py",
         "<string>",
     )

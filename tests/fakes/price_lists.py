@@ -29,45 +29,25 @@ _FIELDS = {
 
 
 def sagemaker(region: str, *products: dict[str, Any], currency: str = "USD") -> dict[str, Any]:
-    """AWS's offer file of a region: products by SKU, and what each costs."""
+    """AWS's offer file of a region, as far as it matters: products by SKU, and what each costs."""
     entries: dict[str, Any] = {}
     terms: dict[str, Any] = {}
     for number, product in enumerate(products):
         sku = f"SKU{number:013}"
-        usage = product.get("usage", f"{region}-Train:{product['name']}")
         attributes = {
-            "servicecode": "AmazonSageMaker",
             "regionCode": region,
-            "locationType": "AWS Region",
             "instanceName": product["name"],
-            "instanceType": f"{product['name']}-{product.get('component', 'Training')}",
-            "usagetype": usage,
-            "operation": "RunInstance",
+            "usagetype": product.get("usage", f"{region}-Train:{product['name']}"),
             "component": product.get("component", "Training"),
         }
-        attributes = {key: value for key, value in attributes.items() if value is not None}
-        entries[sku] = {"sku": sku, "productFamily": "ML Instance", "attributes": attributes}
         dimension = {
-            "rateCode": f"{sku}.JRTCKXETXF.6YS6EN2CT7",
             "unit": product.get("unit", "Hrs"),
-            "beginRange": "0",
-            "endRange": "Inf",
             "pricePerUnit": {currency: product["price"]},
-            "appliesTo": [],
         }
-        term = {
-            "offerTermCode": "JRTCKXETXF",
-            "sku": sku,
-            "effectiveDate": "2026-11-01T00:00:00Z",
-            "termAttributes": {},
-        }
-        terms[sku] = {
-            f"{sku}.JRTCKXETXF": term | {"priceDimensions": {dimension["rateCode"]: dimension}}
-        }
+        entries[sku] = {"sku": sku, "attributes": attributes}
+        terms[sku] = {f"{sku}.TERM": {"sku": sku, "priceDimensions": {"RATE": dimension}}}
     return {
-        "formatVersion": "v1.0",
         "offerCode": "AmazonSageMaker",
-        "version": "20261120025606",
         "publicationDate": "2026-11-20T02:56:06Z",
         "products": entries,
         "terms": {"OnDemand": terms},
@@ -81,18 +61,14 @@ def meter(size: str, region: str, usd: object, **changes: Any) -> dict[str, Any]
         "currencyCode": "USD",
         "tierMinimumUnits": 0.0,
         "retailPrice": usd,
-        "unitPrice": usd,
         "armRegionName": region,
-        "location": region.upper(),
         "effectiveStartDate": "2026-01-01T00:00:00Z",
         "meterName": name,
         "productName": "Virtual Machines Series",
         "skuName": name,
         "serviceName": "Virtual Machines",
-        "serviceFamily": "Compute",
         "unitOfMeasure": "1 Hour",
         "type": "Consumption",
-        "isPrimaryMeterRegion": True,
         "armSkuName": size,
     } | changes
 

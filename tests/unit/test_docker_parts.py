@@ -245,6 +245,17 @@ def test_a_container_without_a_last_word_is_given_one(
     assert f'"{message}' in capfd.readouterr().out
 
 
+def test_a_launcher_that_was_stopped_from_outside_is_reported_as_such(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    output = ContainerOutput(0, 1)
+    ended = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "why": "sigterm"}
+    ended |= {"outcome": "stopped", "error": None, "stop_asked": 1.5}
+    output.forward(f"::cloudtrain:: {json.dumps(ended)}\n".encode())
+    assert output.finish(5) == 5
+    assert '"stopped_by":"by docker stop' in capfd.readouterr().out
+
+
 class Elsewhere:
     """An engine of another kind of processor."""
 

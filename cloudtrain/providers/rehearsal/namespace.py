@@ -116,14 +116,9 @@ def _given_environment() -> dict[bytes, bytes]:
 def _probe() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="cloudtrain-probe-") as root:
-            text = "127.0.0.1 localhost\n"
-            for name in ("probe", "hosts"):
-                _write(os.path.join(root, name), text)
-            enter(root, "cloudtrain-probe", os.path.join(root, "hosts"))
-            with open(HOSTS) as hosts:
-                observed = os.path.exists(f"{TREE}/probe"), socket.gethostname(), hosts.read()
-        if observed != (True, "cloudtrain-probe", text):
-            raise OSError(f"all calls succeeded, and yet this is what can be seen: {observed!r}")
+            hosts = os.path.join(root, "hosts")
+            _write(hosts, "127.0.0.1 localhost\n")
+            enter(root, "cloudtrain-probe", hosts)
     except (OSError, AttributeError) as error:  # AttributeError: not Linux
         print(f"no private mounts here: {error}", file=sys.stderr)
         return 1

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.providers.docker.container_spec import ROOT_CAPABILITIES, ULIMITS, Bind
-from cloudtrain_launcher.events import Cause
 from tests.providers.docker.conftest import Begin, MakeSpec
 from tests.support.limits import HANG_SECONDS
 
@@ -200,21 +198,6 @@ def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Be
     assert (code, events[0]["message"]) == (1 if child else 137, f"{how} ({why})")
 
 
-def test_a_killed_container_is_told_by_the_signal(
-    make_spec: MakeSpec, begin: Begin, docker: DockerClient
-) -> None:
-    spec = make_spec(LISTENING.format(before=0, handler="leave"))
-    process = begin(spec)
-    assert process.stdout is not None
-    process.stdout.readline()
-    docker.containers.get(spec.name).kill("SIGKILL")
-    code, _, events = finished(process)
-    assert (code, events[0]["message"]) == (137, "its container was killed by SIGKILL")
-    hint = hint_for(Cause.read(events[0])) or ""
-    assert "ran out of memory" not in hint, "the engine knows that it did not"
-    assert "docker kill" in hint
-
-
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such image": (
         {"image": "cloudtrain-test:none"},
@@ -252,25 +235,3 @@ def test_a_volume_of_the_image_goes_with_its_container(
     os.kill(process.pid, signal.SIGTERM)
     finished(process)
     assert volume not in {entry.name for entry in docker.volumes.list()}
-
-
-def test_a_launcher_stopped_by_its_platform_is_reported_as_such(
-    make_spec: MakeSpec, begin: Begin
-) -> None:
-    event = {
-        "type": "node_ended",
-        "time": 2,
-        "node": 0,
-        "rank": -1,
-        "seq": 1,
-        "outcome": "stopped",
-        "error": None,
-    }
-    event |= {"why": "sigterm", "stop_asked": 1.5}
-    program = f"import json; print('::cloudtrain:: ' + json.dumps({event!r})); raise SystemExit(5)"
-    code, _, events = finished(begin(make_spec(program)))
-    assert (code, [event.get("stopped_by") for event in events]) == (
-        5,
-        [None, "by docker stop, or by a signal from outside"],
-    )
-    assert events[-1]["stop_asked"] == 1.5
