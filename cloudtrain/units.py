@@ -87,12 +87,12 @@ def exact_duration(seconds: int) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return `14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: at most two units."""
-    seconds_left = round(seconds)
-    if seconds_left < 60:
-        return f"{seconds_left} s" if seconds_left else f"{seconds:.1f} s"
+    remaining_seconds = round(seconds)
+    if remaining_seconds < 60:
+        return f"{remaining_seconds} s" if remaining_seconds else f"{seconds:.1f} s"
     parts = []
     for unit in ("d", "h", "min", "s"):
-        count, seconds_left = divmod(seconds_left, _DURATIONS[unit])
+        count, remaining_seconds = divmod(remaining_seconds, _DURATIONS[unit])
         if count:
             parts.append(f"{count} {unit}")
         elif parts:

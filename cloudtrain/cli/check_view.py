@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.submission.first_steps import FirstSteps, RequiredSpeedup
+    from cloudtrain.submission.first_steps import FirstSteps
     from cloudtrain.submission.jobs import Job
     from cloudtrain.submission.memory import MemoryReport
 
@@ -60,8 +60,8 @@ def first_steps_of(job: Job, plan: Plan, seconds: int) -> FirstSteps:
 
 
 def forecast_lines(first_steps: FirstSteps) -> list[str]:
-    """Return the time of the whole job here, and what its limits mean elsewhere."""
-    from cloudtrain.runs.forecast_words import limit_warning, shown
+    """Return the time of the whole job here, and its limit if that is too low."""
+    from cloudtrain.runs.forecast import limit_warning, shown
     from cloudtrain.units import format_duration
 
     if first_steps.measured is not None:
@@ -76,31 +76,6 @@ def forecast_lines(first_steps: FirstSteps) -> list[str]:
         lines = [f"forecast: on {where} {shown(first_steps.forecast)}; {basis}"]
         if warning := limit_warning(first_steps.forecast):
             lines.append(f"  {warning}")
-    return lines + (
-        _speedup_lines(first_steps.required_speedup) if first_steps.required_speedup else []
-    )
-
-
-def _speedup_lines(speedup: RequiredSpeedup) -> list[str]:
-    from cloudtrain.units import format_duration
-
-    price = (
-        "its price is not known"
-        if speedup.usd_per_hour is None
-        else f"{speedup.usd_per_hour:.2f} USD an hour"
-    )
-    lines = [f"  {speedup.machines}: another machine, and its speed is unknown here; {price}"]
-    allowed = (
-        f"{speedup.limit or 'the platform'} allows {format_duration(speedup.max_seconds)} there"
-    )
-    fast = speedup.times_as_fast
-    if fast is None:
-        lines.append(f"  {allowed}")
-    elif fast.high <= 1:
-        lines.append(f"  {allowed}: enough if it is as fast as this machine")
-    else:
-        times = f"{fast.likely:.2g} times as fast as here ({fast.low:.2g} to {fast.high:.2g})"
-        lines.append(f"  {allowed}: enough if the job is {times}")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from contextlib import suppress
@@ -12,17 +13,15 @@ import click
 
 from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
-from cloudtrain.cli.output import command, count, print_json, print_prose
+from cloudtrain.cli.output import command, print_json, print_prose
 from cloudtrain.cli.report import rerun_command
-from cloudtrain.cli.sweep_files import FORCE
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
-from cloudtrain.diagnosis.flight_recorder import FlightRecord, read_dumps
+from cloudtrain.diagnosis.flight_recorder import read_dumps
 from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
-from cloudtrain.diagnosis.run_slowness import diagnose_slowness
-from cloudtrain.diagnosis.slowness import TOLD_FROM_DELAY, Slowness, without_cores
+from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
@@ -40,7 +39,6 @@ _RESTART_TEXTS = {
     "after a change": "the same would fail again: change something first",
 }
 _SHOWN_CHARACTERS = 300
-MAX_COLLECTIVES = 6
 _ALL_CAME = "every rank whose dump is here has come to the same collective operations"
 _SHOWN_SHARE = 0.005
 CLEAR_FROM = 0.5
@@ -54,7 +52,7 @@ Examples:
   cloudtrain diagnose last
   kubectl logs job | cloudtrain diagnose -
   cloudtrain diagnose last --scaling 1,2,4     whether more ranks are worth it
-  cloudtrain diagnose job.yaml --scaling 1,8 --provider aws -o scaling.html""",
+  cloudtrain diagnose job.yaml --scaling 1,8 --provider aws""",
 )
 @click.argument("target", metavar="[RUN|JOB|LOGFILE|DUMPS|-]", required=False)
 @click.option(
@@ -62,20 +60,7 @@ Examples:
     metavar="N,N,...",
     help="Run the job with these numbers of ranks, and draw the scaling curve.",
 )
-@click.option(
-    "--weak",
-    is_flag=True,
-    help="With --scaling: the batch grows with the ranks.",
-)
 @provider_option
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="With --scaling: also write an HTML page.",
-)
-@FORCE
 @yes_option
 @json_option
 @data_dir
@@ -84,10 +69,7 @@ def diagnose_command(
     /,
     target: str | None,
     scaling: str | None,
-    weak: bool,
     provider: str | None,
-    output: Path | None,
-    force: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -100,23 +82,22 @@ def diagnose_command(
     failed trials by cause, with the settings that set them apart, or its best trial if none failed.
     --scaling also takes a job: its file, its folder, or a script.
     """
-    if scaling is None and (weak or provider or output or force):
-        raise UsageError(
-            "--weak, --provider, -o and --force are of --scaling", hint="--scaling 1,2,4"
-        )
+    if scaling is None and provider:
+        raise UsageError("--provider is of --scaling", hint="--scaling 1,2,4")
     if scaling is not None:
         from cloudtrain.cli.scaling import ScalingRequest, read_sizes, show_scaling
 
-        scaling_job = ScalingRequest(
-            target=target, sizes=read_sizes(scaling), weak=weak, provider=provider, data_dir=folder
+        request = ScalingRequest(
+            target=target, sizes=read_sizes(scaling), provider=provider, data_dir=folder
         )
-        show_scaling(scaling_job, yes=yes, as_json=as_json, output=output, force=force)
+        show_scaling(request, yes=yes, as_json=as_json)
     elif target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and _is_log(Path(target)):
         _show_log(diagnose_log(Path(target)), target, as_json)
     elif target and _is_folder(Path(target)) and (dumps := read_dumps(Path(target))).ranks:
-        _show_dumps(dumps, target, as_json)
+        unknown = Diagnosis(cause=_ALL_CAME, confidence="none", notes=dumps.unread)
+        _show_log(with_flight_record(unknown, dumps), target, as_json)
     else:
         run = _run_or_sweep(target, folder)
         if isinstance(run, Run):
@@ -145,21 +126,11 @@ def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
     """
     try:
         return chosen(target, folder)
-    except RunNotFound as unknown:
-        if target and _is_folder(Path(target)):
-            message = f"{target} is a folder without dumps of the flight recorder, and no run"
+    except RunNotFound:
+        if target and re.search(r"[\s/.]", target):
             raise RunNotFound(
-                message, hint="for a log name the file itself: cloudtrain diagnose FILE"
-            ) from None
-        if target and any(sign.isspace() for sign in target):
-            hint = (
-                "a message, or the text of a log, is read from a file or a pipe: cloudtrain"
-                " diagnose -"
-            )
-            raise RunNotFound(f"{target[:60]!r} is neither a run nor a file", hint=hint) from None
-        if target and ("/" in target or "." in target):
-            raise RunNotFound(
-                f"there is no file {target}, and no run of that name", hint=unknown.hint
+                f"there is no file {target[:60]!r}, and no run of that name",
+                hint="the text of a log is read from a file or a pipe: cloudtrain diagnose -",
             ) from None
         raise
 
@@ -185,20 +156,6 @@ def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
         return
     print_prose(f"{one_line(name)}: {indented(diagnosis.cause, 4)}")
     _print(diagnosis_rows(diagnosis))
-
-
-def _show_dumps(record: FlightRecord, name: str, as_json: bool) -> None:
-    diagnosis = with_flight_record(
-        Diagnosis(cause=_ALL_CAME, confidence="none", notes=record.unread), record
-    )
-    if as_json:
-        print_json(
-            {"dumps": name, "failure": diagnosis.to_json(), "flight_recorder": record.to_json()}
-        )
-        return
-    print_prose(f"{one_line(name)}: {indented(diagnosis.cause, 4)}")
-    rows = [("also", collective.sentence) for collective in record.collectives[1:MAX_COLLECTIVES]]
-    _print([("dumps", f"of {count(len(record.ranks), 'rank')}"), *rows, *diagnosis_rows(diagnosis)])
 
 
 def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
@@ -322,11 +279,6 @@ def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
         rows.append(("time", ", ".join(f"{name} {share:.0%}" for name, share in largest_first)))
     if slowness.change:
         rows.append(("change", slowness.change))
-    if (
-        slowness.run_delay >= TOLD_FROM_DELAY
-        and without_cores(slowness.run_delay) not in slowness.sentence
-    ):
-        rows.append(("note", without_cores(slowness.run_delay)))
     return rows
 
 

@@ -54,11 +54,6 @@ Examples:
     metavar="T",
     help="Maximum time of the undisturbed job (default: 10 min).",
 )
-@click.option(
-    "--keep",
-    is_flag=True,
-    help="Keep all runs, even if they ended with the same parameters.",
-)
 @json_option
 @data_dir
 def drill_command(
@@ -68,7 +63,6 @@ def drill_command(
     as_: str | None,
     only: str | None,
     timeout: str,
-    keep: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -105,12 +99,12 @@ def drill_command(
             card = drill.run()
         except KeyboardInterrupt:
             display.clear()
-            _interrupted(drill, keep=keep, as_json=as_json)
+            _interrupted(drill, as_json=as_json)
         except JobFailed as error:
             display.clear()
             _reference_failed(drill, error)
         display.clear()
-        _report(card, keep=keep, as_json=as_json)
+        _report(card, as_json=as_json)
     raise click.exceptions.Exit(0 if card.is_fine else 1)
 
 
@@ -177,26 +171,25 @@ def _show_plan(plan: Plan, scenarios: Sequence[Scenario]) -> None:
         print_message(line)
 
 
-def _report(card: Scorecard, *, keep: bool, as_json: bool) -> None:
+def _report(card: Scorecard, *, as_json: bool) -> None:
     """Store the scorecard, remove runs that show nothing new, and print it."""
     from cloudtrain.cli.drill_view import scorecard_lines
     from cloudtrain.submission.drills.workplace import remove_runs, write_scorecard
 
     folder = Path(card.folder)
     write_scorecard(folder, json.dumps(card.to_json(), indent=2) + "\n")
-    if not keep:
-        remove_runs(folder, card.runs_to_remove)
+    remove_runs(folder, card.runs_to_remove)
     if as_json:
         print_json(card.to_json())
         return
     print_output("\n".join(scorecard_lines(card)))
 
 
-def _interrupted(drill: Drill, *, keep: bool, as_json: bool) -> None:
+def _interrupted(drill: Drill, *, as_json: bool) -> None:
     """Report what is known after Ctrl-C has ended the current run."""
     print_message("\ninterrupted; what was running has been ended")
     if drill.finished is not None:
-        _report(drill.scorecard(interrupted=True), keep=keep, as_json=as_json)
+        _report(drill.scorecard(interrupted=True), as_json=as_json)
     raise click.exceptions.Exit(130)
 
 

@@ -52,12 +52,10 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     for result in card.results:
         yield ""
         yield from _details(card, result)
-    if card.advice or card.remarks:
+    if card.advice:
         yield ""
     for text in card.advice:
         yield f"hint: {text}"
-    for text in card.remarks:
-        yield f"note: {text}"
     if card.interrupted:
         missing = ",".join(name for name in card.skipped)
         yield f"note: interrupted{f'; what was not done: --only {missing}' if missing else ''}"
@@ -84,8 +82,7 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
     rows = []
     rows.append(("why" if finding.verdict is Verdict.SKIPPED else "done", result.injected))
     if finding.report:
-        after = "" if result.noticed_seconds is None else f" (after {result.noticed_seconds:.1f} s)"
-        rows.append(("told", finding.report + after))
+        rows.append(("told", finding.report))
     if finding.report and result.remedy:
         rows.append(("remedy", result.remedy))
     if result.runs and finding.verdict is not Verdict.NOT_INJECTED:

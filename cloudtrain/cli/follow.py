@@ -15,8 +15,7 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.progress import activity_text, progress_line
 from cloudtrain.cli.terminal import one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
-from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
-from cloudtrain.runs.forecast_words import shown
+from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, shown
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms, terms_of

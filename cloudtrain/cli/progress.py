@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.cli.terminal import bar, one_line
-from cloudtrain.runs.forecast import seconds_left
+from cloudtrain.runs.forecast import remaining_seconds
 from cloudtrain.runs.logs import position_parts
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
@@ -69,7 +69,7 @@ def _training_parts(state: RunState, time: float) -> list[_Part]:
         parts.append((3, rate_text(state)))
     if isinstance(at.steps, int) and at.steps:
         parts.append((6, bar(at.step or 0, at.steps)))
-    eta = seconds_left(state, time)
+    eta = remaining_seconds(state, time)
     if eta is not None:
         parts.append((1, f"{format_duration(eta)} left"))
     return parts

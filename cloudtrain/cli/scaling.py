@@ -8,24 +8,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.follow import View
-from cloudtrain.cli.output import command, count, print_json, print_message, print_output
+from cloudtrain.cli.output import command, count, print_json, print_message, print_output, table
 from cloudtrain.cli.plan_view import headline
-from cloudtrain.cli.scaling_view import drawn
 from cloudtrain.cli.start import confirm_cost
-from cloudtrain.cli.sweep_files import check_writable
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.diagnosis.run_slowness import setup_of_job
-from cloudtrain.diagnosis.scaling import Measurement, ScalingCurve
-from cloudtrain.diagnosis.scaling_words import verdict, what_to_try
+from cloudtrain.diagnosis.scaling import (
+    Measurement,
+    Point,
+    ScalingCurve,
+    verdict,
+    what_to_try,
+)
+from cloudtrain.diagnosis.slowness import setup_of_job
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.planning.plan import Plan, spec_values
-from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
 from cloudtrain.submission import jobs as api
@@ -34,24 +36,20 @@ from cloudtrain.submission.preflight import offline_issues, start_notes
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.scaling import (
     MakePlan,
-    another,
     check_reports,
     cores_shared,
-    joined,
     measurement_of,
     scaled_plans,
     threads_each,
-    turns,
 )
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_number
 
+BAR = 32
+"""Width of the largest ideal speed-up, in characters."""
+
 BUSY_FROM = 0.5
 """Minimum load per core, before a run, that counts as other work on this machine."""
-
-TURNS = 2
-BILLED_TURNS = 1
-"""Runs per number of ranks, free or billed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +59,6 @@ class ScalingRequest:
     target: str | None
     """A run, or a job's file, folder or script."""
     sizes: tuple[int, ...]
-    weak: bool
     provider: str | None
     data_dir: str | None
 
@@ -82,20 +79,16 @@ def read_sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def show_scaling(
-    request: ScalingRequest, *, yes: bool, as_json: bool, output: Path | None, force: bool
-) -> None:
+def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
     """Measure the curve, and show it; after Ctrl-C show what was measured.
 
     The exit code is 1 if nothing could be measured.
     """
-    if output is not None:
-        check_writable(output, force)
     make, base, earlier, archive = _job(request)
     check_reports(base, earlier)
-    plans = scaled_plans(make, base, request.sizes, weak=request.weak)
+    plans = scaled_plans(make, base, request.sizes)
 
-    notes = _announce(base, plans, request)
+    notes = _announce(base, plans)
     if not yes:
         _confirm(plans)
     if archive is None:
@@ -103,7 +96,7 @@ def show_scaling(
     archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
     with _every_end_is_an_interrupt():
         measured, is_interrupted = _measure(plans, archive)
-    if not any(measurement.turns for measurement in measured.values()):
+    if not any(measurement.windows for measurement in measured.values()):
         _nothing_measured(measured, is_interrupted)
 
     curve = ScalingCurve(list(measured.values()))
@@ -115,32 +108,23 @@ def show_scaling(
     )
     rows = [("verdict", verdict(curve, setup))]
     rows += [("confidence", f"{curve.confidence:.0%}")] if len(curve.measured) > 1 else []
-    if change := what_to_try(curve, setup, cores_shared(base)):
+    if change := what_to_try(curve, setup):
         rows.append(("try", change))
     rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
     rows += [("note", note) for note in notes]
 
     if as_json:
-        words = {
+        texts = {
             "verdict": rows[0][1],
             "try": change,
             "notes": notes,
             "interrupted": is_interrupted,
         }
-        print_json(
-            {
-                "job": base.spec.name,
-                "scaling": _kind(request, base).strip(),
-                **curve.to_json(),
-                **words,
-            }
-        )
+        print_json({"job": base.spec.name, **curve.to_json(), **texts})
     else:
-        print_output(drawn(curve))
+        print_output(_drawn(curve))
         for name, text in rows:
             print_output(f"  {name:<11} {one_line(text)}")
-    if output is not None:
-        _write(output, curve, base, request, rows)
     if is_interrupted:
         raise click.exceptions.Exit(130)
 
@@ -179,37 +163,13 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def _kind(request: ScalingRequest, base: Plan) -> str:
-    """Return `strong ` or `weak `; empty for your own program, which chooses its data."""
-    if base.spec.entrypoint is not None:
-        return ""
-    return "weak " if request.weak else "strong "
-
-
-def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> list[str]:
+def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
     """Print what will run, and return the notes for the result."""
-    held = (
-        "each rank trains on as many samples"
-        if request.weak
-        else "a step trains on as many samples, of all ranks"
+    print_message(
+        f"measures {base.spec.name} with {', '.join(map(str, plans))} ranks, one after the other"
     )
-    if base.spec.entrypoint is not None:
-        held = (
-            f"strong if a step of {base.spec.entrypoint} trains on as many samples with any number"
-            " of ranks, else weak"
-        )
-    runs = (
-        "one after the other"
-        if _turns(plans) == 1
-        else f"one after the other, {_turns(plans)} times"
-    )
-
-    print_message(f"measures {base.spec.name} with {', '.join(map(str, plans))} ranks, {runs}")
-    print_message(f"  {_kind(request, base)}scaling: {held}")
     if (threads := threads_each(base, max(plans))) is not None:
-        print_message(
-            f"  each rank computes with {count(threads, 'thread')}, however many ranks there are"
-        )
+        print_message(f"  each rank computes with {count(threads, 'thread')}")
 
     for ranks, plan in plans.items():
         estimate = plan.target.cost_estimate
@@ -232,11 +192,6 @@ def _announce(base: Plan, plans: dict[int, Plan], request: ScalingRequest) -> li
         if crowded
         else []
     )
-    if _turns(plans) == 1:
-        notes.append(
-            "each number of ranks runs once: the intervals know how windows differ, and not how"
-            " runs do"
-        )
     if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
         notes.append(
             f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which"
@@ -255,17 +210,13 @@ def _is_billed(plans: dict[int, Plan]) -> bool:
     )
 
 
-def _turns(plans: dict[int, Plan]) -> int:
-    return BILLED_TURNS if _is_billed(plans) else TURNS
-
-
 def _worst_usd(plans: dict[int, Plan]) -> float | None:
     costs = [
         plan.target.cost_estimate.worst_usd if plan.target.cost_estimate else None
         for plan in plans.values()
     ]
     known_costs = [usd for usd in costs if usd is not None]
-    return sum(known_costs) * _turns(plans) if len(known_costs) == len(costs) else None
+    return sum(known_costs) if len(known_costs) == len(costs) else None
 
 
 def _confirm(plans: dict[int, Plan]) -> None:
@@ -279,10 +230,7 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
     The interrupted run is stopped.
     """
     measured: dict[int, Measurement] = {}
-    for turn, ranks in turns(tuple(plans), _turns(plans)):
-        if turn and measured[ranks].failure:
-            continue  # it would fail again
-        plan = plans[ranks] if turn == 0 else another(plans[ranks])
+    for ranks, plan in plans.items():
         print_message(f"{plan.run_id}  {count(ranks, 'rank')}")
         try:
             run, state = _run(plan, archive)
@@ -293,13 +241,13 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
             return measured, True
         except CloudtrainError as error:
             print_message(f"  {indented(error.render(), 2)}")
-            one = Measurement(ranks=ranks, failure=error.message, runs=(plan.run_id,))
+            one = Measurement(ranks=ranks, failure=error.message, run=plan.run_id)
         else:
             one = measurement_of(run, state, ranks, _usd_per_hour(plan))
         print_message(
             f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}"
         )
-        measured[ranks] = joined(measured.get(ranks), one)
+        measured[ranks] = one
     return measured, False
 
 
@@ -355,22 +303,43 @@ def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) ->
     if is_interrupted:
         print_message("interrupted before the first measurement")
         raise click.exceptions.Exit(130)
-    last = next(iter(measured.values())).runs[-1]
+    last = next(iter(measured.values())).run
     message = "nothing could be measured with any number of ranks"
     raise CloudtrainError(
         message, hint=f"{command('diagnose', last)} says why the first one failed"
     )
 
 
-def _write(
-    output: Path,
-    curve: ScalingCurve,
-    base: Plan,
-    request: ScalingRequest,
-    rows: Sequence[tuple[str, Any]],
-) -> None:
-    from cloudtrain.pages.scaling import page
+def _drawn(curve: ScalingCurve) -> str:
+    """Return the table; each bar fills the length of the ideal speed-up."""
+    priced = any(point.usd_per_million for point in curve.points)
+    header = [
+        "ranks",
+        "samples/s",
+        "speed-up",
+        "(95 %)",
+        "efficiency",
+        "communication",
+        *["USD per million"] * priced,
+        "",
+    ]
+    most = max(curve.measured) / curve.base
+    return table([_cells(point, curve, most, priced=priced) for point in curve.points], header)
 
-    with storing(output, "write it elsewhere with -o"):
-        replace_text(output, page(base.spec.name, _kind(request, base), curve, rows))
-    print_message(str(output))
+
+def _cells(point: Point, curve: ScalingCurve, most: float, *, priced: bool) -> list[str]:
+    low, high = point.interval
+    ideal = point.ranks / curve.base
+    length = round(BAR * ideal / most)
+    filled = min(length, round(BAR * point.speedup / most))
+    usd = f"{point.usd_per_million:.2f}" if point.usd_per_million else "not known"
+    return [
+        str(point.ranks),
+        format_number(point.samples_per_s),
+        f"{point.speedup:.2f}",
+        "" if point.ranks == curve.base else f"{low:.2f}-{high:.2f}",
+        f"{point.efficiency:.2f}",
+        "" if point.communication is None else f"{point.communication:.0%}",
+        *[usd] * priced,
+        "━" * filled + "─" * (length - filled),
+    ]

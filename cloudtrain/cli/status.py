@@ -35,8 +35,7 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.forecast import seconds_left
-from cloudtrain.runs.forecast_words import limit_warning, shown
+from cloudtrain.runs.forecast import limit_warning, remaining_seconds, shown
 from cloudtrain.runs.ids import sweep_ids, sweep_of_run
 from cloudtrain.runs.state import ENDED, STATES, RunState
 from cloudtrain.settings import load_settings
@@ -307,7 +306,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if state.activity and not state.has_ended:
         rows.append(("doing", one_line(activity_text(state, now))))
     if at.step is not None and not state.has_ended:
-        eta = seconds_left(state, now)
+        eta = remaining_seconds(state, now)
         remaining = f", {format_duration(eta)} left" if eta is not None else ""
         rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{remaining}"))
     if forecast := run.forecast():

@@ -10,8 +10,7 @@ from cloudtrain.cli.output import bars, short_name, table
 from cloudtrain.cli.progress import progress_line
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import bar, log_text, one_line
-from cloudtrain.runs.forecast import forecast
-from cloudtrain.runs.forecast_words import in_all, limit_warning
+from cloudtrain.runs.forecast import forecast, in_all, limit_warning
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import Curve, RunState
 from cloudtrain.runs.terms import Terms

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from cloudtrain.diagnosis.exception_kinds import advice_for
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, name_ranks
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Restart, Rule
@@ -190,7 +189,6 @@ def _of_unknown(
         confidence="none",
         evidence=(unknown.line,),
         consequences=_consequences(ranked),
-        remedy=advice_for(f"{raised.name}{message}"),
         notes=tuple(notes),
     )
 

@@ -104,26 +104,6 @@ class FlightRecord:
         """Sentence about the missing ranks; empty if no rank is missing."""
         return self.collectives[0].sentence if self.collectives else ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {
-            "ranks": list(self.ranks),
-            "missing": list(self.missing),
-            "absent": list(self.absent),
-            "collectives": [
-                {
-                    "group": collective.group,
-                    "number": collective.number,
-                    "operation": collective.operation,
-                    "missing": list(collective.missing),
-                    "waiting": list(collective.waiting),
-                }
-                for collective in self.collectives
-            ],
-            "mismatches": list(self.mismatches),
-            "unread": list(self.unread),
-        }
-
 
 def name_ranks(ranks: Iterable[int]) -> str:
     """Return a text such as `rank 3` or `ranks 3, 4`; of many ranks the first eight."""

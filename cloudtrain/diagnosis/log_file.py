@@ -1,4 +1,4 @@
-"""Reader of a log file or a pipe: gzip or plain, UTF-8 or UTF-16, lines or JSON of log services.
+"""Reader of a log file or a pipe: gzip or plain, lines of text or JSON of log services.
 
 A log may be hostile: huge, one endless line, compressed to a thousandth. Its use of memory is
 bounded.
@@ -6,7 +6,6 @@ bounded.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import zlib
@@ -22,13 +21,11 @@ TAIL_BYTES = 48 << 20
 _BLOCK = 1 << 16
 _MAX_LINE = 4 * MAX_CHARS
 _GZIP = b"\x1f\x8b"
-_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _MESSAGE = re.compile(r'"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*)(?:"|\\?$)')
 """Message in a record of CloudWatch, Docker, or a logging library; the last one may be cut off."""
 _LEVEL = re.compile(
     r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE
 )
-_BETWEEN_RECORDS = re.compile(rb"(?<=\}),\s?(?=\{)")
 
 
 def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidence]:
@@ -59,15 +56,10 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
 
 
 def _plain(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
-    """Yield the decompressed blocks of a file in UTF-8."""
+    """Yield the decompressed blocks of a file."""
     first = next(blocks, b"")
     blocks = _with_first(first, blocks)
-    if first.startswith(_GZIP):
-        blocks = _unzipped(blocks, notes)
-        first = next(blocks, b"")
-        blocks = _with_first(first, blocks)
-    name = _UTF16.get(first[:2])
-    return _recoded(blocks, name) if name else blocks
+    return _unzipped(blocks, notes) if first.startswith(_GZIP) else blocks
 
 
 def _with_first(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -97,13 +89,6 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
         yield plain
     if not member.eof:
         notes.append("the compressed log is not complete: its end is missing")
-
-
-def _recoded(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder(name)("replace")
-    for block in blocks:
-        yield decoder.decode(block).lstrip("\ufeff").encode()
-    yield decoder.decode(b"", final=True).encode()
 
 
 def _messages(line: str) -> list[str]:
@@ -147,28 +132,15 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
 
 
 def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:
-    """Yield lines with their numbers, from 1.
-
-    A long line gives only its first bytes, or each of its JSON records.
-    """
+    """Yield lines with their numbers, from 1; of a long line its first bytes."""
     unfinished = b""
     number = 1
-    is_json = False
-    for index, (block, left_out) in enumerate(blocks):
-        is_json = block.lstrip()[:1] in (b"{", b"[") if index == 0 else is_json
+    for block, left_out in blocks:
         number += left_out
         *lines, unfinished = (unfinished + block).split(b"\n")
         for line in lines:
-            for part in _records(line, is_json):
-                yield number, part[:_MAX_LINE]
+            yield number, line[:_MAX_LINE]
             number += 1
-        *records, unfinished = _records(unfinished, is_json)
-        for part in records:
-            yield number, part[:_MAX_LINE]
         unfinished = unfinished[:_MAX_LINE]
     if unfinished:
         yield number, unfinished
-
-
-def _records(line: bytes, is_json: bool) -> list[bytes]:
-    return _BETWEEN_RECORDS.split(line) if is_json and len(line) > _MAX_LINE else [line]

@@ -1,22 +1,19 @@
 """Scaling of a job: throughput and cost by the number of ranks, and the number to take.
 
 Speed-up is the throughput with n ranks over that with the fewest ranks that ran; parallel
-efficiency is the speed-up over the ideal one. In strong scaling the batch of a step is constant
-(Amdahl 1967, doi.org/10.1145/1465482.1465560), in weak scaling the batch of each rank (Gustafson
-1988, doi.org/10.1145/42411.42415).
+efficiency is the speed-up over the ideal one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import exp, log, sqrt
 from random import Random
-from statistics import fmean, median, variance
+from statistics import median
 from typing import Any
 
-from cloudtrain.diagnosis.slowness import Slowness
+from cloudtrain.diagnosis.slowness import Setup, Slowness, change_for
 
 WORTH_IT = 0.7
 """Minimum efficiency of more ranks: a sample costs at most 1 / 0.7 of the base cost."""
@@ -28,8 +25,11 @@ RESAMPLES = 1000
 SEED = 0
 """Seed of the draws for intervals and confidence: the verdict is repeatable."""
 
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median over the error of a mean: the root of half of pi."""
+WELL = 0.8
+"""Least efficiency that counts as good scaling."""
+
+CLEAR = 0.8
+"""Least confidence of a clear verdict."""
 
 Rates = Mapping[int, float]
 """Samples per second over all ranks, by the number of ranks."""
@@ -40,8 +40,8 @@ class Measurement:
     """Measurement with one number of ranks."""
 
     ranks: int
-    turns: tuple[tuple[float, ...], ...] = ()
-    """Samples per second of each window, by turn; a turn measures each number of ranks."""
+    windows: tuple[float, ...] = ()
+    """Samples per second of each window; empty if it failed."""
     usd_per_hour: float | None = None
     """Price of all machines; None if not billed or unknown."""
     communication: float | None = None
@@ -50,17 +50,13 @@ class Measurement:
     """Verdict on its run by step times, if any."""
     failure: str = ""
     """Reason of a missing measurement."""
-    runs: tuple[str, ...] = ()
-
-    @property
-    def logarithms(self) -> list[float]:
-        """Logarithms of the median window of each turn."""
-        return [log(median(turn)) for turn in self.turns]
+    run: str = ""
+    """Id of its run."""
 
     @property
     def rate(self) -> float:
-        """Median window, as the geometric mean over the turns."""
-        return exp(fmean(self.logarithms))
+        """Throughput of the median window."""
+        return median(self.windows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +73,7 @@ class Point:
     communication: float | None
     usd_per_million: float | None
     """US dollars per million samples; None without costs or with an unknown price."""
-    runs: tuple[str, ...]
+    run: str
 
 
 class ScalingCurve:
@@ -86,12 +82,12 @@ class ScalingCurve:
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         ordered = sorted(measurements, key=lambda measurement: measurement.ranks)
         self.measured = {
-            measurement.ranks: measurement for measurement in ordered if measurement.turns
+            measurement.ranks: measurement for measurement in ordered if measurement.windows
         }
         self.failures = {
             measurement.ranks: measurement.failure
             for measurement in ordered
-            if not measurement.turns
+            if not measurement.windows
         }
         self.base = min(self.measured)
         """Fewest ranks that ran, the base of comparison."""
@@ -134,55 +130,15 @@ class ScalingCurve:
 
     @cached_property
     def resampled(self) -> list[dict[int, float]]:
-        """Throughputs of imagined repetitions of the measurements.
-
-        Runs of a job differ more than windows of one run. After several turns, draw by the pooled
-        standard deviation of their logarithms from Student's t distribution; after one, draw its
-        windows with replacement, without knowledge about other runs.
-        """
+        """Throughputs by windows that are drawn with replacement, without other runs."""
         random = Random(SEED)
-        freedom = sum(len(measurement.turns) - 1 for measurement in self.measured.values())
-        if not freedom:
-            return [
-                {
-                    ranks: median(random.choices(measurement.turns[0], k=len(measurement.turns[0])))
-                    for ranks, measurement in self._items
-                }
-                for _ in range(RESAMPLES)
-            ]
-        deviation = self._deviation(freedom)
-        samples = []
-        for _ in range(RESAMPLES):
-            scale = deviation / sqrt(random.gammavariate(freedom / 2, 2) / freedom)
-            draws = {
-                ranks: random.gauss(0, scale / sqrt(len(measurement.turns)))
-                for ranks, measurement in self._items
+        return [
+            {
+                ranks: median(random.choices(measurement.windows, k=len(measurement.windows)))
+                for ranks, measurement in self.measured.items()
             }
-            samples.append({ranks: self.rates[ranks] * exp(draw) for ranks, draw in draws.items()})
-        return samples
-
-    @property
-    def _items(self) -> list[tuple[int, Measurement]]:
-        return list(self.measured.items())
-
-    def _deviation(self, freedom: int) -> float:
-        """Return the standard deviation of the logarithm between runs of the same job.
-
-        It is at least the deviation within runs. `freedom`: number of all turns except first ones.
-        """
-        turns = [
-            turn
-            for measurement in self.measured.values()
-            for turn in measurement.turns
-            if len(turn) > 1
+            for _ in range(RESAMPLES)
         ]
-        variances = [MEDIAN_ERROR**2 * variance(map(log, turn)) / len(turn) for turn in turns]
-        between = sum(
-            (value - fmean(measurement.logarithms)) ** 2
-            for measurement in self.measured.values()
-            for value in measurement.logarithms
-        )
-        return sqrt(max(between / freedom, fmean(variances) if variances else 0.0))
 
     @cached_property
     def confidence(self) -> float:
@@ -208,7 +164,7 @@ class ScalingCurve:
             efficiency=speedup * self.base / measurement.ranks,
             communication=measurement.communication,
             usd_per_million=hourly / (measurement.rate * 3600) * 1e6 if hourly else None,
-            runs=measurement.runs,
+            run=measurement.run,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -219,3 +175,82 @@ class ScalingCurve:
             "best": self.best(),
             "confidence": round(self.confidence, 3),
         }
+
+
+def verdict(curve: ScalingCurve, setup: Setup) -> str:
+    """Return the verdict as a sentence without its full stop."""
+    if len(curve.measured) < 2:
+        return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
+    text = _verdict(curve, setup)
+    if curve.confidence >= CLEAR:
+        return text
+    return f"not clear, the measurements differ too much; most likely: {text}"
+
+
+def _verdict(curve: ScalingCurve, setup: Setup) -> str:
+    best = curve.best()
+    most = max(curve.measured)
+    more = {ranks: rate for ranks, rate in curve.rates.items() if ranks > best}
+    point = next(point for point in curve.points if point.ranks == best)
+    if best == curve.base:
+        fastest = max(more, key=lambda ranks: more[ranks])
+        return f"use {_ranks(best, setup)}: {_not_worth_it(curve, fastest, best, setup)}"
+    against = f"{point.speedup:.1f} times as fast as {curve.base}"
+    if best == most:
+        if curve.is_priced:
+            cost = curve.sample_cost_ratio(best, curve.base)
+            return (
+                f"{_ranks(best, setup)} are best: {against}, at {cost:.1f} times the cost of a"
+                " sample"
+            )
+        return (
+            f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, setup)}:"
+            f" {_efficiency(point)}"
+        )
+    fastest = max(more, key=lambda ranks: more[ranks])
+    not_more = _not_worth_it(curve, fastest, best, setup)
+    return f"{_ranks(best, setup)} are best: {against}, {_efficiency(point)}; {not_more}"
+
+
+def _efficiency(point: Point) -> str:
+    return f"efficiency {point.efficiency:.2f}"
+
+
+def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -> str:
+    """Return why more ranks than `against` are not worth it."""
+    cost = curve.sample_cost_ratio(ranks, against)
+    speed = curve.rates[ranks] / curve.rates[against]
+    if speed < 1 - AS_FAST:
+        return f"{ranks} are slower, {speed:.2f} times as fast"
+    unit = "GPU" if setup.has_gpus else "process"
+    costs = (
+        f"cost {cost:.1f} times as much"
+        if curve.is_priced
+        else f"take {cost:.1f} times the {unit} time"
+    )
+    fast = "no faster" if speed < 1 + AS_FAST else f"only {speed:.1f} times as fast"
+    return f"{ranks} {costs} per sample and are {fast}"
+
+
+def what_to_try(curve: ScalingCurve, setup: Setup) -> str:
+    """Return what to change if the most ranks are not worth it; else empty."""
+    most = max(curve.measured)
+    if len(curve.measured) < 2:
+        return ""
+    if curve.confidence < CLEAR:
+        return "measure again, while nothing else runs on the machine"
+    if curve.best() == most:
+        return ""
+    measured = curve.measured[most]
+    slowness = measured.slowness
+    if slowness is not None and slowness.is_slow:
+        return slowness.change
+    if slowness is not None and slowness.cause == "compute":
+        messages = measured.communication or 0.0
+        return change_for("too-small", messages, replace(setup, ranks=most), None, "compute")
+    return f"cloudtrain diagnose {measured.run}: why it is slow"
+
+
+def _ranks(count: int, setup: Setup) -> str:
+    word, several = ("GPU", "GPUs") if setup.has_gpus else ("process", "processes")
+    return f"{count} {word if count == 1 else several}"

@@ -1,43 +1,32 @@
 """Verdict on a slow run: its cause, share of the time, confidence, and what to change.
 
- It is computed from step times without the first steps of a process. A cause is named if it costs
+It is computed from step times without the first steps of a process. A cause is named if it costs
 enough to be worth a change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cloudtrain.diagnosis.slowness_words import Setup, change_for, sentence_for
 from cloudtrain.diagnosis.step_costs import (
     Ranks,
     compute_share,
+    confidence_of,
     costs,
     find_lasting_straggler,
-    find_straggler,
-    run_delay_share,
+    largest_cost,
+    without_single,
 )
+from cloudtrain.errors import StorageError
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.step_times import PHASES, StepTimesHistory
 from cloudtrain.runs.utilization import Utilization
-
-NAMED_FROM = {
-    "input": 0.2,
-    "communication": 0.2,
-    "straggler": 0.25,
-    "other-work": 0.25,
-    "too-small": 0.3,
-    "saving": 0.1,
-    "evaluation": 0.3,
-}
-"""Minimum share of the time of a cause that is named."""
-
-RARE = "saving", "evaluation"
-"""Causes that are absent from most intervals."""
-
-TOLD_FROM_DELAY = 0.2
-"""Minimum share of the time without a core that is reported."""
+from cloudtrain.units import format_duration
 
 LEAST_STEPS = 10
 LEAST_SECONDS = 1.0
@@ -45,6 +34,32 @@ LEAST_SECONDS = 1.0
 
 BUSY_GPU_PERCENT = 40.0
 """Minimum use of a GPU that does not wait for its host."""
+
+
+TOLD_FROM_SECONDS = 60.0
+"""Least duration of training for a verdict at the end of a run."""
+
+TOLD_FROM_CONFIDENCE = 0.8
+TOLD_FROM_SHARE = 0.2
+"""Minimum confidence and share of the time for a verdict at the end of a run."""
+
+SAVING_GOAL = 0.02
+"""Goal for the share of the time that saving takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """Setup of a run, for remedies."""
+
+    ranks: int = 1
+    nodes: int = 1
+    has_gpus: bool = False
+    trainer: bool = True
+    """True for the shared trainer, whose options the remedies name."""
+    strategy: str = "ddp"
+    accumulate: int = 1
+    checkpoint_every: float | None = None
+    """Seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +83,6 @@ class Slowness:
     """Verdict for people."""
     change: str = ""
     """Recommended change; empty for none."""
-    run_delay: float = 0.0
-    """Share of the time that ranks spend without a core."""
     shares: Mapping[str, float] | None = None
     """Mean share of the time over the ranks, by phase."""
 
@@ -88,6 +101,60 @@ class Slowness:
         return {**asdict(self), "gain": round(self.gain, 2)}
 
 
+def diagnose_slowness(folder: RunFolder, state: RunState) -> Slowness:
+    """Return the verdict on a run until now. Ignore a plan that cannot be read."""
+    return why_slow(state.step_times, setup_of(folder, state), state.utilization)
+
+
+def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
+    """Return the verdict if a run was slow for one clear reason, and long enough; else None."""
+    wall = max((sums.wall for sums in state.step_times.totals().values()), default=0.0)
+    if wall < TOLD_FROM_SECONDS:
+        return None
+    slowness = diagnose_slowness(folder, state)
+    clear = slowness.confidence >= TOLD_FROM_CONFIDENCE and slowness.share >= TOLD_FROM_SHARE
+    return slowness if slowness.is_slow and clear else None
+
+
+def setup_of(folder: RunFolder, state: RunState) -> Setup:
+    """Return the setup of a run, with defaults for unknown values."""
+    spec: Mapping[str, Any] = {}
+    with suppress(StorageError):
+        spec = RunRecord(folder).spec
+    ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
+    return setup_of_job(
+        spec, ranks=ranks, nodes=max(1, state.nodes), has_gpus=bool(state.utilization.gpus)
+    )
+
+
+def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: bool) -> Setup:
+    """Return the setup of a job. `spec`: as a plan writes it, without defaults."""
+    argv = (spec.get("args") or {}).get("argv") or []
+    return Setup(
+        ranks=ranks,
+        nodes=nodes,
+        has_gpus=has_gpus,
+        trainer=not spec.get("entrypoint"),
+        strategy=_option(argv, "--strategy") or "ddp",
+        accumulate=_whole(_option(argv, "--accumulate")),
+        checkpoint_every=(spec.get("checkpoints") or {}).get("every"),
+    )
+
+
+def _option(argv: Sequence[str], name: str) -> str:
+    """Return the value of an option on a command line; empty if it is missing."""
+    for word, after in zip(argv, [*argv, ""][1:], strict=True):
+        if word == name:
+            return after
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _whole(text: str) -> int:
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
 def why_slow(
     times: StepTimesHistory, setup: Setup, utilization: Utilization | None = None
 ) -> Slowness:
@@ -98,27 +165,28 @@ def why_slow(
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
         return _without_times(times, setup, utilization)
     straggler = find_lasting_straggler(totals, intervals)
-    shares = _without_single(costs(totals, times.message_mb, straggler), intervals)
-    cause = _largest(shares)
+    shares = without_single(costs(totals, times.message_mb, straggler), intervals)
+    cause = largest_cost(shares)
     straggler = straggler if cause in ("straggler", "other-work") else None
     idle = _idle_gpu_share(utilization)
     if not cause and idle and setup.has_gpus:
         cause = "too-small"
         shares["too-small"] = idle
-    share = shares[cause] if cause else compute_share(totals)
-    verdict = Slowness(
-        cause=cause or "compute",
-        rank=straggler.rank if straggler else None,
-        phase=straggler.phase if straggler else "",
-        share=round(share, 3),
-        confidence=round(
-            _confidence(cause, intervals, times.message_mb, straggler.rank if straggler else None),
-            2,
-        ),
-        run_delay=round(run_delay_share(totals), 3),
+    rank = straggler.rank if straggler else None
+    phase = straggler.phase if straggler else ""
+    confidence = confidence_of(cause, intervals, times.message_mb, rank)
+    share = round(shares[cause] if cause else compute_share(totals), 3)
+    cause = cause or "compute"
+    return Slowness(
+        cause=cause,
+        rank=rank,
+        phase=phase,
+        share=share,
+        confidence=round(confidence, 2),
+        sentence=sentence_for(cause, share, setup, rank, phase, idle),
+        change=change_for(cause, share, setup, rank, phase),
         shares={phase: round(_mean_share(totals, phase), 3) for phase in PHASES},
     )
-    return _in_words(verdict, setup, idle)
 
 
 def _without_times(
@@ -161,45 +229,6 @@ _HOOK = (
 )
 
 
-def _without_single(shares: Mapping[str, float], intervals: list[Ranks]) -> dict[str, float]:
-    """Return the costs without a rare cause that occurred only once."""
-    intervals_with = {
-        cause: sum(
-            any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
-        )
-        for cause in RARE
-    }
-    return {cause: share for cause, share in shares.items() if intervals_with.get(cause, 2) >= 2}
-
-
-def _largest(shares: Mapping[str, float]) -> str:
-    """Return the cause that takes most of the time; empty if none takes enough."""
-    named = {cause: share for cause, share in shares.items() if share >= NAMED_FROM[cause]}
-    return max(named, key=lambda cause: named[cause], default="")
-
-
-def _confidence(
-    cause: str, intervals: list[Ranks], message_mb: float, straggler: int | None
-) -> float:
-    """Return the share of intervals with the same verdict, by the rule of succession.
-
-    For a rare cause, count the intervals that contain it.
-    """
-    interval_costs = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
-    if cause in RARE:
-        agree = sum(shares.get(cause, 0.0) > 0 for shares in interval_costs)
-        return (agree + 1) / (agree + 2)
-    if cause in ("straggler", "other-work"):
-        named = [find_straggler(ranks) for ranks in intervals]
-        agree = sum(straggling is not None and straggling.rank == straggler for straggling in named)
-    else:
-        agree = sum(
-            _largest({k: v for k, v in shares.items() if k not in RARE}) == cause
-            for shares in interval_costs
-        )
-    return (agree + 1) / (len(interval_costs) + 2)
-
-
 def _idle_gpu_share(utilization: Utilization | None) -> float:
     percent = utilization.gpu_percent if utilization else None
     return 1 - percent / 100 if percent is not None and percent < BUSY_GPU_PERCENT else 0.0
@@ -209,25 +238,117 @@ def _mean_share(totals: Ranks, phase: str) -> float:
     return sum(sums.share(phase) for sums in totals.values()) / len(totals)
 
 
-def _in_words(verdict: Slowness, setup: Setup, idle: float) -> Slowness:
-    fields = {name: getattr(verdict, name) for name in Slowness.__dataclass_fields__}
-    words = {
-        "sentence": sentence_for(
-            verdict.cause, verdict.share, setup, verdict.rank, verdict.phase, idle
+_DOING = {
+    "data": "it waits for its data",
+    "compute": "its forward and backward passes take longer",
+    "optimizer": "its optimizer takes longer",
+    "other": "it does something else between its steps",
+}
+
+
+def sentence_for(
+    cause: str, share: float, setup: Setup, rank: int | None, phase: str, idle: float
+) -> str:
+    """Return what takes the time, as a sentence without its full stop."""
+    of = f"{share:.0%} of the time"
+    workers = "GPUs" if setup.has_gpus else "processes"
+    if cause == "straggler":
+        return f"rank {rank} is slower than the others, which wait for it {of}: {_DOING[phase]}"
+    if cause == "too-small" and idle:
+        return f"the steps are too small for the GPU, which is idle {of}"
+    if cause == "other-work":
+        return (
+            f"other work on its machine takes the core of rank {rank}: the other ranks wait for it"
+            f" {of}"
+        )
+    return {
+        "input": f"training waits for its data {of}",
+        "communication": (
+            f"training waits {of} for gradients to be exchanged between {setup.ranks} ranks"
         ),
-        "change": change_for(verdict.cause, verdict.share, setup, verdict.rank, verdict.phase),
-    }
-    if verdict.cause == "compute" and verdict.run_delay >= TOLD_FROM_DELAY:
-        words = {
-            "sentence": f"it is not slow by itself, but {without_cores(verdict.run_delay)}",
-            "change": change_for("other-work", verdict.share, setup, None, ""),
-        }
-    return Slowness(**{**fields, **words})
+        "too-small": (
+            f"the steps are too small for {setup.ranks} {workers}: {of} goes into agreeing, not"
+            " computing"
+        ),
+        "saving": f"training waits for checkpoints {of}",
+        "evaluation": f"evaluations take {of}",
+        "compute": f"it is not slow for any one reason: it computes {of}",
+    }[cause]
 
 
-def without_cores(run_delay: float) -> str:
-    """Return a sentence about the time that ranks spend without a core."""
+def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: str) -> str:
+    """Return the recommended change; empty for none."""
+    is_own_program = not setup.trainer
+    if cause == "straggler":
+        return _about_straggler(rank, phase, setup)
+    if cause == "other-work":
+        return (
+            "end what else runs there, or run no more ranks than the machine has cores that are"
+            " free (cloudtrain top)"
+        )
+    return {
+        "input": (
+            "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is"
+            " cheaper to decode"
+            if is_own_program
+            else (
+                "--workers N (more loader processes per rank), or data that is cheaper to read and"
+                " decode"
+            )
+        ),
+        "communication": _less_communication(setup),
+        "too-small": _more_per_step(setup),
+        "saving": _rarer_checkpoints(share, setup),
+        "evaluation": (
+            "evaluate more rarely, or on fewer samples"
+            if is_own_program
+            else "--eval-every N (epochs) or a larger --eval-every-steps"
+        ),
+        "compute": "",
+    }[cause]
+
+
+def _about_straggler(rank: int | None, phase: str, setup: Setup) -> str:
+    where = f"the machine of rank {rank}" if setup.nodes > 1 else "this machine's other work"
+    if phase == "data":
+        return f"check what rank {rank} reads: its files may be larger, or its disk slower"
     return (
-        f"for {run_delay:.0%} of the time its ranks had no core: other work, or more ranks than"
-        " cores"
+        f"look at what rank {rank} does that others do not, at {where} and, on a GPU, its"
+        " temperature and clock (cloudtrain top); or share the work out evenly"
+    )
+
+
+def _less_communication(setup: Setup) -> str:
+    if not setup.trainer:
+        return (
+            "accumulate gradients (no_sync), exchange them in bf16 (a DDP communication hook), or"
+            " use fewer ranks"
+        )
+    more = setup.accumulate * 4
+    if setup.strategy == "ddp":
+        return (
+            f"--accumulate {more} with a batch {more} times as large exchanges gradients {more}x as"
+            " rarely"
+        )
+    return (
+        f"--accumulate {more} with --gradient-sync last, or --strategy ddp if the model fits on one"
+        " device"
+    )
+
+
+def _more_per_step(setup: Setup) -> str:
+    batch = "a larger --batch-size" if setup.trainer else "a larger batch"
+    if setup.ranks == 1:
+        return f"{batch}, or torch.compile: fewer, larger kernels"
+    return f"fewer processes (resources.processes; one may be as fast), or {batch}"
+
+
+def _rarer_checkpoints(share: float, setup: Setup) -> str:
+    if setup.checkpoint_every is None:
+        return "save more rarely: checkpoints.every"
+    # Only the training between two checkpoints counts: its time stays the same.
+    interval = setup.checkpoint_every * (share / (1 - min(share, 0.99))) / SAVING_GOAL
+    return (
+        f"checkpoints.every: {format_duration(interval)} instead of"
+        f" {format_duration(setup.checkpoint_every)}"
     )

@@ -12,6 +12,20 @@ from statistics import mean, median
 
 from cloudtrain.runs.step_times import PhaseSums
 
+NAMED_FROM = {
+    "input": 0.2,
+    "communication": 0.2,
+    "straggler": 0.25,
+    "other-work": 0.25,
+    "too-small": 0.3,
+    "saving": 0.1,
+    "evaluation": 0.3,
+}
+"""Minimum share of the time of a cause that is named."""
+
+RARE = "saving", "evaluation"
+"""Causes that are absent from most intervals."""
+
 BUSY = "data", "compute", "optimizer", "other"
 """Phases of a rank that make its peers wait."""
 
@@ -125,12 +139,6 @@ def _waits_for_messages(ranks: Ranks) -> float:
     return min(waits)
 
 
-def run_delay_share(ranks: Ranks) -> float:
-    """Return the mean share of the time that ranks spend without a core."""
-    wall = sum(sums.wall for sums in ranks.values())
-    return sum(sums.run_delay for sums in ranks.values()) / wall if wall > 0 else 0.0
-
-
 def compute_share(ranks: Ranks) -> float:
     """Return the mean share of the time that ranks spend on computing."""
     wall = sum(sums.wall for sums in ranks.values())
@@ -170,3 +178,42 @@ def _lower_median(values: list[float]) -> float:
 
 def _median_of_others(values: Mapping[int, float], rank: int) -> float:
     return median(value for peer, value in values.items() if peer != rank)
+
+
+def without_single(shares: Mapping[str, float], intervals: Sequence[Ranks]) -> dict[str, float]:
+    """Return the costs without a rare cause that occurred only once."""
+    intervals_with = {
+        cause: sum(
+            any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
+        )
+        for cause in RARE
+    }
+    return {cause: share for cause, share in shares.items() if intervals_with.get(cause, 2) >= 2}
+
+
+def largest_cost(shares: Mapping[str, float]) -> str:
+    """Return the cause that takes most of the time; empty if none takes enough."""
+    named = {cause: share for cause, share in shares.items() if share >= NAMED_FROM[cause]}
+    return max(named, key=lambda cause: named[cause], default="")
+
+
+def confidence_of(
+    cause: str, intervals: Sequence[Ranks], message_mb: float, straggler: int | None
+) -> float:
+    """Return the share of intervals with the same verdict, by the rule of succession.
+
+    For a rare cause, count the intervals that contain it.
+    """
+    interval_costs = [costs(ranks, message_mb, find_straggler(ranks)) for ranks in intervals]
+    if cause in RARE:
+        agree = sum(shares.get(cause, 0.0) > 0 for shares in interval_costs)
+        return (agree + 1) / (agree + 2)
+    if cause in ("straggler", "other-work"):
+        named = [find_straggler(ranks) for ranks in intervals]
+        agree = sum(straggling is not None and straggling.rank == straggler for straggling in named)
+    else:
+        agree = sum(
+            largest_cost({k: v for k, v in shares.items() if k not in RARE}) == cause
+            for shares in interval_costs
+        )
+    return (agree + 1) / (len(interval_costs) + 2)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from cloudtrain.diagnosis.run_failure import diagnose_run
-from cloudtrain.diagnosis.run_slowness import diagnose_slowness
+from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
 from cloudtrain.pages.curves import (
     busy_chart,
@@ -26,8 +26,8 @@ from cloudtrain.pages.document import chart, document, folded, table
 from cloudtrain.pages.story import Story, story_of
 from cloudtrain.pages.svg import Point, element, words
 from cloudtrain.pages.timeline import legend, timeline
-from cloudtrain.runs import forecast_words
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.forecast import limit_warning
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
@@ -223,10 +223,8 @@ def _facts(shown: _Shown) -> list[list[str]]:
         "restarts": str(state.restarts) if state.restarts else "",
         "resumed from step": _plain(state.resumed.step) if state.resumed else "",
         "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
-        "forecast": forecast_words.shown(forecast) if (forecast := shown.run.forecast()) else "",
-        "limit": (
-            forecast_words.limit_warning(forecast) if forecast and not state.limit_too_low else ""
-        ),
+        "forecast": shown_forecast(forecast) if (forecast := shown.run.forecast()) else "",
+        "limit": (limit_warning(forecast) if forecast and not state.limit_too_low else ""),
         "cost": _cost(state),
         "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
         **_origin(shown.run),

@@ -12,14 +12,15 @@ docs/figures.md has the measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from cloudtrain.runs.lap_pace import FLOOR, pace_of, trend_of
-from cloudtrain.runs.laps import Pauses
+from cloudtrain.runs.laps import Pauses, pace_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms
+from cloudtrain.units import format_duration
 
 HOLDS = "19 of 20"
 """Target share of runs whose real time is in the interval."""
@@ -103,10 +104,7 @@ class Forecast:
     steps: int
     """Current step and last step."""
     seen_steps: int
-    seen_seconds: float
-    """Duration of the laps behind the pace."""
-    trend: Literal["slower", "faster", ""] = ""
-    """Direction of a steady change in speed. The interval then includes it."""
+    """Number of steps behind the pace."""
     unseen: tuple[str, ...] = ()
     """`evaluating`, `saving`: activities not observed yet, which widen the interval."""
     ending: Ending | None = None
@@ -120,8 +118,7 @@ class Forecast:
             "interval_holds": HOLDS,
             "step": self.step,
             "steps": self.steps,
-            "seen": {"steps": self.seen_steps, "seconds": round(self.seen_seconds, 3)},
-            "trend": self.trend or None,
+            "seen_steps": self.seen_steps,
             "unseen": list(self.unseen),
             "ends_early": asdict(self.ending) if self.ending else None,
         }
@@ -151,14 +148,9 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
 
     pace, spread = pace_of(laps.laps)
     steps_left = max(0.0, steps - laps.step)
-    ahead = trend_of(laps.laps, steps_left)
-    paces = [pace * (1 - spread), pace * (1 + spread)]
-    if ahead is not None:
-        paces += [ahead * (1 - FLOOR), ahead * (1 + FLOOR)]
-        pace = (pace + ahead) / 2  # the trend may continue, or have been load on a machine
-
+    seconds_left = steps_left * pace
     parts: list[_Part] = [
-        (steps_left * min(paces), steps_left * pace, steps_left * max(paces)),
+        (seconds_left * (1 - spread), seconds_left, seconds_left * (1 + spread)),
         END,
     ]
     unseen = []
@@ -168,7 +160,7 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     ):
         if part is None:
             unseen.append(activity)
-            part = 0.0, 0.0, UNSEEN[activity] * steps_left * pace * steps_left / steps
+            part = 0.0, 0.0, UNSEEN[activity] * seconds_left * steps_left / steps
         parts.append(part)
     other_pauses = (pauses for activity, pauses in laps.pauses.items() if activity not in UNSEEN)
     parts += [_repeated(pauses, _times(state, pauses, steps)) for pauses in other_pauses]
@@ -182,9 +174,6 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     )
     total = Span(low, likely, high)
 
-    trend: Literal["slower", "faster", ""] = ""
-    if ahead is not None:
-        trend = "slower" if ahead > pace else "faster"
     rate = terms.usd_per_hour if terms.is_billed else None
     return Forecast(
         total=total,
@@ -193,14 +182,12 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         step=int(laps.step),
         steps=int(steps),
         seen_steps=int(laps.steps),
-        seen_seconds=laps.seconds,
-        trend=trend,
         unseen=tuple(unseen),
         ending=_ending(terms, total, seconds_done, int(laps.step), steps_left),
     )
 
 
-def seconds_left(state: RunState, now: float) -> float | None:
+def remaining_seconds(state: RunState, now: float) -> float | None:
     """Return the likely remaining seconds, or None if the number of steps is unknown."""
     result = forecast(state, now=now)
     return result.remaining.likely if result else state.eta_seconds(now)
@@ -283,3 +270,66 @@ def _ending(
         step=int(step + steps_left * min(1.0, max(0.0, share))),
         needs=needs,
     )
+
+
+_UNSEEN_NAMES = {"evaluating": "evaluation", "saving": "checkpoint"}
+_ENDS = {"sure": "will stop", "likely": "will probably stop", "possible": "may stop"}
+
+
+def in_all(forecast: Forecast) -> str:
+    """Return `1 h 52 min in all (1 h 45 min to 2 h 3 min), 11.40 USD (10.70 to 12.50)`."""
+    text = f"{format_duration(forecast.total.likely)} in all ({_interval(forecast.total, format_duration)})"
+    if forecast.usd is not None:
+        text += (
+            f", {forecast.usd.likely:.2f} USD ({_interval(forecast.usd, lambda usd: f'{usd:.2f}')})"
+        )
+    return text
+
+
+def caveat(forecast: Forecast) -> str:
+    """Return the reason for a wide interval, such as `no evaluation was seen yet`, or ""."""
+    kinds = " and no ".join(_UNSEEN_NAMES[kind] for kind in forecast.unseen)
+    return f"no {kinds} was seen yet" if kinds else ""
+
+
+def shown(forecast: Forecast) -> str:
+    """Return the forecast in one line with its caveat."""
+    return "; ".join(filter(None, (in_all(forecast), caveat(forecast))))
+
+
+def limit_warning(forecast: Forecast) -> str:
+    """Return the effect of a limit and the limit that the run needs, or ""."""
+    ending = forecast.ending
+    if ending is None:
+        return ""
+    limit = ending.limit or "the platform's time limit"
+    at = f"after {format_duration(ending.seconds)}, at about step {ending.step} of {forecast.steps}"
+    return f"{limit} {_ENDS[ending.certainty]} this run {at}: it needs {in_all(forecast)}"
+
+
+def told_once(forecast: Forecast, run_id: str) -> str:
+    """Return the warning of a likely limit with the next command, or ""."""
+    if forecast.ending is None or forecast.ending.certainty == "possible":
+        return ""
+    raised = shlex.join(["cloudtrain", "rerun", run_id, "--set", raised_limit(forecast)])
+    return f"{limit_warning(forecast)}. To have it end: cloudtrain stop {run_id}, then {raised}"
+
+
+def raised_limit(forecast: Forecast) -> str:
+    """Return `limits.max_cost=13 USD`, enough for the end of the interval, or ""."""
+    if forecast.ending is None:
+        return ""
+    needs = forecast.ending.needs
+    if forecast.ending.limit == "limits.max_cost":
+        usd = math.ceil(needs) if needs >= 10 else math.ceil(needs * 100) / 100
+        return f"limits.max_cost={usd:g} USD"
+    unit = 1
+    if needs > 86400:
+        unit = 3600
+    elif needs > 60:
+        unit = 60
+    return f"limits.max_runtime={format_duration(math.ceil(needs / unit) * unit)}"
+
+
+def _interval(span: Span, write: Callable[[float], str]) -> str:
+    return f"{write(span.low)} to {write(span.high)}"

@@ -25,8 +25,6 @@ class PhaseSums:
     """Time of one rank in some steps."""
 
     steps: int = 0
-    samples: int = 0
-    """Samples of all ranks."""
     wall: float = 0.0
     """Seconds."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -37,7 +35,6 @@ class PhaseSums:
     def add(self, more: PhaseSums) -> None:
         """Add further steps."""
         self.steps = self.steps + more.steps
-        self.samples = self.samples + more.samples
         self.wall = self.wall + more.wall
         self.run_delay += more.run_delay
         for phase, seconds in more.seconds.items():
@@ -53,7 +50,6 @@ def sums_of(event: StepTimes) -> PhaseSums:
     seconds = {phase: value for phase in PHASES if (value := getattr(event, phase)) is not None}
     return PhaseSums(
         event.steps,
-        event.samples or 0,
         max(0.0, event.wall),
         seconds,
         max(0.0, event.run_delay or 0.0),
@@ -66,8 +62,6 @@ class StepTimesHistory:
 
     warm_up: dict[int, PhaseSums] = field(default_factory=dict)
     """Sums by rank of the first steps of each process."""
-    outside: dict[int, PhaseSums] = field(default_factory=dict)
-    """Sums by rank of the time after the last step, such as a last checkpoint."""
     message_mb: float = 0.0
     """Size of the gradients of a step in MB (1e6 bytes)."""
     _ends: list[int] = field(default_factory=list)
@@ -78,9 +72,11 @@ class StepTimesHistory:
     def add(self, event: StepTimes) -> None:
         """Add an event. Ranks come in any order, and steps repeat after a restart."""
         self.message_mb = event.message_mb or self.message_mb
-        if event.warm_up or not event.steps:
-            _add(self.warm_up if event.warm_up else self.outside, event.rank, sums_of(event))
+        if event.warm_up:
+            _add(self.warm_up, event.rank, sums_of(event))
             return
+        if not event.steps:
+            return  # time after the last step, such as a last checkpoint
         step = event.step or 0
         at = bisect_left(self._ends, step)
         if at == len(self._ends):

@@ -1,4 +1,4 @@
-"""Mean utilization of a run's GPUs and ranks, measured by its launchers."""
+"""Mean utilization of a run's GPUs, measured by its launchers."""
 
 from __future__ import annotations
 
@@ -34,19 +34,11 @@ class Utilization:
 
     gpus: dict[tuple[int, str], Mean] = field(default_factory=dict)
     """Busy percentage of each GPU by node and index."""
-    ranks: dict[str, Mean] = field(default_factory=dict)
-    """Percentage of one core by rank."""
-    cores: dict[int, int] = field(default_factory=dict)
-    """Cores available to the job by node."""
 
     def add(self, usage: Usage) -> None:
         """Add a measurement of a node."""
         for gpu, percent in (usage.gpu_percent or {}).items():
             self.gpus.setdefault((usage.node, gpu), Mean()).add(percent)
-        for rank, percent in (usage.rank_cpu_percent or {}).items():
-            self.ranks.setdefault(rank, Mean()).add(percent)
-        if usage.cores:
-            self.cores[usage.node] = usage.cores
 
     @property
     def gpu_percent(self) -> float | None:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.forecast import seconds_left
+from cloudtrain.runs.forecast import remaining_seconds
 from cloudtrain.runs.logs import position_parts
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
@@ -51,7 +51,7 @@ def _progress(state: RunState, now: float, colour: str) -> Iterator[str]:
             words.append(state.activity.activity)
         elif not words and state.phase:
             words.append(state.phase)
-        eta = seconds_left(state, now)
+        eta = remaining_seconds(state, now)
         if eta is not None:
             words.append(f"{format_duration(eta)} left")
     if at.step is not None and at.steps:

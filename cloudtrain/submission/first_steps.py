@@ -17,7 +17,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local.lifeline import runs_end_with_this_process
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.forecast import Forecast, Span, forecast
+from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.terms import Terms
 from cloudtrain.settings import DEFAULT_PROVIDER
@@ -37,32 +37,6 @@ REMOVAL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RequiredSpeedup:
-    """Speedup over this machine that the job needs to end within its limit."""
-
-    machines: str
-    """Machines such as `2 x ml.p4d.24xlarge`."""
-    usd_per_hour: float | None
-    """Price of all machines; None if unknown."""
-    max_seconds: int
-    limit: str
-    """Origin of the limit; empty: the platform."""
-    times_as_fast: Span | None
-    """Factor to the speed on this machine; None if unknown."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        fast = self.times_as_fast.to_json() if self.times_as_fast else None
-        limit = {"max_seconds": self.max_seconds, "limit": self.limit}
-        return {
-            "machines": self.machines,
-            "usd_per_hour": self.usd_per_hour,
-            **limit,
-            "times_as_fast": fast,
-        }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSteps:
     """Result of a job's first steps."""
 
@@ -74,8 +48,6 @@ class FirstSteps:
     """Reason and advice if both are missing."""
     on_cpu: bool = False
     """True if it ran on the CPU although it is meant for GPUs."""
-    required_speedup: RequiredSpeedup | None = None
-    """Speedup that a job for other machines needs."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -84,7 +56,6 @@ class FirstSteps:
             "measured_seconds": self.measured,
             "reason": self.reason,
             "on_cpu": self.on_cpu,
-            "there": self.required_speedup.to_json() if self.required_speedup else None,
         }
 
 
@@ -116,13 +87,11 @@ def _result_of(state: RunState, seconds: float, target: Plan, local: Plan) -> Fi
         raise JobFailed(f"the first steps failed here: {explain(state)}{place}", hint=hint)
     estimate = forecast(state, _terms(target), now=time.time())
     measured = state.ended - state.started if state.state == "succeeded" else None
-    total = estimate.total if estimate else Span(measured, measured, measured) if measured else None
     return FirstSteps(
         forecast=estimate,
         measured=measured,
-        reason="" if total else _reason(state, seconds),
+        reason="" if estimate or measured else _reason(state, seconds),
         on_cpu=bool(target.gpus and not local.gpus),
-        required_speedup=_required_speedup(target, total),
     )
 
 
@@ -213,18 +182,3 @@ def _terms(target: Plan) -> Terms:
 
 def _is_here(target: Plan) -> bool:
     return target.is_rehearsal or target.target.cost_estimate is None
-
-
-def _required_speedup(target: Plan, total: Span | None) -> RequiredSpeedup | None:
-    estimate = target.target.cost_estimate
-    if _is_here(target) or estimate is None:
-        return None
-    name = (target.target.instances or (target.target.cluster,))[0]
-    allowed = estimate.max_seconds
-    return RequiredSpeedup(
-        machines=f"{estimate.nodes} x {name}",
-        usd_per_hour=estimate.usd_per_hour,
-        max_seconds=allowed,
-        limit=estimate.cap,
-        times_as_fast=total.scaled(1 / allowed) if total else None,
-    )

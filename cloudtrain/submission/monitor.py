@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Provider, get_provider
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast
-from cloudtrain.runs.forecast_words import raised_limit, told_once
+from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, raised_limit, told_once
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import forget_run, index_run
 from cloudtrain.runs.observation import Observation

@@ -1,6 +1,6 @@
-"""Short runs of a job with different numbers of ranks: plans, order and measurements.
+"""Short runs of a job with different numbers of ranks: plans and measurements.
 
-    plans = scaled_plans(make, base, (1, 2, 4), weak=False)
+    plans = scaled_plans(make, base, (1, 2, 4))
 
 `make` makes the plan of the job with overrides; `base` is the plan without any.
 """
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain.diagnosis.run_slowness import diagnose_slowness
 from cloudtrain.diagnosis.scaling import Measurement
+from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.run import Run
@@ -39,16 +38,6 @@ MAX_SECONDS = 1800
 
 MakePlan = Callable[[Sequence[str]], Plan]
 """Function from overrides, `KEY=VALUE`, to a plan with a new run id."""
-
-
-def turns(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """Yield turn and number of ranks in the order of their runs.
-
-    The order alternates, so that a machine that becomes slower or faster favours no number.
-    """
-    for turn in range(count):
-        for ranks in sizes if turn % 2 == 0 else reversed(sizes):
-            yield turn, ranks
 
 
 def check_reports(base: Plan, earlier: Run | None) -> None:
@@ -72,40 +61,20 @@ def check_reports(base: Plan, earlier: Run | None) -> None:
     )
 
 
-def scaled_plans(
-    make: MakePlan, base: Plan, sizes: Sequence[int], *, weak: bool
-) -> dict[int, Plan]:
-    """Return a checked plan for each number of ranks.
-
-    Raise UsageError or RefusedError with the problems of all numbers of ranks together.
-    """
-    values = {}
-    problems = dict[str, list[int]]()
-    is_usage = False
+def scaled_plans(make: MakePlan, base: Plan, sizes: Sequence[int]) -> dict[int, Plan]:
+    """Return a checked plan for each number of ranks. Raise UsageError or RefusedError."""
+    plans = {}
     for ranks in sizes:
         try:
-            plan = scaled_plan(make, base, ranks, most=max(sizes), weak=weak)
+            plan = scaled_plan(make, base, ranks, most=max(sizes))
             raise_errors(preflight(plan))
-            values[ranks] = plan
         except (UsageError, RefusedError) as error:
-            is_usage = is_usage or isinstance(error, UsageError)
-            problems.setdefault(error.render(), []).append(ranks)
-    if problems:
-        text = "\n".join(f"with {_listed(ranks)}: {problem}" for problem, ranks in problems.items())
-        raise UsageError(text) if is_usage else RefusedError(text)
-    return values
+            raise type(error)(f"with {ranks} ranks: {error.render()}") from None
+        plans[ranks] = plan
+    return plans
 
 
-def _listed(sizes: Sequence[int]) -> str:
-    *all_but_last, last = map(str, sizes)
-    return (
-        f"{', '.join(all_but_last)} and {last} ranks"
-        if all_but_last
-        else f"{last} {'rank' if last == '1' else 'ranks'}"
-    )
-
-
-def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int, weak: bool) -> Plan:
+def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int) -> Plan:
     """Return the plan of a run that measures the job with `ranks`. May raise UsageError.
 
     `most`: the largest number of ranks on the curve.
@@ -116,19 +85,11 @@ def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int, weak: bool
         overrides.append(f"limits.max_runtime={MAX_SECONDS} s")
     if base.spec.checkpoints.uri:
         overrides.append("checkpoints.uri=null")
-    if weak:
-        overrides.append(_batch(base, ranks))
     if (threads := threads_each(base, most)) is not None:
         overrides.append(f"env.{THREADS}={threads}")
     plan = make(overrides)
     rules = replace(TrialRules.of_measurement(0, METRIC, "maximize"), until=REPORTS)
     return replace(plan, context=replace(plan.context, trial=rules))
-
-
-def another(plan: Plan) -> Plan:
-    """Return the same plan under a new run id, for the next turn."""
-    run_id = new_run_id(Path(plan.context.data_dir), plan.spec.name)
-    return replace(plan, run_id=run_id, context=replace(plan.context, run_id=run_id))
 
 
 def _resources(base: Plan, ranks: int) -> list[str]:
@@ -147,25 +108,6 @@ def _resources(base: Plan, ranks: int) -> list[str]:
         nodes = ranks // per_node
     gpus = [f"resources.gpus={per_node}"] if base.gpus else []
     return [f"resources.nodes={nodes}", f"resources.processes={per_node}", *gpus]
-
-
-def _batch(base: Plan, ranks: int) -> str:
-    """Return the override that keeps each rank's samples per step. May raise UsageError."""
-    values = base.spec.args.values
-    arguments: Mapping[str, object] = values if isinstance(values, Mapping) else {}
-    batch = arguments.get("batch-size")
-    own_ranks = base.spec.resources.nodes * base.processes
-    if base.spec.entrypoint is not None or not isinstance(batch, int):
-        hint = (
-            "args: {batch-size: N}, the trainer's, for all ranks; your own program chooses"
-            " its batch itself"
-        )
-        raise UsageError("--weak needs args.batch-size in the job", hint=hint)
-    if batch % own_ranks:
-        raise UsageError(
-            f"--weak: a batch of {batch} is no whole number of samples for each of {own_ranks} ranks"
-        )
-    return f"args.batch-size={batch // own_ranks * ranks}"
 
 
 def threads_each(base: Plan, most: int) -> int | None:
@@ -188,12 +130,12 @@ def cores_shared(plan: Plan) -> int | None:
 def measurement_of(
     run: Run, state: RunState, ranks: int, usd_per_hour: float | None
 ) -> Measurement:
-    """Return the measurement of one run: one turn, or the reason for a missing one."""
-    measurement = Measurement(ranks=ranks, usd_per_hour=usd_per_hour, runs=(run.id,))
+    """Return the measurement of one run, or the reason for a missing one."""
+    measurement = Measurement(ranks=ranks, usd_per_hour=usd_per_hour, run=run.id)
     if rates := _reported_rates(run):
         return replace(
             measurement,
-            turns=(rates,),
+            windows=rates,
             communication=_communication(state),
             slowness=diagnose_slowness(run.folder, state),
         )
@@ -213,19 +155,3 @@ def _communication(state: RunState) -> float | None:
     totals = state.step_times.totals().values()
     shares = [sums.share("communication") for sums in totals if "communication" in sums.seconds]
     return sum(shares) / len(shares) if shares else None
-
-
-def joined(first: Measurement | None, second: Measurement) -> Measurement:
-    """Join two turns with the same number of ranks; a failed one adds only its run."""
-    if first is None or not second.turns:
-        chosen = second if first is None or not first.turns else first
-        return chosen if first is None else replace(chosen, runs=(*first.runs, *second.runs))
-    if not first.turns:
-        return replace(second, runs=(*first.runs, *second.runs))
-    both = [value for value in (first.communication, second.communication) if value is not None]
-    return replace(
-        second,
-        turns=(*first.turns, *second.turns),
-        communication=sum(both) / len(both) if both else None,
-        runs=(*first.runs, *second.runs),
-    )

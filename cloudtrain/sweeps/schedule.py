@@ -106,10 +106,10 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
             )
             return Caps(), refusal
     if definition.budget.seconds is not None and state.started:
-        seconds_left = state.started + definition.budget.seconds - now
-        if seconds_left < SHORTEST_SECONDS:
+        remaining_seconds = state.started + definition.budget.seconds - now
+        if remaining_seconds < SHORTEST_SECONDS:
             return Caps(), "the time of the budget is over"
-        seconds = seconds_left if seconds is None else min(seconds, seconds_left)
+        seconds = remaining_seconds if seconds is None else min(seconds, remaining_seconds)
     elif definition.budget.seconds is not None:
         budget = definition.budget.seconds
         seconds = budget if seconds is None else min(seconds, budget)

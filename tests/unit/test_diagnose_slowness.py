@@ -23,10 +23,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return RunStore(tmp_path / "data")
 
 
-def slow_run(
-    store: RunStore, *, intervals: int = 20, data: float = 6.0, run_delay: float = 0.0, **spec: Any
-) -> RunFolder:
-    """Write a run of two ranks that wait for data and for cores these seconds in every ten."""
+def slow_run(store: RunStore, *, intervals: int = 20, data: float = 6.0, **spec: Any) -> RunFolder:
+    """Write a run of two ranks that wait for data these seconds in every ten."""
     plan = {"provider": "local", "spec": {"name": "digits", **spec}}
     folder = store.create("a-1", {"plan.json": json.dumps(plan)})
     write_events(
@@ -42,7 +40,6 @@ def slow_run(
             "steps": 40,
             "wall": 10.0,
         }
-        times["run_delay"] = run_delay
         phases = {
             "data": data,
             "compute": 9.5 - data,
@@ -90,34 +87,6 @@ def test_diagnose_as_json_has_the_shares(
     assert (slowness["cause"], slowness["share"], slowness["gain"]) == ("input", 0.6, 2.5)
     assert slowness["shares"]["compute"] == 0.35
     assert "num_workers" in slowness["change"], "a script of one's own has no --workers"
-
-
-def test_a_healthy_run_has_nothing_to_change(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slow_run(home, data=0.1)
-    assert run("diagnose", "a-1") == 0
-    output = capsys.readouterr().out
-    assert "it is not slow for any one reason: it computes 94% of the time" in output
-    assert "change" not in output
-
-
-@pytest.mark.parametrize(("run_delay", "is_told"), [(3.0, True), (1.0, False)])
-def test_ranks_that_had_no_core_are_told_of(
-    home: RunStore, capsys: pytest.CaptureFixture[str], run_delay: float, is_told: bool
-) -> None:
-    slow_run(home, data=0.1, run_delay=run_delay)
-    assert run("diagnose", "a-1") == 0
-    message = "for 30% of the time its ranks had no core: other work, or more ranks than cores"
-    assert (message in capsys.readouterr().out) == is_told
-
-
-def test_a_run_of_before_without_step_times_is_not_judged(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slow_run(home, intervals=0)
-    assert run("diagnose", "a-1") == 0
-    assert "not known: no step times were reported" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

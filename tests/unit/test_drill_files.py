@@ -1,6 +1,4 @@
-"""Checkpoints of programs that do not report them: counted and found by their files; and a disk
-that is filled.
-"""
+"""Checkpoints of programs that do not report them: counted and found by their files."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import time
 from pathlib import Path
 
 from cloudtrain.submission.drills.saved_files import SavedFiles, newest_file
-from cloudtrain.submission.drills.small_disk import fill
 
 
 def save(path: Path, size: int = 10, age: float = 0.0) -> None:
@@ -56,18 +53,3 @@ def test_the_largest_file_of_the_newest_checkpoint_is_torn(tmp_path: Path) -> No
     assert newest_file(tmp_path, checkpoints) == tmp_path / "step-2" / "weights.pt", (
         "what the program calls a checkpoint"
     )
-
-
-def test_a_disk_is_filled_to_the_last_byte(tmp_path: Path) -> None:
-    import resource
-    import signal
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 4096 + 7, before[1]))  # in place of a small disk
-    try:
-        fill(tmp_path / "ballast")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert (tmp_path / "ballast").stat().st_size == 5 * 4096 + 7

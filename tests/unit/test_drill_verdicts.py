@@ -15,12 +15,10 @@ from cloudtrain.submission.drills.advice import (
     JobFacts,
     advice,
     advice_on_all,
-    remarks,
 )
 from cloudtrain.submission.drills.compared import Trained, trained
-from cloudtrain.submission.drills.drill import takes_longer
 from cloudtrain.submission.drills.history import history_of, steps_done_again
-from cloudtrain.submission.drills.scenario import NAMES, SCENARIOS, Fault, grace_rule
+from cloudtrain.submission.drills.scenario import Fault
 from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
 from cloudtrain_launcher.events import RESTART_ELSEWHERE, Event
 from tests.support.events import event
@@ -142,14 +140,6 @@ def test_a_job_that_only_the_drill_has_ended_did_not_notice() -> None:
     assert judge(REFERENCE, [hung]).verdict is Verdict.UNNOTICED
 
 
-def test_only_what_recovers_or_fails_by_name_is_fine() -> None:
-    assert [verdict.name for verdict in Verdict if not verdict.is_fine] == [
-        "UNNAMED",
-        "UNNOTICED",
-        "NOT_INJECTED",
-    ]
-
-
 def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> None:
     first = history_of(
         [
@@ -234,14 +224,6 @@ def test_each_shortcoming_has_its_advice() -> None:
     )
 
 
-def test_what_was_different_in_the_drills_is_said_once() -> None:
-    assert remarks(replace(JOB, drilled_hang_seconds=1800), 600, shortened=False) == []
-    assert [text.partition(" ")[0] for text in remarks(JOB, 600, shortened=True)] == [
-        "limits.hang",
-        "the",
-    ]
-
-
 def test_a_program_that_saves_and_does_not_load_is_told_so() -> None:
     first = drill_run(
         [*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")]
@@ -263,35 +245,3 @@ def test_a_program_of_which_nothing_is_known_afterwards_is_told_how_to_tell_it()
     assert advice_on_all([replace(nothing, steps_lost=3)], replace(JOB, saves=False)) == [
         SAVES_NOTHING
     ]
-
-
-def test_a_job_that_is_too_long_for_a_drill_is_known_after_half_a_minute() -> None:
-    begun = [event("node_started", time=9.0, node=0)]
-    steps = [
-        event("progress", time=10.0 + step, node=0, rank=0, step=step, steps=1000)
-        for step in range(1, 40)
-    ]
-    early = fold("digits-1", iter([*begun, *steps[:20]]))
-    late = fold("digits-1", iter([*begun, *steps]))
-    assert not takes_longer(early, 600.0, 30.0)
-    assert takes_longer(late, 600.0, 50.0)
-    assert not takes_longer(late, 3600.0, 50.0)
-
-
-def test_a_fault_soon_after_a_checkpoint_is_said_to_be_the_best_case() -> None:
-    saved = [
-        event("checkpoint", time=10.0 + step, node=0, rank=0, step=step, path="/x")
-        for step in (50, 100, 150)
-    ]
-    assert history_of(saved).steps_apart == 50
-    [remark] = remarks(
-        replace(JOB, drilled_hang_seconds=1800), 600, shortened=False, steps_apart=50
-    )
-    assert "just before the next one it is about 50 steps" in remark
-
-
-def test_every_fault_has_a_drill_with_the_contract_grace_period() -> None:
-    assert {scenario.fault for scenario in SCENARIOS} == set(Fault)
-    assert len(set(NAMES)) == len(SCENARIOS)
-    assert grace_rule(120, "SageMaker") == "120 s, as in a job on SageMaker"
-    assert "SageMaker gives 120 s, Azure ML 60 s" in grace_rule(30)

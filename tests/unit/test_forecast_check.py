@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,23 +12,12 @@ from cloudtrain.cli.check_view import forecast_lines
 from cloudtrain.runs.forecast import Forecast, Span
 from cloudtrain.submission import first_steps
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.first_steps import FirstSteps, RequiredSpeedup
+from cloudtrain.submission.first_steps import FirstSteps
 
 FOUND = Forecast(
     total=Span(90.0, 100.0, 120.0), remaining=Span(60.0, 70.0, 90.0), usd=None,
-    step=300, steps=1000, seen_steps=298, seen_seconds=29.8,
+    step=300, steps=1000, seen_steps=298,
 )  # fmt: skip
-
-
-def on_machine(**changes: Any) -> RequiredSpeedup:
-    usual: dict[str, Any] = {
-        "machines": "2 x ml.g5.12xlarge",
-        "usd_per_hour": 14.18,
-        "max_seconds": 50,
-    }
-    return RequiredSpeedup(
-        **{**usual, "limit": "limits.max_cost", "times_as_fast": Span(1.8, 2.0, 2.4), **changes}
-    )
 
 
 def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
@@ -41,43 +29,6 @@ def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
     assert forecast_lines(FirstSteps(forecast=FOUND, on_cpu=True))[0].startswith(
         "forecast: on this machine's CPU 1 min"
     )
-
-
-def test_of_another_machine_no_time_is_said_but_how_fast_it_must_be() -> None:
-    _, machine, limit = forecast_lines(FirstSteps(forecast=FOUND, required_speedup=on_machine()))
-    assert (
-        machine == "  2 x ml.g5.12xlarge: another machine, and its speed is unknown here; 14.18"
-        " USD an hour"
-    )
-    assert limit == (
-        "  limits.max_cost allows 50 s there: enough if the job is 2 times as fast as here (1.8 to 2.4)"
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"times_as_fast": Span(0.1, 0.2, 0.3)}, "enough if it is as fast as this machine"),
-        ({"usd_per_hour": None}, "its price is not known"),
-        ({"limit": ""}, "the platform allows 50 s there"),
-    ],
-)
-def test_a_limit_that_is_far_away_and_what_is_not_known_are_said(
-    changes: dict[str, Any], words: str
-) -> None:
-    assert words in "\n".join(
-        forecast_lines(FirstSteps(forecast=FOUND, required_speedup=on_machine(**changes)))
-    )
-
-
-def test_without_a_forecast_the_reason_is_said_and_what_the_limit_allows() -> None:
-    first_steps = FirstSteps(
-        reason="the job has reported no steps", required_speedup=on_machine(times_as_fast=None)
-    )
-    lines = forecast_lines(first_steps)
-    assert lines[0] == "forecast: none: the job has reported no steps"
-    assert lines[-1] == "  limits.max_cost allows 50 s there"
-    assert first_steps.to_json()["there"]["times_as_fast"] is None
 
 
 def test_job_for_missing_gpus_runs_on_the_cpu_with_as_many_processes(

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 
 from cloudtrain.cli import cli
 from cloudtrain.cli.follow import View
-from cloudtrain.pages.run_page import page
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.terms import Terms, terms_of
 from cloudtrain.submission import monitor
@@ -124,13 +123,6 @@ def test_before_the_first_minute_of_training_nothing_is_warned_of(tmp_path: Path
     assert warnings_of(run) == []
 
 
-def test_nothing_is_warned_of_where_the_limit_is_met(tmp_path: Path) -> None:
-    plan = {**PLAN, "target": {"quote": {**PLAN["target"]["quote"], "max_seconds": 3000}}}
-    run = run_of(tmp_path, plan=plan)
-    run.status()
-    assert warnings_of(run) == []
-
-
 def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     shown = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id]).output
@@ -171,13 +163,6 @@ def test_who_follows_in_a_pipe_reads_the_forecast_once_and_the_warning(
     assert sum("warning: limits.max_cost will stop this run" in line for line in lines) == 1
 
 
-def test_the_page_of_a_run_that_goes_on_has_its_forecast(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    text = page([run], time.time())
-    assert "in all (" in text
-    assert "limits.max_cost will stop this run" in text
-
-
 @pytest.mark.parametrize(
     ("plan", "terms"),
     [
@@ -209,7 +194,3 @@ def test_the_terms_of_a_run_are_those_of_its_plan(
     tmp_path: Path, plan: dict[str, Any], terms: Terms
 ) -> None:
     assert terms_of(RunStore(tmp_path).create("a-1", {"plan.json": json.dumps(plan)})) == terms
-
-
-def test_of_a_damaged_plan_no_terms_are_known(tmp_path: Path) -> None:
-    assert terms_of(RunStore(tmp_path).create("a-1", {"plan.json": "{"})) == Terms()

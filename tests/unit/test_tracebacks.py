@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.diagnosis.exception_kinds import advice_for
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
 from cloudtrain.diagnosis.log_text import Evidence, evidence_of
 
@@ -214,20 +213,6 @@ def test_what_is_tried_again_is_not_the_cause_and_the_last_try_is() -> None:
         )
         != "none"
     )
-
-
-@pytest.mark.parametrize(
-    ("exception", "word"),
-    [
-        ("AttributeError: 'NoneType' object has no attribute 'shape'", "None"),
-        ("IndexError: list index out of range", "length"),
-        ("ValueError: too many values to unpack (expected 2)", "another number of values"),
-        ("ValueError: the dog ate shard 3", ""),
-    ],
-)
-def test_a_kind_of_exception_says_what_to_look_for_or_nothing(exception: str, word: str) -> None:
-    assert word in advice_for(exception)
-    assert bool(word) == bool(advice_for(exception))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from cloudtrain.submission.drills.scenario import Fault
 from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, was_killed
-from cloudtrain.units import format_duration
 
 SAVES_NOTHING = (
     "the program saves no checkpoint, so every run starts over: torch.save(state, …) into"
@@ -136,29 +135,3 @@ def _of_stop(finding: Finding, faulty: DrillRun, job: JobFacts) -> Iterator[str]
             "it does not save at a stop, so the work since its last checkpoint is"
             " lost: save on SIGTERM (docs/guides/spot.md)"
         )
-
-
-def remarks(
-    job: JobFacts, every_seconds: int, shortened: bool, steps_apart: float = 0.0
-) -> list[str]:
-    """Return remarks on differences between the drills and the real job.
-
-    `steps_apart`: approximate steps between two checkpoints of the undisturbed run; 0 if unknown.
-    """
-    sentences = []
-    if steps_apart and not shortened:
-        sentences.append(
-            "faults came soon after a checkpoint, when least is lost; just before the next one it"
-            f" is about {steps_apart:.0f} steps"
-        )
-    if job.drilled_hang_seconds != job.hang_seconds:
-        sentences.append(
-            f"limits.hang was {job.drilled_hang_seconds} s in the drill of a stalled loader; the"
-            f" job has {format_duration(job.hang_seconds)}, and waits so long"
-        )
-    if shortened:
-        sentences.append(
-            "the job was made to save more often than checkpoints.every says: there as much as "
-            f"{format_duration(every_seconds)} of training may be lost"
-        )
-    return sentences

@@ -11,22 +11,17 @@ from dataclasses import dataclass, replace
 from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.errors import JobFailed, UsageError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.failure import explain
-from cloudtrain.runs.forecast import forecast
-from cloudtrain.runs.forecast_words import in_all
-from cloudtrain.runs.state import RunState
-from cloudtrain.submission.drills.advice import JobFacts, advice, advice_on_all, remarks
+from cloudtrain.submission.drills.advice import JobFacts, advice, advice_on_all
 from cloudtrain.submission.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
 from cloudtrain.submission.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard
-from cloudtrain.submission.drills.small_disk import SmallDiskRun
 from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
 from cloudtrain.submission.drills.watching import Draw, Watched
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.events import Ended, Error, RankEnded, RankFailed, RankStarted, Restarted
+from cloudtrain_launcher.events import RankEnded, RankStarted
 
 MIN_SAVES = 3
 """Minimum number of checkpoints before the end; with fewer, drills save more often."""
@@ -36,16 +31,9 @@ DRILLED_SAVES = 8
 INJECT_AT = 0.6
 """Share of a job without checkpoints that is done before the fault."""
 
-FORECAST_SECONDS = 30.0
-"""Seconds of training before the undisturbed run may be given up by its forecast."""
-
 EXTRA_SECONDS = 60.0
 TIMES_REFERENCE = 4.0
 """Time limit of a run: a multiple of the undisturbed run, plus these seconds."""
-
-SMALL_DISK_BYTES = 16 << 20
-MAX_SMALL_DISK_BYTES = 1 << 30
-"""Free space of a small disk besides some checkpoints, and its maximum size in memory."""
 
 REMEDIED = (Fault.DISK_FULL, Fault.CHECKPOINT_TORN)
 """Faults with a useful remedy in the job's report; for others it names our signal."""
@@ -111,13 +99,6 @@ class Drill:
             )
             for result in self.results
         ]
-        shortened = bool(self.overrides) and any(result.runs for result in self.results)
-        stalled = any(
-            result.scenario.fault is Fault.LOADER_STALLED and result.runs for result in self.results
-        )
-        drilled_facts = (
-            facts if stalled else replace(facts, drilled_hang_seconds=facts.hang_seconds)
-        )
         return Scorecard(
             job=self.plan.spec.name,
             folder=self.plan.context.data_dir,
@@ -125,9 +106,6 @@ class Drill:
             reference_seconds=self.reference_seconds,
             results=advised,
             advice=advice_on_all([result.finding for result in self.results], facts),
-            remarks=remarks(
-                drilled_facts, self.plan.spec.checkpoints.every, shortened, self._steps_apart()
-            ),
             interrupted=interrupted,
             skipped=(
                 [
@@ -140,14 +118,6 @@ class Drill:
             ),
         )
 
-    def _steps_apart(self) -> float:
-        """Return the approximate steps between two checkpoints; 0 if unknown."""
-        watched, finished = self._undisturbed()
-        if not any(result.finding.steps_lost is not None for result in self.results):
-            return 0.0
-        counted = (finished.history.last_step or 0.0) / watched.saves if watched.saves else 0.0
-        return finished.history.steps_apart or counted
-
     def _undisturbed(self) -> tuple[Watched, DrillRun]:
         """Return the undisturbed run. Raise RuntimeError before it has succeeded."""
         if self.reference is None or self.finished is None:
@@ -158,17 +128,9 @@ class Drill:
         started = time.monotonic()
         watched = self.reference = Watched(Run(submit(self.plan)))
         with self._ended_at_last(watched):
-            most = self.options.timeout_seconds
-            if watched.until(
-                lambda run: takes_longer(run.state, most, time.time()), most, self.options.draw
-            ):
-                estimate = forecast(watched.state, now=time.time())
-                raise _too_long(
-                    f"takes {in_all(estimate)}, longer than" if estimate else "takes longer than",
-                    self.options,
-                )
+            watched.until(None, self.options.timeout_seconds, self.options.draw)
         if watched.overdue:
-            raise _too_long("has not ended within", self.options)
+            raise _too_long(self.options)
         self.reference_seconds = time.monotonic() - started
         self.training_seconds = _training_seconds(watched)
         if watched.state.state != "succeeded":
@@ -203,18 +165,15 @@ class Drill:
             )
 
     def _inject(self, scenario: Scenario) -> DrillResult:
-        watched, disk = self._start(scenario)
-        with self._ended_at_last(watched, disk):
+        watched = self._start(scenario)
+        with self._ended_at_last(watched):
             if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
                 raise TooLate(_why_not_injected(watched))
-            injected_time = time.time()
-            injected = inject(scenario.fault, watched, disk)
+            injected = inject(scenario.fault, watched)
             text = injected.text + (f" at step {watched.step:g}" if watched.step else "")
             watched.until(None, self._limit(), self.options.draw, closely=False)
             if watched.overdue:
                 watched.abort()
-            if disk is not None:
-                disk.keep()
         if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
             text += f", then {tear_newest(watched.run, watched)}"
         result = self._judge(scenario, watched, injected, text)
@@ -225,11 +184,7 @@ class Drill:
                     result.finding, saved_at_stop=watched.saved() != injected.saved_before
                 ),
             )
-        # Only the next run notices a torn checkpoint.
-        seconds = (
-            None if scenario.fault is Fault.CHECKPOINT_TORN else _noticed(watched, injected_time)
-        )
-        return replace(result, noticed_seconds=seconds)
+        return result
 
     def _judge(
         self, scenario: Scenario, watched: Watched, injected: Injected, text: str
@@ -253,34 +208,17 @@ class Drill:
             scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs
         )
 
-    def _start(self, scenario: Scenario) -> tuple[Watched, SmallDiskRun | None]:
-        """Start a fresh run for a drill, on a small disk if it needs one and one is possible."""
+    def _start(self, scenario: Scenario) -> Watched:
+        """Start a fresh run for a drill."""
         undisturbed, _ = self._undisturbed()
-        reference = undisturbed.run
         overrides = list(self.overrides)
-        by_events = undisturbed.reported_saves > 0
         if scenario.fault is Fault.LOADER_STALLED:
             overrides.append(
                 f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}"
             )
-        if scenario.fault is Fault.DISK_FULL and not self.plan.is_rehearsal:
-            saved = sum(
-                path.stat().st_size
-                for path in RunPaths(reference.folder.path).checkpoints.rglob("*")
-            )
-            if (size := SMALL_DISK_BYTES + 4 * saved) <= MAX_SMALL_DISK_BYTES:
-                try:
-                    disk = SmallDiskRun(reference.folder, overrides, size)
-                except OSError as error:  # without namespaces limit the size of files instead
-                    self.options.tell(
-                        f"{scenario.name}: a separate disk is not possible here: {error}"
-                    )
-                else:
-                    return (
-                        Watched(disk.run, by_events=by_events, checkpoints=disk.checkpoints),
-                        disk,
-                    )
-        return Watched(reference.rerun(overrides, fresh=True), by_events=by_events), None
+        return Watched(
+            undisturbed.run.rerun(overrides, fresh=True), by_events=undisturbed.reported_saves > 0
+        )
 
     def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
         """Return a test for the moment of the fault: after some checkpoints, or most of the job."""
@@ -310,15 +248,13 @@ class Drill:
             self.is_reproducible = not control.trained.differences(finished.trained)
 
     @contextmanager
-    def _ended_at_last(self, watched: Watched, disk: SmallDiskRun | None = None) -> Iterator[None]:
+    def _ended_at_last(self, watched: Watched) -> Iterator[None]:
         """Make sure that the run has ended afterwards."""
         try:
             yield
         finally:
             if not watched.state.has_ended:
                 watched.abort()
-            if disk is not None:
-                disk.close()
 
     def _drilled_hang(self) -> int:
         """Return limits.hang for the drill of a stalled loader."""
@@ -347,21 +283,15 @@ class Drill:
         )
 
 
-def takes_longer(state: RunState, seconds: float, now: float) -> bool:
-    """Return whether the forecast of a run exceeds these seconds."""
-    if not state.laps.first or state.laps.time - state.laps.first < FORECAST_SECONDS:
-        return False
-    estimate = forecast(state, now=now)
-    return estimate is not None and estimate.total.low > seconds
-
-
-def _too_long(problem: str, options: DrillOptions) -> UsageError:
+def _too_long(options: DrillOptions) -> UsageError:
     hint = (
         "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or"
         " --timeout 1h"
     )
     limit = format_duration(options.timeout_seconds)
-    return UsageError(f"the undisturbed job {problem} {limit}, and was stopped", hint=hint)
+    return UsageError(
+        f"the undisturbed job has not ended within {limit}, and was stopped", hint=hint
+    )
 
 
 def _why_not_injected(watched: Watched) -> str:
@@ -383,18 +313,6 @@ def _training_seconds(watched: Watched) -> float:
         (event.time for event in watched.events if isinstance(event, RankEnded)), default=begun
     )
     return max(0.0, ended - begun)
-
-
-def _noticed(watched: Watched, injected_time: float) -> float | None:
-    """Return the seconds from the fault to the first event about it, or None."""
-    times = [
-        event.time
-        for event in watched.events
-        if isinstance(event, (Error, RankFailed, Restarted, Ended))
-    ]
-    return min(
-        (round(when - injected_time, 1) for when in times if when > injected_time), default=None
-    )
 
 
 def _skipped(scenario: Scenario, why: str) -> DrillResult:

@@ -13,13 +13,12 @@ from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.submission.drills import processes
 from cloudtrain.submission.drills.saved_files import newest_file
 from cloudtrain.submission.drills.scenario import Fault
-from cloudtrain.submission.drills.small_disk import SmallDiskRun
 from cloudtrain.submission.drills.watching import Saved, Watched
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Checkpoint
 
 FILE_LIMIT_BYTES = 64
-"""Maximum size of any file without a small disk (RLIMIT_FSIZE, setrlimit(2))."""
+"""Maximum size of any file on a full disk (RLIMIT_FSIZE, setrlimit(2))."""
 
 
 @dataclass(kw_only=True)
@@ -43,7 +42,7 @@ class TooLate(Exception):
     """The job is already at its end."""
 
 
-def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injected:
+def inject(fault: Fault, watched: Watched) -> Injected:
     """Inject a fault. May raise TooLate, NotPossible or OSError."""
     stalled: list[int] = []
     ranks = watched.ranks()
@@ -52,7 +51,7 @@ def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injecte
         if not ranks or watched.ranks() != ranks:
             raise TooLate
         before = watched.saved()
-        injected = _INJECTIONS[fault](watched, disk)
+        injected = _INJECTIONS[fault](watched)
         injected.saved_before = before
         stalled = injected.stalled
     finally:
@@ -60,13 +59,13 @@ def inject(fault: Fault, watched: Watched, disk: SmallDiskRun | None) -> Injecte
     return injected
 
 
-def _kill_rank(watched: Watched, _: SmallDiskRun | None) -> Injected:
+def _kill_rank(watched: Watched) -> Injected:
     rank, process = max(watched.ranks().items())
     os.kill(process, signal.SIGKILL)
     return Injected(text=f"SIGKILL of rank {rank}")
 
 
-def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Injected:
+def _lose_node(watched: Watched) -> Injected:
     node, launcher = max(processes.launchers(watched.events).items())
     node_processes = processes.with_descendants(launcher)
     processes.kill_at_once(node_processes)
@@ -75,18 +74,13 @@ def _lose_node(watched: Watched, _: SmallDiskRun | None) -> Injected:
     )
 
 
-def _stop(watched: Watched, _: SmallDiskRun | None) -> Injected:
+def _stop(watched: Watched) -> Injected:
     watched.run.request_stop(watched.state)
     processes.await_pending(signal.SIGTERM, watched.ranks().values())
     return Injected(text="SIGTERM to all ranks", ends_run=True)
 
 
-def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Injected:
-    if disk is not None:
-        disk.fill()
-        return Injected(text="a small disk (tmpfs) for the checkpoints was filled")
-    if not hasattr(resource, "prlimit"):
-        raise NotPossible("the size of files cannot be limited on this system")
+def _fill_disk(watched: Watched) -> Injected:
     for launcher in processes.launchers(watched.events).values():
         for process in processes.with_descendants(launcher):
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
@@ -99,7 +93,7 @@ def _fill_disk(watched: Watched, disk: SmallDiskRun | None) -> Injected:
     )
 
 
-def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
+def _stall_loader(watched: Watched) -> Injected:
     rank, process = max(watched.ranks().items())
     workers = processes.loader_workers(process)
     processes.send(signal.SIGSTOP, workers)
@@ -109,7 +103,7 @@ def _stall_loader(watched: Watched, _: SmallDiskRun | None) -> Injected:
     return Injected(text=f"SIGSTOP of rank {rank} (without loader workers)", stalled=[process])
 
 
-_INJECTIONS: dict[Fault, Callable[[Watched, SmallDiskRun | None], Injected]] = {
+_INJECTIONS: dict[Fault, Callable[[Watched], Injected]] = {
     Fault.RANK_KILLED: _kill_rank,
     Fault.NODE_LOST: _lose_node,
     Fault.SIGTERM: _stop,

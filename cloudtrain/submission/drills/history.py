@@ -49,12 +49,6 @@ class RunHistory:
         """Last reported step; None for a program without steps."""
         return max((step for attempt in self.attempts for step in attempt.steps), default=None)
 
-    @property
-    def steps_apart(self) -> float:
-        """Maximum steps between two reported checkpoints; 0 for fewer than two."""
-        pairs = (pair for attempt in self.attempts for pair in pairwise(attempt.saved))
-        return max((after - before for before, after in pairs), default=0.0)
-
 
 def history_of(events: Iterable[Event]) -> RunHistory:
     """Return the history of one run from its events, in the order of writing."""

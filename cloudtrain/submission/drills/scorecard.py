@@ -18,8 +18,6 @@ class DrillResult:
     finding: Finding
     injected: str = ""
     """Fault and its moment; for a skipped drill the reason."""
-    noticed_seconds: float | None = None
-    """Seconds until the job's report had it; None if it never did."""
     remedy: str = ""
     """Advice of the job's report; empty for none."""
     seconds: float = 0.0
@@ -35,7 +33,6 @@ class DrillResult:
             "fine": finding.verdict.is_fine,
             "injected": self.injected,
             "seen": finding.report,
-            "noticed_seconds": self.noticed_seconds,
             "remedy": self.remedy or None,
             "compared_by": finding.compared or None,
             "differing": list(finding.differing),
@@ -44,8 +41,6 @@ class DrillResult:
             "rerun": finding.rerun,
             "runs": [run.run for run in self.runs],
             "change": list(self.advice),
-            "expected": self.scenario.expected,
-            "source": self.scenario.source,
         }
 
 
@@ -61,8 +56,6 @@ class Scorecard:
     results: Sequence[DrillResult]
     advice: Sequence[str] = ()
     """Changes that do not depend on the drill."""
-    remarks: Sequence[str] = ()
-    """Differences between the drills and the real job."""
     interrupted: bool = False
     skipped: Sequence[str] = ()
     """Drills that were not run because of an interrupt."""
@@ -104,6 +97,5 @@ class Scorecard:
             },
             "drills": [result.to_json() for result in self.results],
             "change": list(self.advice),
-            "remarks": list(self.remarks),
             "data_dir": self.folder,
         }

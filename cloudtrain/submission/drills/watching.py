@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
@@ -38,12 +37,10 @@ class Watched:
     """Observed run.
 
     `by_events`: True if its program reports checkpoints; None: unknown, count their files unless
-    one is reported. `checkpoints`: their folder, if not the run's own.
+    one is reported.
     """
 
-    def __init__(
-        self, run: Run, *, by_events: bool | None = None, checkpoints: Path | None = None
-    ) -> None:
+    def __init__(self, run: Run, *, by_events: bool | None = None) -> None:
         self.run = run
         self.events: list[Event] = []
         self.state = run.cached_status()
@@ -52,7 +49,7 @@ class Watched:
         """Monotonic time of the first sight of its ranks; 0: not yet."""
         self.reported_saves = 0
         """Number of reported checkpoints."""
-        self._files = SavedFiles(checkpoints or RunPaths(run.folder.path).checkpoints)
+        self._files = SavedFiles(RunPaths(run.folder.path).checkpoints)
         self._frozen: set[int] = set()
         self._by_events = by_events
         self._offset = 0
