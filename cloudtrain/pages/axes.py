@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from cloudtrain.pages.svg import Point, line, shortened, text
 from cloudtrain.units import format_number
@@ -35,27 +34,16 @@ class Scale:
     high: float
     start: float
     end: float
-    log: bool = False
 
     def at(self, value: float) -> float:
         """Return the position of a value."""
-        low, high, value = (self._linear(bound) for bound in (self.low, self.high, value))
         # Halves: 1e308 and -1e308 lie too far apart.
-        part = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        span = self.high / 2 - self.low / 2
+        part = (value / 2 - self.low / 2) / span if span > 0 else 0.5
         return self.start + (self.end - self.start) * min(max(part, 0.0), 1.0)
 
     def ticks(self) -> Sequence[float]:
-        """Return three to eight round numbers.
-
-        On a logarithmic scale return powers of ten, if there are at least two.
-        """
-        if self.log:
-            first = math.ceil(math.log10(self.low) - 1e-9)
-            last = math.floor(math.log10(self.high) + 1e-9)
-            if last > first:
-                every = max(1, (last - first) // 5)
-                return [10.0**power for power in range(first, last + 1, every)]
-            return [self.low, self.high]
+        """Return three to eight round numbers."""
         span = self.high - self.low
         if not 1e-300 < span < 1e300:
             return [self.low] if self.low == self.high else [self.low, self.high]
@@ -67,9 +55,6 @@ class Scale:
             for number in range(first, first + 12)
             if number * step <= self.high + step * 1e-9
         ]
-
-    def _linear(self, value: float) -> float:
-        return math.log(max(value, 1e-300)) if self.log else value
 
 
 def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
@@ -134,33 +119,6 @@ def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
             }
             parts[-1] += [finite[number] for number in sorted(ends)]
     return [piece for piece in parts if piece]
-
-
-def inside(piece: Sequence[Point], y: Scale) -> Sequence[Sequence[Point]]:
-    """Cut a piece of a curve where it leaves the axis, and start anew where it returns."""
-    parts: list[list[Point]] = [[piece[0]] if y.low <= piece[0][1] <= y.high else []]
-    for one, following in pairwise(piece):
-        if max(one[1], following[1]) < y.low or min(one[1], following[1]) > y.high:
-            continue
-        begin = _held(one, following, y)
-        end = _held(following, one, y)
-        if begin != one:
-            parts.append([begin])
-        parts[-1].append(end)
-        if end != following:
-            parts.append([])
-    return [part for part in parts if part]
-
-
-def _held(point: Point, towards: Point, y: Scale) -> Point:
-    """Return the point on the axis: itself, or where the line towards the next one crosses it."""
-    at, value = point
-    edge = min(max(value, y.low), y.high)
-    if edge == value:
-        return point
-    # Halves: 1e308 and -1e308 lie too far apart.
-    part = (edge / 2 - value / 2) / (towards[1] / 2 - value / 2)
-    return at + (towards[0] - at) * part, edge
 
 
 def frame(

@@ -106,7 +106,6 @@ svg .so-far { stroke: var(--main); stroke-width: 2; }
 svg .curve { stroke: var(--other); stroke-opacity: 0.6; }
 svg .good { stroke: var(--good); stroke-width: 1.6; stroke-opacity: 1; }
 svg .curve.best { stroke: var(--main); stroke-width: 3; stroke-opacity: 1; }
-svg .curve.second { stroke: var(--ink); stroke-width: 2; stroke-opacity: 1; stroke-dasharray: 7 4; }
 svg .curve { stroke-linecap: round; }
 svg .curve.alone { stroke-width: 8; }
 svg .span { stroke: var(--other); stroke-width: 14; }
@@ -114,12 +113,6 @@ svg .waiting { stroke: var(--faint); }
 svg .training { stroke: var(--main); }
 svg .evaluating { stroke: var(--good); }
 svg .saving { stroke: var(--ink); }
-svg .data { stroke: var(--good); }
-svg .compute { stroke: var(--main); }
-svg .communication { stroke: var(--bad); }
-svg .optimizer { stroke: var(--soft); }
-svg .evaluation { stroke: var(--other); }
-svg .other { stroke: var(--faint); }
 svg .stopping { stroke: var(--bad); }
 svg .moment { stroke: var(--ink); stroke-width: 2; }
 svg .restart { fill: var(--bad); stroke: var(--paper); }

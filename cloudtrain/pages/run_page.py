@@ -1,4 +1,4 @@
-"""The page of one run, or of two side by side: result, failure, timeline and charts."""
+"""The page of a run: result, failure, timeline and charts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,18 @@ from typing import Any
 from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
-from cloudtrain.pages.curves import (
-    busy_chart,
-    metric_chart,
-    phases_chart,
-    phases_legend,
-    throughput_chart,
-    unseen_values,
-)
+from cloudtrain.pages.curves import busy_chart, metric_chart, throughput_chart, unseen_values
 from cloudtrain.pages.document import chart, document, folded, table
 from cloudtrain.pages.story import Story, story_of
 from cloudtrain.pages.svg import Point, element, words
 from cloudtrain.pages.timeline import legend, timeline
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import limit_warning
+from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.compare import compare, settings_of
+from cloudtrain.submission.compare import settings_of
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 
@@ -47,75 +41,33 @@ MAX_TEXT = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """One run, with everything that its part of the page needs."""
+    """A run, with everything that its page needs."""
 
     run: Run
     state: RunState
     story: Story
 
 
-def page(runs: Sequence[Run], now: float) -> str:
-    """Return one run or two as an HTML document, as last seen.
+def page(run: Run, now: float) -> str:
+    """Return a run as an HTML document, as last seen.
 
-    Raise StorageError if a run folder cannot be read.
+    Raise StorageError if its folder cannot be read.
     """
-    shown = [_read(run, now) for run in runs]
-    if len(shown) == 1:
-        return document(shown[0].run.id, *_one(shown[0]))
-    return document(" and ".join(side.run.id for side in shown), *_side_by_side(shown))
-
-
-def _read(run: Run, now: float) -> _Shown:
     state = run.cached_status()
-    events = (event for event, _ in run.folder.events_from(0) if event is not None)
-    return _Shown(run, state, story_of(events, state, now))
-
-
-def _one(shown: _Shown) -> list[str]:
-    return [
-        element("h1", words(shown.run.id)),
-        element("p", words(headline(shown.state, shown.story.end))),
-        *failure_parts(shown.run, shown.state),
-        *_results([shown]),
+    shown = _Shown(run, state, story_of(run.folder.each_event(), state, now))
+    return document(
+        run.id,
+        element("h1", words(run.id)),
+        element("p", words(headline(state, shown.story.end))),
+        *failure_parts(run, state),
+        *_results(shown),
         *_settings(shown),
         *_verdict(shown),
-        element("main", *_charts([shown]), *_timeline(shown), *_phases(shown), *_busy(shown)),
+        element("main", *_charts(shown), *_timeline(shown), *_busy(shown)),
         element("h2", words("More about the run")),
         table(("", ""), _facts(shown), wraps=True),
         *_documents(shown),
-    ]
-
-
-def _side_by_side(shown: Sequence[_Shown]) -> list[str]:
-    names = [side.run.id for side in shown]
-    compared = compare([side.run for side in shown])
-    settings = [
-        [name, *(_plain(value) for value in values)] for name, values in compared.settings.items()
-    ]
-    lines = [
-        element("p", words(f"{side.run.id} ({look}): {headline(side.state, side.story.end)}"))
-        for side, look in zip(shown, ("solid lines", "dashed lines"), strict=False)
-    ]
-    facts = [dict(_facts(side)) for side in shown]
-    rows = [
-        [name, *(column.get(name, "") for column in facts)]
-        for name in dict.fromkeys(n for f in facts for n in f)
-    ]
-    return [
-        element("h1", words(" and ".join(names))),
-        *lines,
-        *(part for side in shown for part in failure_parts(side.run, side.state, side.run.id)),
-        *_results(shown),
-        element("h2", words("Settings that differ" if settings else "The settings are the same")),
-        table(("", *names), settings),
-        *(part for side in shown for part in _verdict(side, side.run.id)),
-        element(
-            "main",
-            *_charts(shown),
-            *(part for side in shown for part in (*_timeline(side), *_phases(side), *_busy(side))),
-        ),
-        folded("More about both", table(("", *names), rows)),
-    ]
+    )
 
 
 def headline(state: RunState, end: float) -> str:
@@ -134,17 +86,14 @@ def headline(state: RunState, end: float) -> str:
     return f"{verb or f'{state.state} for'} {took}, {size} {where}"
 
 
-def failure_parts(run: Run, state: RunState, name: str = "") -> list[str]:
-    """Return the markup that explains a failed run; nothing for another run.
-
-    `name`: the run's name in front, on a page of two runs.
-    """
+def failure_parts(run: Run, state: RunState) -> list[str]:
+    """Return the markup that explains a failed run; nothing for another run."""
     if state.state != "failed":
         return []
     diagnosis = diagnose_run(run.folder, state)
     explanation = explain(state)
     paragraphs = [
-        f"{name}: {explanation}" if name and explanation else explanation,
+        explanation,
         "" if diagnosis.cause in explanation or explanation in diagnosis.cause else diagnosis.cause,
         *(f"{line.place}  {line.text}" for line in diagnosis.evidence),
         f"What to do: {diagnosis.remedy}" if diagnosis.remedy else "",
@@ -186,29 +135,15 @@ def _preformatted(title: str, text: str) -> list[str]:
     return [element("p", words(title), class_="note"), element("pre", words(text))] if text else []
 
 
-def _verdict(shown: _Shown, name: str = "") -> list[str]:
+def _verdict(shown: _Shown) -> list[str]:
     """Return where most of the time went, and what to change, if ranks reported step times."""
     slowness = diagnose_slowness(shown.run.folder, shown.state)
     if slowness.cause == "unknown":
         return []
-    rows = [
-        _with_name(name, slowness.sentence),
-        *([f"What to change: {slowness.change}"] if slowness.change else []),
-    ]
-    return [element("div", *(element("p", words(text)) for text in rows if text), class_="verdict")]
-
-
-def _with_name(name: str, text: str) -> str:
-    return f"{name}: {text}" if name and text else text
-
-
-def _phases(shown: _Shown) -> list[str]:
-    totals = shown.state.step_times.totals()
-    drawing = phases_chart(totals)
-    if not drawing:
-        return []
-    note = "Without the first steps of each process."
-    return [chart(f"Where the time of {shown.run.id} went", note, phases_legend(totals) + drawing)]
+    rows = [slowness.sentence]
+    if slowness.change:
+        rows.append(f"What to change: {slowness.change}")
+    return [element("div", *(element("p", words(text)) for text in rows), class_="verdict")]
 
 
 def _facts(shown: _Shown) -> list[list[str]]:
@@ -278,29 +213,16 @@ def _timeline(shown: _Shown) -> list[str]:
     ]
 
 
-def _charts(shown: Sequence[_Shown]) -> list[str]:
-    names = _metric_names(shown)
-    both = "" if len(shown) == 1 else f"Solid: {shown[0].run.id}; dashed: {shown[1].run.id}."
+def _charts(shown: _Shown) -> list[str]:
+    story = shown.story
     drawn = []
-    for name in names[:MAX_METRICS]:
-        curves = [(side.run.id, side.story.metrics.get(name, [])) for side in shown]
-        if all(len(points) < 2 for _, points in curves):  # its value is among the results
-            continue
-        steps = "report" if any(name in side.story.without_steps for side in shown) else "step"
-        drawn.append((name, unseen_values(curves), metric_chart(name, curves, x_name=steps)))
-    rates = unseen_values([(side.run.id, side.story.throughput) for side in shown], (0.0,))
-    drawn.append(
-        ("Throughput", rates, throughput_chart([(side.run.id, side.story) for side in shown]))
-    )
-    return [
-        chart(name, f"{both} {unseen}".strip(), drawing)
-        for name, unseen, drawing in drawn
-        if drawing or unseen
-    ]
-
-
-def _metric_names(shown: Sequence[_Shown]) -> list[str]:
-    return list(dict.fromkeys(name for side in shown for name in side.story.metrics))
+    for name, points in list(story.metrics.items())[:MAX_METRICS]:
+        if len(points) > 1:  # a single value is among the results
+            x_name = "report" if name in story.without_steps else "step"
+            drawing = metric_chart(name, points, x_name=x_name)
+            drawn.append((name, unseen_values(points), drawing))
+    drawn.append(("Throughput", "", throughput_chart(shown.run.id, story)))
+    return [chart(name, note, drawing) for name, note, drawing in drawn if drawing or note]
 
 
 def _busy(shown: _Shown) -> list[str]:
@@ -312,24 +234,19 @@ def _busy(shown: _Shown) -> list[str]:
     return [chart(f"{title} of {shown.run.id}", note, drawing)] if drawing else []
 
 
-def _results(shown: Sequence[_Shown]) -> list[str]:
+def _results(shown: _Shown) -> list[str]:
     """Return a table of the last value and the range of every metric; a long one is folded."""
-    several = len(shown) > 1
+    metrics = shown.story.metrics
     rows = [
-        [
-            name,
-            *([side.run.id] if several else []),
-            *(format_number(value) for value in (points[-1][1], *_range(points))),
-        ]
-        for side in shown
-        for name, points in side.story.metrics.items()
+        [name, *(format_number(value) for value in (points[-1][1], *_range(points)))]
+        for name, points in metrics.items()
     ]
     if not rows:
         return []
-    content = table(("metric", *(["run"] if several else []), "last", "lowest", "highest"), rows)
-    count = len(_metric_names(shown))
-    if count > MAX_METRICS:
-        return [folded(f"All {count} metrics; the first {MAX_METRICS} are drawn below", content)]
+    content = table(("metric", "last", "lowest", "highest"), rows)
+    if len(metrics) > MAX_METRICS:
+        title = f"All {len(metrics)} metrics; the first {MAX_METRICS} are drawn below"
+        return [folded(title, content)]
     return [element("h2", words("Results")), content]
 
 

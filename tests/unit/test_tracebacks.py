@@ -67,7 +67,6 @@ SHAPES = {
 def test_a_traceback_is_read_in_whatever_shape_it_is_printed(shape: str) -> None:
     diagnosis = diagnosed(*SHAPES[shape])
     assert diagnosis.cause.endswith("raised KeyError: 'labels' (train.py:7), which no rule knows")
-    assert diagnosis.remedy.startswith("what the line looks up is not there under that key")
 
 
 def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:
