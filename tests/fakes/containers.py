@@ -116,15 +116,3 @@ class Container:
         output: Any = self._process.stdout
         with output:
             self._read_output(getattr(output, "buffer", output))
-
-
-def processes_below(folder: Path) -> list[str]:
-    """The processes whose environment names a folder, by their ids."""
-    containers = []
-    for file in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if os.fsencode(folder) in file.read_bytes():
-                containers.append(file.parent.name)
-        except OSError:
-            continue
-    return containers

@@ -17,7 +17,6 @@ from tests.fakes.faults import FaultKind
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, NEW_JOB, Site
 from tests.support.events import events_of
-from tests.support.in_process import call as in_process
 from tests.support.limits import HANG_SECONDS
 
 pytestmark = [
@@ -98,24 +97,6 @@ def test_an_unreadable_log_does_not_keep_a_job_from_ending(
     assert (run.fetch(tmp_path / "result") / "model" / "weights").read_text() == "w"
     assert texts(run) == ["hello"]
     assert run.status().log_unread is None
-
-
-def test_status_shows_the_last_known_state_and_then_the_error(site: Site) -> None:
-    run = site.submit("last-known")
-    site.cloud.endpoint.fault("expired", times=ALWAYS)
-    result = in_process("status", run.id)
-    assert result.code == 4
-    assert f"{run.id}  pending" in result.out
-    assert "the credentials have expired" in result.err
-
-
-def test_a_follow_with_expiring_credentials_says_that_the_job_continues(site: Site) -> None:
-    Path("job.yaml").write_text(json.dumps(site.job))
-    site.cloud.endpoint.fault("expired", *site.calls["observe"], nth=3, times=ALWAYS)
-    result = in_process("submit", "--provider", site.provider, "--run-id", "followed-1")
-    assert result.code == 4
-    assert "the credentials have expired" in result.err
-    assert "cloudtrain wait followed-1" in result.err.replace("python -m ", "")
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -36,16 +35,6 @@ from cloudtrain_launcher.file_locks import FileLock, acquire
 from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.events import events_of
 from tests.support.samples import born
-
-
-@pytest.fixture
-def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a disk without locks: flock(2) on NFS without its lock service."""
-
-    def refuse(file: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
 
 
 @pytest.fixture
@@ -90,15 +79,6 @@ NEXT_DOOR = replace(MINE, host="container 1234", pid_namespace="pid:[1]")
 BEFORE = replace(MINE, boot="the one before")
 
 
-@pytest.mark.usefixtures("no_locks")
-def test_a_disk_without_locks_neither_kills_nor_fails_a_live_run(
-    run: RunFolder, sleeper: subprocess.Popen[bytes]
-) -> None:
-    is_supervised_by(run, ProcessIdentity.of(sleeper.pid), silent_for=9999)
-    assert look(run).state == "running"
-    assert sleeper.poll() is None
-
-
 def test_silent_remote_supervisor_is_reported_and_not_given_up(
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
@@ -128,51 +108,34 @@ def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up
 
 
 @pytest.mark.parametrize(
-    ("who", "silent_for", "locks", "life"),
+    ("who", "silent_for", "life"),
     [
-        (MINE, 9999, True, SupervisorState.ALIVE),
-        (MINE, 9999, False, SupervisorState.ALIVE),
-        pytest.param(replace(MINE, start="1"), 0, True, SupervisorState.DEAD, marks=KNOWS_AGES),
-        pytest.param(replace(MINE, start="1"), 0, False, SupervisorState.DEAD, marks=KNOWS_AGES),
-        (ELSEWHERE, 1, True, SupervisorState.ALIVE),
-        (ELSEWHERE, 600, True, SupervisorState.UNKNOWN),
-        (ELSEWHERE, 600, False, SupervisorState.UNKNOWN),
-        (NEXT_DOOR, 1, True, SupervisorState.ALIVE),
+        (MINE, 9999, SupervisorState.ALIVE),
+        pytest.param(replace(MINE, start="1"), 0, SupervisorState.DEAD, marks=KNOWS_AGES),
+        (ELSEWHERE, 1, SupervisorState.ALIVE),
+        (ELSEWHERE, 600, SupervisorState.UNKNOWN),
+        (NEXT_DOOR, 1, SupervisorState.ALIVE),
         pytest.param(
-            NEXT_DOOR, 600, True, SupervisorState.DEAD, marks=pytest.mark.linux("the id of a boot")
+            NEXT_DOOR, 600, SupervisorState.DEAD, marks=pytest.mark.linux("the id of a boot")
         ),
-        (NEXT_DOOR, 600, False, SupervisorState.UNKNOWN),
-        (BEFORE, 1, True, SupervisorState.ALIVE),
-        (BEFORE, 600, True, SupervisorState.DEAD),
-        (BEFORE, 600, False, SupervisorState.DEAD),
+        (BEFORE, 1, SupervisorState.ALIVE),
+        (BEFORE, 600, SupervisorState.DEAD),
     ],
     ids=[
         "this process",
-        "this process without locks",
         "its number is another process's now",
-        "its number is another process's now, without locks",
         "another host, heard of",
         "another host, silent",
-        "another host, silent, without locks",
         "another container, heard of",
         "another container, silent and its lock free",
-        "another container, silent, without locks",
         "before a restart, but heard of",
         "before a restart",
-        "before a restart, without locks",
     ],
 )
 def test_the_signs_together_tell_life_from_death(
-    run: RunFolder,
-    who: ProcessIdentity,
-    silent_for: float,
-    locks: bool,
-    life: SupervisorState,
-    request: pytest.FixtureRequest,
+    run: RunFolder, who: ProcessIdentity, silent_for: float, life: SupervisorState
 ) -> None:
     is_supervised_by(run, who, silent_for=silent_for)
-    if not locks:
-        request.getfixturevalue("no_locks")
     assert supervisor_state(run.path) is life
 
 
