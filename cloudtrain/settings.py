@@ -110,7 +110,6 @@ GENERAL: Mapping[str, Setting] = {
     "provider": Setting("the provider when --provider is not given", default=DEFAULT_PROVIDER),
     "data_dir": Setting("where runs are kept", "path"),
     "python": Setting("the Python that local runs use; it must have torch", "path"),
-    "source_warn": Setting("warn when the source folder is larger", "size", 100_000_000),
     "source_limit": Setting("refuse when the source folder is larger", "size", 1_000_000_000),
     "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
     "image.args": Setting(

@@ -71,13 +71,11 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def check_size(
-    tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES
-) -> str | None:
-    """Return a warning above `warn_bytes`. Raise SourceError above `limit_bytes`."""
+def check_size(tree: SourceTree, limit_bytes: int = LIMIT_BYTES) -> str | None:
+    """Return a warning above `WARN_BYTES`. Raise SourceError above `limit_bytes`."""
     sizes = {entry.path: entry.size for entry in tree.own}
     refuse_large(tree.root, sizes, limit_bytes)
-    if sum(sizes.values()) <= warn_bytes:
+    if sum(sizes.values()) <= WARN_BYTES:
         return None
     return f"{_sizes_in_words(tree.root, sizes)}; {_SIZE_ADVICE}"
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from cloudtrain.issues import did_you_mean
 from cloudtrain.spec.sources import PROGRAMS
-from cloudtrain.spec.written_arguments import written_arguments
 
 Problem = tuple[str, str | None]
 """Message and hint."""
 
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_COUNTS = {"nnodes": "nodes", "nproc-per-node": "processes"}
-"""Options of torchrun that are fields of `resources`."""
 
 
 def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
     """Return what is wrong with an entrypoint and what to write, or None."""
-    if not entrypoint:
+    if not entrypoint.split():
         return (
             "is empty",
             "name a script, '-m package.module' or a notebook; omit it to use the shared trainer",
@@ -61,56 +56,16 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
 
 
 def _command_problem(entrypoint: str) -> Problem | None:
-    """Return the problem of a command line, with its program and arguments as job.yaml."""
-    try:
-        words = shlex.split(entrypoint)
-    except ValueError:
-        words = entrypoint.split()
-    launched = bool(words) and _LAUNCHERS.fullmatch(words[0]) is not None
-    at = _program_at(words)
-    if at is None:
-        hint = (
-            "name only the program: a script, '-m package.module' or a notebook; put arguments"
-            " into args"
-        )
-        return (_launched_by(words[0]), hint) if launched else None
-    program = words[at]
-    arguments = words[at + 1 :]
-    if program == "-m":
-        program = f"-m {words[at + 1]}"
-        arguments = words[at + 2 :]
-    fields = [f"entrypoint: {program}"]
-    if arguments:
-        fields.append(f"args: {written_arguments(arguments)}")
-    if counts := _counts(words[:at]):
-        fields.append(
-            "resources: {" + ", ".join(f"{name}: {number}" for name, number in counts.items()) + "}"
-        )
-    hint = f"write {' and '.join(fields)}"
-    if at or launched:
-        return (_launched_by(words[0]), hint) if launched else None
-    return ("contains arguments", f"put arguments into args: {hint}") if arguments else None
-
-
-def _launched_by(word: str) -> str:
-    return f"starts with {word!r}, but torchrun already starts the program on every node"
-
-
-def _program_at(words: Sequence[str]) -> int | None:
-    """Return the position of the program in a command line: a script, or `-m`."""
-    for at, word in enumerate(words):
-        if word.endswith(PROGRAMS):
-            return at
-        if word == "-m" and at + 1 < len(words) and words[at + 1] not in _TORCHRUN_MODULES:
-            return at
+    """Return the problem of a command line in place of a program."""
+    words = entrypoint.split()
+    hint = "name only the program: a script, '-m package.module' or a notebook; put arguments into args"
+    if _LAUNCHERS.fullmatch(words[0]):
+        message = f"starts with {words[0]!r}, but torchrun already starts the program on every node"
+        return message, hint
+    has_arguments = len(words) > (2 if words[0] == "-m" else 1)
+    if has_arguments and (words[0] == "-m" or words[0].endswith(PROGRAMS)):
+        return "contains arguments", hint
     return None
-
-
-def _counts(words: Sequence[str]) -> dict[str, int]:
-    """Return the counts of nodes and processes in options of torchrun."""
-    text = " ".join(words).replace("_", "-")
-    matches = {field: re.search(rf"--{option}[ =](\d+)", text) for option, field in _COUNTS.items()}
-    return {field: int(match[1]) for field, match in matches.items() if match}
 
 
 def _module_problem(words: Sequence[str], source: Path) -> Problem | None:

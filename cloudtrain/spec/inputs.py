@@ -21,12 +21,6 @@ from cloudtrain.spec.yaml_document import kind_of
 
 INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
 """Values of an input's `type`. Tables and models belong to Azure ML; elsewhere folders."""
-_AZURES_TYPES = {
-    "uri_file": "file",
-    "uri_folder": "folder",
-    "mltable": "table",
-    "custom_model": "model",
-}
 _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 
 
@@ -65,7 +59,6 @@ def _input(value: Any) -> Input:
     if mode not in ("copy", "stream"):
         raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
     kind = places.pop("type", None)
-    kind = _AZURES_TYPES.get(kind, kind) if isinstance(kind, str) else kind
     if kind is not None and kind not in INPUT_TYPES:
         suggestion = did_you_mean(str(kind), INPUT_TYPES)
         raise FieldError(

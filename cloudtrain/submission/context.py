@@ -71,7 +71,7 @@ def read_context(
             digest=tree.digest,
             files=len(sources),
             bytes=sum(entry.size for entry in sources),
-            warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
+            warning=check_size(tree, settings["source_limit"]) or "",
             secrets=tree.secrets,
             requirements=requirements,
             packages=_packages(spec, tree, requirements),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -37,8 +36,6 @@ MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""
 
 _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
-_BUILT_FOR_TORCH = ("torchvision", "torchaudio")
-_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
 """Modules of every job."""
 
@@ -54,7 +51,6 @@ def package_issues(plan: Plan) -> list[Issue]:
         *_conda(plan, root),
         *_passwords(requested),
         *_other_torch(plan, requested),
-        *_torchvision_for_cuda(plan, requested),
         *_notebook(plan, root),
         *_imports(plan, root, requested),
     ]
@@ -132,33 +128,6 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
             continue
         hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
         yield warning(message, hint, origin=requirement.place)
-
-
-def _torchvision_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
-    """Yield warnings about packages for CUDA beside a torch for CPUs, which cannot load them."""
-    names_index = any(
-        "index-url" in option or "find-links" in option for option in requested.options
-    )
-    is_set = any(os.environ.get(name) or plan.spec.env.get(name) for name in _INDEX_VARIABLES)
-    version = _version_of(plan)
-    if (
-        plan.spec.dependencies.replace_torch
-        or names_index
-        or is_set
-        or not version("torch").endswith("+cpu")
-    ):
-        return
-    for requirement in requested.to_install:
-        if requirement.name in _BUILT_FOR_TORCH and not version(requirement.name):
-            message = (
-                f"asks for {requirement.shown}, which is built for CUDA by default; {_place(plan)}"
-                " has "
-            )
-            hint = (
-                "add --extra-index-url to the file, or PIP_EXTRA_INDEX_URL to env, with the index"
-                " of PyTorch for CPUs (pytorch.org, Get Started, CPU)"
-            )
-            yield warning(f"{message}torch {version('torch')}", hint, origin=requirement.place)
 
 
 def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:

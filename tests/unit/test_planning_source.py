@@ -71,7 +71,7 @@ def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path
 def test_a_large_source_is_warned_of_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_SOURCE_WARN", "1 kB")
+    monkeypatch.setattr("cloudtrain.source.tree.WARN_BYTES", 1000)
     (tmp_path / "job.yaml").write_text("{}")
     (tmp_path / "data.bin").write_bytes(b"x" * 5000)
     plan = cloudtrain.plan(

@@ -116,8 +116,8 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
         ("\naws.region = 3\n", ":2: aws.region: expected text, got 3"),
         ("[aws]\nsubnets = 3\n", ":2: aws.subnets: expected a list of texts, got 3"),
         ("[aws]\nsubnets = ['a', 3]\n", ":2: aws.subnets: expected text, got 3"),
-        ("source_warn = 5\n", ":1: source_warn: expected text, got 5"),
-        ("source_warn = '5'\n", ":1: source_warn: cannot read '5' as a size; write for example"),
+        ("source_limit = 5\n", ":1: source_limit: expected text, got 5"),
+        ("source_limit = '5'\n", ":1: source_limit: cannot read '5' as a size; write for example"),
         ("stop_grace = '5 hodr'\n", ":1: stop_grace: cannot read '5 hodr' as a duration"),
         ("data_dir = '~no-such-user/x'\n", ":1: data_dir: unknown user: ~no-such-user/x"),
         ("a = = 1\n", ":1:5: is not TOML: Invalid value"),
@@ -136,7 +136,7 @@ def test_a_mistake_in_the_file_is_told_with_its_line(
 
 def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
     write_user_file(home, "provider = 1\n")
-    write_job_file(job, "nothing = 1\nsource_warn = 2\n")
+    write_job_file(job, "nothing = 1\nsource_limit = 2\n")
     assert len(mistakes(home, job, {"data_dir": ""}, CLOUDTRAIN_STOP_GRACE="x")) == 5
 
 

@@ -301,8 +301,7 @@ def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:
     [
         ("", None),
         (", type: file", "file"),
-        (", type: uri_folder", "folder"),
-        (", type: mltable", "table"),
+        (", type: table", "table"),
     ],
 )
 def test_an_input_may_say_what_it_is(folder: Path, text: str, kind: str | None) -> None:
