@@ -209,11 +209,6 @@ SUITED = {
         "",
         "ml.p3.2xlarge (V100) is older",
     ),
-    "an old GPU that no table has": (
-        "nodes: 1, gpus: 1, instance: {azure: Standard_NC6s_v3}",
-        "",
-        "NC6s_v3 is older",
-    ),
 }
 
 

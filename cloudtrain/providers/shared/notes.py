@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from cloudtrain.catalog.machines import find_instance
@@ -16,11 +15,6 @@ _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
 
 Source: NVIDIA, CUDA 13.0 release notes.
 """
-
-_OLD_TYPES = re.compile(
-    r"ml\.p[23]\..*|ml\.p3dn\..*|Standard_(NC\d+r?s?(_v[23])?|ND\d+r?s(_v2)?|NV\d+s?(_v2)?)", re.I
-)
-"""Instance types with such GPUs that the catalog does not list."""
 
 
 def image_notes(plan: Plan) -> list[str]:
@@ -50,10 +44,9 @@ def _compute_capability_notes(plan: Plan, types: Sequence[str], args: dict[str, 
         return []
     for name in types:
         row = find_instance(plan.target.provider, name)
-        if (row.gpu in _BEFORE_TURING) if row else _OLD_TYPES.fullmatch(name):
-            gpu = f" ({row.gpu})" if row else ""
+        if row and row.gpu in _BEFORE_TURING:
             return [
-                f"{name}{gpu} is older than what our image's torch has code for (CUDA 13: compute"
+                f"{name} ({row.gpu}) is older than what our image's torch has code for (CUDA 13: compute"
                 " capability 7.5 and later): name an image with CUDA 12 or older, or build your"
                 " own: image: {build: docker/Dockerfile}"
             ]
