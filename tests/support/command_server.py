@@ -1,5 +1,4 @@
-"""A program that forks commands: it has imported the client, and what it is told to, so that none
-has to again.
+"""A program that forks commands: it has imported the client and further modules for all of them.
 
 Each message on its socket is a request, with the command's three standard streams and a pipe beside
 it. The command writes its process id into the pipe, and the server how it ended. It serves until
@@ -22,7 +21,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 MAX_MESSAGE_BYTES = 200_000
-"""Of a request; below Linux's default limit for one packet of a Unix socket."""
+"""Maximum size of a request; below Linux's default limit for one packet of a Unix socket."""
 IMPORTED = (
     *(
         "cloudtrain.submission.lookup",
@@ -34,7 +33,7 @@ IMPORTED = (
         for name in ("follow", "job", "metrics", "plan_view", "run", "status", "watch")
     ),
 )
-"""What most commands import sooner or later: the client without any SDK."""
+"""Modules that most commands import: the client without any SDK."""
 
 
 def become_command(request: dict[str, Any], streams: list[int], report: int) -> NoReturn:
@@ -66,7 +65,7 @@ def become_command(request: dict[str, Any], streams: list[int], report: int) -> 
             execute: Any = import_module("warm_jobs").execute
             execute(request["program"][0], request["program"], os.environb)
         runpy.run_module("cloudtrain", run_name="__main__", alter_sys=True)
-    except BaseException:  # noqa: BLE001  (shown among the command's errors, whatever it is)
+    except BaseException:  # noqa: BLE001  (shown among the command's errors)
         traceback.print_exc()
     os._exit(1)
 

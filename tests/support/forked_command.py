@@ -25,7 +25,7 @@ READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "
 heed them.
 """
 
-ROOM = "room=" + 16_000 * "."
+ARGV_BUFFER = "buffer=" + 16_000 * "."
 """Arguments and variables so long that a fork can write its own over them, where /proc shows them
 (warm_jobs.py).
 """
@@ -113,10 +113,17 @@ class CommandServer:
     def __init__(self, modules: Sequence[str]) -> None:
         self._connection, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with child_socket:
-            argv = [sys.executable, "-X", ROOM, str(PROGRAM), str(child_socket.fileno()), *modules]
+            argv = [
+                sys.executable,
+                "-X",
+                ARGV_BUFFER,
+                str(PROGRAM),
+                str(child_socket.fileno()),
+                *modules,
+            ]
             self._process = subprocess.Popen(
                 argv,
-                env={**os.environ, "ROOM": ROOM},
+                env={**os.environ, "ARGV_BUFFER": ARGV_BUFFER},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[child_socket.fileno()],

@@ -1,10 +1,10 @@
 """For `CommandLine.modules`: supervisor, launcher and torchrun's agent are forks of a process that
 has imported torch.
 
-They are the processes of every local run, with the same parents, sessions, variables, streams and
-signals; only no interpreter starts in them and nothing is imported, which is most of what a small
-job costs. That they start as new processes too is shown by every `CommandLine` without this module.
-Ranks start as they always do: from the agent.
+They have the parents, sessions, variables, streams and signals of every local run; only no
+interpreter starts in them, and they import no module again, which is most of the cost of a small
+job. Every `CommandLine` without this module shows that they start as new processes too. Ranks start
+as usual: from the agent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MODULES = ("torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.agent.server")
-"""What agents, and ranks of the shared trainer, import and what takes long."""
+"""Slow imports of agents, and of ranks of the shared trainer."""
 READ_AT_START = (
     "PYTHON",
     "COVERAGE_",
@@ -59,14 +59,11 @@ it is UTF-8 too.
 AGENT = "/cloudtrain_launcher/agent.py"
 LAUNCHER = ".cloudtrain"
 CLIENT = "from cloudtrain.providers."
-NAMESPACE = "/emulation/namespace.py"
-"""Becomes a rehearsal's container, and then what starts there: it executes another program twice.
-"""
+NAMESPACE = "/rehearsal/namespace.py"
+"""Becomes a rehearsal's container, and then the program that starts there."""
 SHELL = "/bin/sh"
 EXECUTES = " && exec python3 "
-"""What a rehearsal as Azure ML starts, and how its command goes on after the variables that it
-exports.
-"""
+"""Shell of a rehearsal as Azure ML, and the end of its command after the exported variables."""
 
 _programs = Path(
     sys.executable
@@ -208,7 +205,7 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
         ]:
             del sys.modules[name]  # the job's variables are in its folder
     if program.endswith(AGENT):
-        setattr(subprocess, "_fork_exec", _fork_exec)  # noqa: B010  (ranks, and what they start, are new processes)
+        setattr(subprocess, "_fork_exec", _fork_exec)  # noqa: B010  (ranks and their children are new processes)
     try:
         if "-c" in flags:
             sys.path[:] = ["", *search, *_paths]
