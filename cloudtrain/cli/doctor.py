@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from cloudtrain.cli.terminal import indented, mark
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.submission.checkup import Section
 
 WORDS = {"ok": "ok", "wrong": "wrong", "not allowed to look": "-", "not applicable": "-"}
 """Prefix of a check without a terminal."""
@@ -65,26 +63,22 @@ def doctor_command(
 
     all_checks: list[Check] = []
     shown: list[dict[str, Any]] = []
-    for section in checkup.doctor(provider, job, overrides, data_dir=folder):
-        checks = list(section.checks) if as_json else list(_printed(section))
-        all_checks += checks
-        shown += [{"where": section.title, **check.to_json()} for check in checks]
+    last_place = ""
+    for place, check in checkup.doctor(provider, job, overrides, data_dir=folder):
+        all_checks.append(check)
+        shown.append({"where": place, **check.to_json()})
+        if as_json:
+            continue
+        if place != last_place:
+            print_output(place)
+            last_place = place
+        print_prose(_row(check))
     code = checkup.exit_code(all_checks)
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:
         print_prose(_summary(all_checks))
     return code
-
-
-def _printed(section: Section) -> Iterator[Check]:
-    """Yield the checks of a section, and print each as soon as it is answered."""
-    print_output(section.title)
-    for check in section.checks:
-        print_prose(_row(check))
-        yield check
-    if section.tip:
-        print_prose(f"  {section.tip}")
 
 
 def _row(check: Check) -> str:

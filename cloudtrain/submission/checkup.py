@@ -1,9 +1,8 @@
-"""Checks of a machine and an account before a job: the sections of `cloudtrain doctor`."""
+"""Checks of a machine and an account before a job: the answers of `cloudtrain doctor`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,8 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.providers import Provider, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.docker.checkup import engine_check
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.sources import FILE
 from cloudtrain.submission import jobs
@@ -29,30 +29,18 @@ MACHINE = DEFAULT_PROVIDER
 """Provider that checks this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Checks of one place."""
-
-    title: str
-    """Title such as `this machine` or `SageMaker, us-east-1`."""
-    checks: Iterable[Check]
-    """Checks, each run when it is read. Iterate once."""
-    tip: str = ""
-    """Next command if the account is not set up."""
-
-
 def doctor(
     provider: str | None = None,
     job: str | Path | None = None,
     overrides: Sequence[str] = (),
     *,
     data_dir: str | None = None,
-) -> Iterator[Section]:
-    """Return the sections of checks for a job; each check runs when it is read.
+) -> Iterator[tuple[str, Check]]:
+    """Yield the checks for a job, each as its answer comes, with its place: `this machine`.
 
     `provider`: None for this machine only. `job`: the job whose machines are checked; None: the
     job.yaml of this folder, or else the smallest job. Only reading calls are made. Raise SpecError
-    for mistakes in the job.
+    for mistakes in the job, UsageError for an unknown provider.
     """
     source: str | Path | dict[str, str]
     if job is not None:
@@ -63,41 +51,26 @@ def doctor(
         source = {"name": "doctor"}
     loaded = jobs.load(source, overrides)
     settings = load_settings(loaded.folder, {"data_dir": data_dir})
-    return sections(provider or MACHINE, settings, loaded.spec)
+    provider = provider or MACHINE
+    declaration = declaration_of(provider)
+    machine = get_provider(MACHINE)
+    here = declaration_of(MACHINE).label
+    target = machine.target(settings, loaded.spec)
+    for check in machine.checkup(settings, target, loaded.spec):
+        yield here, check
+    if declaration.is_remote or provider == MACHINE:  # other providers check it themselves
+        yield here, engine_check()
+    if provider != MACHINE:
+        target = get_provider(provider).target(settings, loaded.spec)
+        is_elsewhere = declaration.is_remote and target.where
+        place = f"{declaration.label}, {target.where}" if is_elsewhere else declaration.label
+        for check in platform_checks(provider, settings, target, loaded.spec):
+            yield place, check
 
 
 def exit_code(checks: Sequence[Check]) -> int:
     """Return 0 if all is well, 2 for something to fix, 4 for clouds that do not answer."""
     return min((check.exit_code for check in checks if check.is_wrong), default=0)
-
-
-def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Section]:
-    """Yield the section of this machine, then of the provider's platform if it is another.
-
-    Raise UsageError for an unknown provider.
-    """
-    declaration = declaration_of(provider)
-    target = get_provider(MACHINE).target(settings, spec)
-    # Other providers check it themselves.
-    mentions_engine = declaration.is_remote or provider == MACHINE
-    yield Section(
-        declaration_of(MACHINE).label, _machine(settings, target, spec, engine=mentions_engine)
-    )
-    if provider != MACHINE:
-        platform = get_provider(provider).target(settings, spec)
-        where = f", {platform.where}" if declaration.is_remote and platform.where else ""
-        tip = (
-            f"cloudtrain infra template --provider {provider} prints a template that sets up an"
-            f" account; cloudtrain infra settings --provider {provider} writes its settings"
-        )
-        tip = tip if platform.problems and _has_template(provider) else ""
-        yield Section(
-            f"{declaration.label}{where}", platform_checks(provider, settings, platform, spec), tip
-        )
-
-
-def _has_template(provider: str) -> bool:
-    return type(get_provider(provider)).infrastructure is not Provider.infrastructure
 
 
 def platform_checks(
@@ -154,11 +127,3 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
         yield question.wrong(f"it is for {', '.join(sorted(image.architectures))}", fix)
     else:
         yield question.ok("it is")
-
-
-def _machine(settings: Settings, target: Target, spec: JobSpec, *, engine: bool) -> Iterator[Check]:
-    yield from get_provider(MACHINE).checkup(settings, target, spec)
-    if engine:
-        from cloudtrain.providers.docker.checkup import engine_check
-
-        yield engine_check()

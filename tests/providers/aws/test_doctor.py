@@ -268,6 +268,3 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     checks = json.loads(capsys.readouterr().out)["checks"]
     missing = [(check["name"], check["answer"]) for check in checks if check["verdict"] == "wrong"]
     assert missing == [("aws.bucket", "is not set")]
-    with pytest.raises(SystemExit):
-        main(["doctor", "aws"])
-    assert "\n  cloudtrain infra template --provider aws prints" in capsys.readouterr().out
