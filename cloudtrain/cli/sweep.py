@@ -154,7 +154,10 @@ def start_command(
 @click.argument("sweep", metavar="SWEEP")
 @click.argument("trials", metavar="[N]", type=click.IntRange(0), default=0)
 @click.option(
-    "--parallel", type=click.IntRange(1), metavar="N", help="Number of trials at once from now on."
+    "--parallel",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    help="Number of trials at once from now on.",
 )
 @click.option("--max-cost", metavar="USD", help="Raise the budget of all trials, such as '80 USD'.")
 @click.option("--max-time", metavar="TIME", help="Raise the time of all trials, such as 12h.")

@@ -48,23 +48,13 @@ def report_count(
 
     `args`: arguments by name. `space`: varied arguments by name; they replace `args`.
     """
-    if metric != "loss" and args.get("eval-only") is True:
-        return 1
     if any(name in args or name in space for name in _ENDS_EARLY):
         return None
-    epochs = _most("epochs", args, space)
-    every = 1 if metric == "loss" else _least("eval-every", args, space)
-    return None if epochs is None or every is None else -(-epochs // every)
-
-
-def _most(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -> int | None:
-    values = _values(name, args, space)
-    return max(values) if values else None
-
-
-def _least(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -> int | None:
-    values = _values(name, args, space) if name in args or name in space else [1]
-    return min(values) if values else None
+    epochs = max(_values("epochs", args, space), default=None)
+    every = [1]
+    if metric != "loss" and ("eval-every" in args or "eval-every" in space):
+        every = _values("eval-every", args, space)
+    return None if epochs is None or not every else -(-epochs // min(every))
 
 
 def _values(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -> list[int]:

@@ -227,10 +227,8 @@ def _range(limits: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, flo
     for value in limits:
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             raise FieldError(f"{name} takes {'whole ' * whole}numbers, got {kind_of(value)}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise FieldError(f"{name} takes finite numbers, got {kind_of(value)}")
         limit = MAX_WHOLE if whole else MAX_REAL
-        if abs(value) > limit:
+        if not abs(value) <= limit:  # NaN, too
             raise FieldError(f"{name} takes numbers up to {limit:.0e}, got {kind_of(value)}")
     low, high = limits
     if low > high:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from cloudtrain.spec.batch_sizes import next_size
-from cloudtrain.sweeps.state import SIZE_TOLERANCE, SweepState, Trial
+from cloudtrain.sweeps.state import SIZE_TOLERANCE, SweepState
 from cloudtrain.units import format_number
 
 
@@ -32,49 +32,30 @@ def conclusion(state: SweepState) -> tuple[bool, str]:
         return False, problem
     fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
     too_large = [trial for trial in state.trials if trial.state == "too_large"]
+    smallest = min(too_large, key=lambda trial: trial.batch_size, default=None)
     if not fitting:
-        smallest = min(too_large, key=lambda trial: trial.batch_size, default=None)
-        return (
-            False,
-            (
-                f"not even {smallest.batch_size} fits: {smallest.reason}"
-                if smallest
-                else "no size was tried"
-            ),
-        )
-    largest = max(fitting)
-    beyond = min((trial.batch_size for trial in too_large), default=None)
-    limit = (
-        f"{largest} fits, {beyond} does not"
-        if beyond
-        else f"{largest} fits, the most that was asked for"
-    )
+        if smallest is None:
+            return False, "no size was tried"
+        return False, f"not even {smallest.batch_size} fits: {smallest.reason}"
+    beyond = f"{smallest.batch_size} does not" if smallest else "the most that was asked for"
+    text = f"{max(fitting)} fits, {beyond}"
     best = state.best
-    return True, f"{limit}; {_choice(state, best, largest)}" if best else limit
-
-
-def _choice(state: SweepState, best: Trial, largest: int) -> str:
-    size = best.batch_size
-    metric = state.definition.metric
-    rate = f"{format_number(best.value)} {metric}" if best.value is not None else metric
-    if size == largest:
-        return f"it is the fastest, too: {rate}"
-    return f"{size} is the smallest that is within {SIZE_TOLERANCE:.0%} of the fastest: {rate}"
+    if best is None or best.value is None:
+        return True, text
+    rate = f"{format_number(best.value)} {state.definition.metric}"
+    return True, (
+        f"{text}; {best.batch_size} is the smallest that is within {SIZE_TOLERANCE:.0%} of the"
+        f" fastest: {rate}"
+    )
 
 
 def _problem(state: SweepState) -> str:
     """Return why the search cannot continue; empty if it can."""
     for trial in state.trials:
         if trial.state in ("failed", "stopped"):
-            return f"the trial of {trial.batch_size} {_ended(trial)}: whether it fits is not known"
+            why = f" ({trial.reason})" if trial.reason else ""
+            return f"the trial of {trial.batch_size} {trial.state}{why}: whether it fits is unknown"
         if trial.state == "completed" and (trial.value is None or not math.isfinite(trial.value)):
-            reported = "no number" if trial.reports else "nothing"
-            return (
-                f"the trial of {trial.batch_size} reported {reported} as {state.definition.metric}"
-            )
+            metric = state.definition.metric
+            return f"the trial of {trial.batch_size} reported no number as {metric}"
     return ""
-
-
-def _ended(trial: Trial) -> str:
-    how = "was stopped" if trial.state == "stopped" else "failed"
-    return f"{how} ({trial.reason})" if trial.reason else how

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from cloudtrain.errors import UsageError
 from cloudtrain.spec.search_space import points_of
-from cloudtrain.spec.sweep import MAX_PARALLEL
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import Extended
 from cloudtrain.sweeps.schedule import cap_of_next
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.units import format_duration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +52,6 @@ def plan_extension(
             " not requested"
         )
         raise UsageError(message, hint=f"cloudtrain sweep more {_id(state)} 20")
-    if parallel is not None and parallel > MAX_PARALLEL:
-        raise UsageError(f"{parallel} trials at once are too many", hint=f"at most {MAX_PARALLEL}")
-
     planned = len(state.trials) if state.ended else max(state.wanted, len(state.trials))
     event = Extended(
         time=now,
@@ -97,20 +92,7 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
 
 
 def _refuse_budget(state: SweepState, extended: SweepState, now: float) -> None:
-    """Raise UsageError if the budget would shrink, or is too small for another run."""
-    old = state.definition.budget
-    new = extended.definition.budget
-    if old.usd is not None and new.usd is not None and new.usd < old.usd:
-        raise UsageError(
-            f"{new.usd:.2f} USD is less than the budget of {old.usd:.2f} USD",
-            hint="it may be raised",
-        )
-    if old.seconds is not None and new.seconds is not None and new.seconds < old.seconds:
-        message = (
-            f"{format_duration(new.seconds)} is less than the budget of"
-            f" {format_duration(old.seconds)}"
-        )
-        raise UsageError(message, hint="it may be raised")
+    """Raise UsageError if the budget is too small for another run."""
     _, refusal = cap_of_next(extended, now)
     if refusal and state.ended:
         flag = "--max-time" if "time" in refusal else "--max-cost"

@@ -24,6 +24,7 @@ from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
 from cloudtrain.sweeps.events import Launching, RunEnded, Suggested, SweepEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState
+from cloudtrain.sweeps.trials import RunTrials
 from cloudtrain_launcher.events import Ended, Submitted
 
 if TYPE_CHECKING:
@@ -94,9 +95,6 @@ class NativeMirror:
         self._store = RunStore(journal.folder.path.parents[1])
         self._provider = get_provider(self._definition.provider)
         self._native = self._provider.native_sweeps()
-        # A process that only starts a sweep does without this import.
-        from cloudtrain.sweeps.trials import RunTrials
-
         self._trials = RunTrials(journal.folder, self._definition)
         self._observed: NativeSweepState | None = None
         self._next_look = 0.0

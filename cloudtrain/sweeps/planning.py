@@ -60,17 +60,9 @@ def plan_sweep(
     UsageError for a job without `sweep`, SpecError as for any plan.
     """
     sweep = job.spec.sweep
-    if sweep is None and ("sweep",) in job.document.origins:
-        hint = "leave out --set for one of them"
-        raise UsageError(
-            f"nothing is left to vary: --set fixes every setting of {job.document.name}'s space",
-            hint=hint,
-        )
     if sweep is None:
         hint = "add a section sweep, or vary a setting here: --set args.lr=1e-4,1e-3"
-        raise UsageError(
-            f"{job.document.name} has no section sweep: there is nothing to vary", hint=hint
-        )
+        raise UsageError(f"{job.document.name} leaves nothing to vary", hint=hint)
     if sweep_id is None:
         sweep_id = _new_sweep_id(job, provider, data_dir)
     job_plan = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)

@@ -212,34 +212,22 @@ def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 
 
 def _ray(plan: Plan) -> Iterator[Issue]:
-    """Yield the reasons why Ray cannot run the trials of a plan."""
+    """Yield the reasons why Ray cannot run the trials of a plan, without importing Ray."""
     at: Keys = ("sweep", "engine")
-    hint = "engine: portable runs trials wherever jobs run"
-    label = plan.target.declaration.label
     host = declaration_of(plan.provider)
-    if plan.is_rehearsal:
-        yield Issue(at, f"is no part of what runs on {label}, and cannot be rehearsed for it", hint)
-    elif host.is_remote:
-        message = f"runs trials on machines of its own cluster, not as jobs of {label}"
-        yield Issue(at, message, f"--provider local, from a node of the cluster; {hint}")
-    elif not host.runs_on_lent_machines:
+    if plan.is_rehearsal or host.is_remote or not host.runs_on_lent_machines:
         message = (
-            f"lends trials some GPUs and cores of a machine, and jobs of {label} would see them all"
+            "runs trials as processes on the machines of its cluster, not as jobs of"
+            f" {plan.target.declaration.label}"
         )
-        yield Issue(at, message, f"--provider local; {hint}")
+        hint = "--provider local, from a node of the cluster; or engine: portable"
+        yield Issue(at, message, hint)
     if missing := [name for name in RAY_MODULES if find_spec(name) is None]:
         message = f"needs Ray Tune, and this is not installed: {', '.join(missing)}"
         yield Issue(at, message, "pip install 'cloudtrain[ray]'")
     if (address := os.environ.get("RAY_ADDRESS", "")).partition("://")[1]:
-        message = (
-            f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}, a way in"
-            " from outside"
-        )
-        yield Issue(
-            at,
-            message,
-            "start the sweep there, or as a Ray job: ray job submit -- cloudtrain sweep",
-        )
+        message = f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}"
+        yield Issue(at, message, "start the sweep there: ray job submit -- cloudtrain sweep")
 
 
 def as_checked_here(plan: Plan) -> Plan:

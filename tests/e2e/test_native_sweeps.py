@@ -17,14 +17,9 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError, RunExists, UsageError
-from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import get_provider
 from cloudtrain.runs.files import as_text
-from cloudtrain.runs.history import History
-from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.run import Run
 from cloudtrain.sweeps import background
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.events import Launching, RunEnded
@@ -45,9 +40,7 @@ from tests.support.native_sweeps import (
     GRID,
     JOB,
     SWEEP,
-    begin,
     drive_and_kill,
-    ended,
     enter_job,
     hold_grid,
     image_program,
@@ -176,11 +169,6 @@ def site(made: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aws:
     return made
 
 
-def planned(site: Aws, name: str, sweep: dict[str, Any], **more: Any) -> Plan:
-    job = {**JOB, "image": site.cloud.image, "sweep": {**SWEEP, **sweep}, **more}
-    return cloudtrain.plan(cloudtrain.load(job), site.name, run_id=name)
-
-
 def sweep_plan(site: Aws, name: str, sweep: dict[str, Any], **more: Any) -> SweepPlan:
     section = {**SWEEP, "engine": "native", **sweep}
     job = {**JOB, "image": site.cloud.image, "sweep": section, **more}
@@ -192,8 +180,9 @@ def started(site: Aws, name: str, sweep: dict[str, Any], **more: Any) -> SweepFo
     return start_native(plan, pack_source(plan.job, None), None)
 
 
-def test_a_trial_is_read_back_and_becomes_an_ordinary_run(site: Aws, tmp_path: Path) -> None:
-    state = ended(site.name, begin(planned(site, "random-1", {})))
+def test_a_trial_is_read_back_and_becomes_an_ordinary_run(site: Aws) -> None:
+    folder = started(site, "random-1", {})
+    state = drive_native(folder)
     assert (state.state, state.reason) == ("succeeded", "")
     assert [trial.number for trial in state.trials] == [0, 1, 2, 3, 4]
     for trial in state.trials:
@@ -204,33 +193,27 @@ def test_a_trial_is_read_back_and_becomes_an_ordinary_run(site: Aws, tmp_path: P
         assert isinstance(n, int)
         assert any(kind is value or kind == value == "a" for value in ("a", 2, True))
         assert trial.state == "completed"
-    trial = state.trials[0]
-    assert trial.run is not None
-    store = RunStore(tmp_path / "data")
-    folder = store.create(trial.name, trial.run.documents(), trial.run.submitting)
-    folder.append(trial.run.submitted)
-    run = Run(folder)
-    assert run.wait().state == "succeeded"
+    run = Sweep(folder).run_of(state.trials[0])
+    assert run.status().state == "succeeded"
     assert run.status().billing is not None
     assert any('"score"' in str(line) for line in run.logs())
 
 
 def test_a_grid_has_the_points_of_the_portable_engine(site: Aws) -> None:
     sweep = {"method": "grid", "space": {"x": [3, 1], "n": "int(4, 5)"}, "trials": None}
-    state = ended(site.name, begin(planned(site, "points-1", sweep)))
+    state = drive_native(started(site, "points-1", sweep))
     values = product(*(grid_values(item) for item in read_space(sweep["space"]).values()))
     assert [tuple(trial.parameters.values()) for trial in state.trials] == list(values)
 
 
-def test_no_trial_is_started_twice_when_an_answer_is_lost(site: Aws) -> None:
-    native = get_provider(site.name).native_sweeps()
+def test_no_trial_is_started_twice_when_an_answer_is_lost(
+    site: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.cloud.endpoint.fault("lost", *site.creation, 1)
-    history = begin(planned(site, "lost-1", {"trials": 2}))
-    assert len(ended(site.name, history).trials) == 2
-    lost = planned(site, "lost-1", {"trials": 3})
-    archive = pack_source(lost, None)
+    assert len(drive_native(started(site, "lost-1", {"trials": 2})).trials) == 2
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "of another person"))
     with pytest.raises(RunExists, match="lost-1 exists already"):
-        native.start(lost, native.render(lost), history.folder, archive, None, history.record)
+        started(site, "lost-1", {"trials": 3})
 
 
 def test_an_interrupted_submission_is_found_again(site: Aws) -> None:
@@ -239,12 +222,10 @@ def test_an_interrupted_submission_is_found_again(site: Aws) -> None:
     site.cloud.endpoint.fault("lost", *site.creation, 1)
     site.cloud.endpoint.fault("error", "sagemaker", "DescribeHyperParameterTuningJob", 1, times=9)
     with pytest.raises(CloudError, match="not known"):
-        begin(planned(site, "found-1", {"trials": 1}))
+        started(site, "found-1", {"trials": 1})
     site.cloud.endpoint.reset()
-    history = History(RunStore(Path(os.environ["CLOUDTRAIN_DATA_DIR"], "sweeps")).open("found-1"))
-    assert history.read().ref is None
-    assert [trial.state for trial in ended("aws", history).trials] == ["completed"]
-    assert history.state.ref is not None
+    folder = SweepFolder(Path(os.environ["CLOUDTRAIN_DATA_DIR"], "sweeps", "found-1"))
+    assert [trial.state for trial in drive_native(folder).trials] == ["completed"]
 
 
 def test_failed_trials_have_a_reason(site: Aws) -> None:
@@ -259,7 +240,7 @@ def test_failed_trials_have_a_reason(site: Aws) -> None:
 def test_a_sweep_without_its_metric_has_failed(site: Aws) -> None:
     if site.name == "aws":
         pytest.skip("SageMaker itself fails such a training job")
-    state = ended("azure", begin(planned(site, "unheard-1", {"trials": 1}, env={"EPOCHS": 0})))
+    state = drive_native(started(site, "unheard-1", {"trials": 1}, env={"EPOCHS": 0}))
     assert state.state == "failed"
     assert "score" in state.reason
 
@@ -268,17 +249,17 @@ def test_hyperband_of_sagemaker_prunes_trials(site: Aws) -> None:
     if site.name == "azure":
         pytest.skip("Azure ML lacks successive halving")
     sweep = {"method": "asha", "trials": 3, "early_stopping": {"max": 2}}
-    state = ended("aws", begin(planned(site, "pruned-1", sweep, env={"EPOCHS": 3, "WAIT": 2})))
+    state = drive_native(started(site, "pruned-1", sweep, env={"EPOCHS": 3, "WAIT": 2}))
     assert state.state == "succeeded"
     assert {trial.state for trial in state.trials} == {"pruned"}
 
 
 def test_the_time_of_the_budget_ends_a_sweep_well(site: Aws) -> None:
     sweep = {"budget": {"max_time": "2 min"}}
-    history = begin(planned(site, "time-1", sweep, env=WAITING))
+    folder = started(site, "time-1", sweep, env=WAITING)
     eventually(lambda: site.reporting("time-1") == 2)
     site.age("time-1", 121)
-    state = ended(site.name, history)
+    state = drive_native(folder)
     assert (state.state, state.reason) == ("succeeded", "the time of the budget is over")
     assert [trial.state for trial in state.trials] == ["stopped", "stopped"]
 

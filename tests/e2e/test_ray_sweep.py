@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -161,31 +159,3 @@ def test_ray_tune_sweep_survives_a_killed_driver_and_ends_when_stopped(
     ending = processes_of(folder)
     eventually(lambda: not any(map(is_running, ending)))
     assert processes_of(folder) == []
-
-
-IN_A_WORKER = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-import ray
-from cloudtrain.sweeps.ray.tune import RayCluster
-cluster = RayCluster(SimpleNamespace(path=Path.cwd()))
-cluster.connect()
-print(ray.get(ray.remote(lambda: sys.executable).remote(), timeout=120))
-cluster.disconnect()
-"""
-
-
-@pytest.mark.torchrun
-@pytest.mark.thorough
-def test_workers_start_where_the_path_of_python_has_a_space(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my env").symlink_to(sys.prefix)
-    monkeypatch.setenv("CLOUDTRAIN_PROVIDER", "local")  # which workers get
-    python = tmp_path / "my env/bin/python"
-    ended = subprocess.run(
-        [python, "-c", IN_A_WORKER], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert ended.stdout.splitlines()[-1:] == [str(python)], ended.stderr
-    eventually(lambda: processes_of(folder) == [])

@@ -150,37 +150,34 @@ def test_killed_drivers_change_nothing(folder: Path, thorough: bool) -> None:
 
 
 @pytest.mark.linux("when a process began, in /proc")
-def asha(folder: Path, name: str, promote: str, **arguments: Any) -> SweepState:
-    """A grid of four trials, one after the other; rungs after the first and the second of four
-    reports.
-    """
+def asha(
+    folder: Path, name: str, promote: str, values: list[float], **arguments: Any
+) -> SweepState:
+    """Run a grid, one trial after the other, with rungs after the first and second of 4 reports."""
     Path("train.py").write_text(LEARNER)
     return start(
         folder,
         name,
         arguments,
         method="grid",
-        space={"x": [1, 0.9, 2, 0.8]},
-        trials=4,
+        space={"x": values},
+        trials=len(values),
         early_stopping={"grace": 1, "eta": 2, "max": 4, "promote": promote},
     ).wait()
 
 
 def test_trials_that_are_behind_at_a_rung_end_there_by_themselves(folder: Path) -> None:
-    state = asha(folder, "stopping", "never")
+    state = asha(folder, "stopping", "never", [1, 0.9])
     assert [(trial.state, trial.reports) for trial in state.trials] == [
         ("completed", 4),
         ("pruned", 1),
-        ("completed", 4),
-        ("pruned", 1),
     ]
-    assert state.best is state.trials[2]
 
 
 def test_trials_wait_at_their_rung_and_the_best_come_back_from_their_checkpoints(
     folder: Path,
 ) -> None:
-    state = asha(folder, "promoting", "always", wait=True)
+    state = asha(folder, "promoting", "always", [1, 0.9, 2, 0.8], wait=True)
     assert [(trial.state, trial.reports, len(trial.runs)) for trial in state.trials] == [
         ("paused", 2, 2),
         ("paused", 1, 1),

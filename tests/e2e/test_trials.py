@@ -116,11 +116,8 @@ def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> No
     assert reached(second)[-1] == (len(reports) + 2, "paused")
 
 
-@pytest.mark.parametrize("contract", ["aws", "azure"])
-def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(
-    folder: Path, contract: str
-) -> None:
-    pruned(JOB, "local", as_=contract)
+def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(folder: Path) -> None:
+    pruned(JOB, "local", as_="aws")
 
 
 @pytest.mark.docker

@@ -12,7 +12,6 @@ import pytest
 
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.native_sweep import NativeSweepState
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.load import override
@@ -146,19 +145,6 @@ def begin(plan: Plan) -> History:
             lock.release()
     history.read()
     return history
-
-
-def ended(provider: str, history: History) -> NativeSweepState:
-    """The sweep when it is over."""
-    native = get_provider(provider).native_sweeps()
-
-    def when_over() -> NativeSweepState | None:
-        state = native.observe(history.folder, history.state, history.record)
-        return state if state is not None and state.has_ended else None
-
-    over = eventually(when_over)
-    assert over is not None
-    return over
 
 
 class _Killed(Exception):

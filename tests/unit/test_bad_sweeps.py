@@ -22,7 +22,7 @@ SPACES = {
     "{n: int(1, 9, 0)}": (".n", "the step 0"),
     "{n: logint(1, 9, 2)}": (".n", "two numbers"),
     "{lr: uniform(1)}": (".lr", "two numbers"),
-    "{lr: uniform(0, .inf)}": (".lr", "finite"),
+    "{lr: uniform(0, .inf)}": (".lr", "up to 1e+100"),
     f"{{n: int(1, {10**400})}}": (".n", "up to 1e+18"),
     f"{{lr: uniform(0, {10**400})}}": (".lr", "up to 1e+100"),
     "{lr: lognormal(0, 1)}": (".lr", "did you mean 'loguniform'"),

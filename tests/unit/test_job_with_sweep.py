@@ -101,10 +101,7 @@ def test_a_setting_that_the_command_line_fixes_is_not_searched() -> None:
     assert "lr loguniform" not in call("plan", "--provider", "local", "--set", "args.lr=0.1").out
     both = ["--provider", "local", "--set", "args.lr=0.1", "--set", "args.batch-size=32"]
     assert call("plan", *both).code == 0
-    assert (
-        "nothing is left to vary: --set fixes every setting of job.yaml's space"
-        in call("sweep", *both).err
-    )
+    assert "leaves nothing to vary" in call("sweep", *both).err
 
 
 def test_a_fixed_setting_reaches_every_trial(

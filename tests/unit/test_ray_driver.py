@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CloudError, SpecError, UsageError
+from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.spec.search_space import Uniform
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
@@ -394,12 +394,6 @@ def test_values_that_make_no_job_are_refused_before_ray_hears_of_them(tmp_path: 
     ray.jobs.bad = {1, 4}
     sweep_state = run_to_the_end(folder, ray)
     assert [trial.number for trial in sweep_state.trials if trial.state == "failed"] == [1, 4]
-
-
-def test_one_process_drives_a_sweep(tmp_path: Path) -> None:
-    folder = sweep(tmp_path)
-    with folder.driving(), pytest.raises(UsageError, match="is driven by another process already"):
-        run_to_the_end(folder)
 
 
 @pytest.mark.parametrize(

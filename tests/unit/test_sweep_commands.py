@@ -5,7 +5,6 @@ started.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -74,10 +73,6 @@ def test_an_ended_sweep_says_why_it_ended_everywhere(
     assert why in Path(written.out.strip()).read_text()
 
 
-def test_a_sweep_that_tried_everything_says_so(sweep: SweepFolder) -> None:
-    assert "  ended    all 3 trials have ended" in call("status", sweep.sweep_id).out
-
-
 def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
     result = call("sweep", "more", sweep.sweep_id, "3")
     assert "has tried all 3 combinations of its values" in result.err
@@ -119,11 +114,10 @@ def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepF
     )
 
 
-@pytest.mark.parametrize("command", ["attach", "wait"])
 def test_following_a_sweep_that_has_ended_reports_it_and_ends_with_its_code(
-    sweep: SweepFolder, command: str
+    sweep: SweepFolder,
 ) -> None:
-    result = call(command, "digits-k")
+    result = call("attach", "digits-k")
     assert result.code == 0
     assert "best     lr=0.01  (digits-k2x9-t001)" in result.err
     assert "cloudtrain fetch digits-k2x9-t001" in result.err
@@ -193,27 +187,6 @@ def test_the_best_can_be_asked_for_by_name_and_only_of_a_sweep(
         2,
         True,
     )
-
-
-@pytest.mark.parametrize("name", ["digits-k2x9", "digits-k2x9-t002"], ids=["a sweep", "a run"])
-@pytest.mark.parametrize("command", ["diagnose", "status", "logs", "metrics", "report", "attach"])
-def test_a_name_is_looked_up_among_the_sweeps_once(
-    sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch, command: str, name: str
-) -> None:
-    read: list[str] = []
-    scandir = os.scandir
-
-    def reading(path: str | os.PathLike[str]) -> object:
-        read.append(os.fspath(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", reading)
-    assert call(command, name).code == 0
-    assert read.count(str(sweep.path.parent)) == 1
-
-
-def test_a_trial_is_a_run_of_its_own(sweep: SweepFolder) -> None:
-    assert call("status", "digits-k2x9-t002").out.startswith("digits-k2x9-t002  succeeded")
 
 
 def test_a_beginning_that_another_run_has_too_means_no_sweep(tmp_path: Path) -> None:

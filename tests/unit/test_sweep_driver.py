@@ -36,7 +36,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     },
     "random": {"sampler": "random", "trials": 3},
     "random with retries": {"sampler": "random", "trials": 6, "retries": 1},
-    "bayesian": {"sampler": "tpe", "trials": 12},
+    "bayesian": {"sampler": "tpe", "trials": 6},
     "stopping": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5},
     "promotion": {
         "sampler": "random",
@@ -175,29 +175,6 @@ def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(
     assert "of 5.00 USD" in end.reason
 
 
-def test_failed_trial_is_retried_up_to_its_limit_then_counts_as_failed(
-    tmp_path: Path,
-) -> None:
-    folder = sweep(tmp_path, "random with retries")
-    end = run_to_the_end(folder)
-    assert [(trial.state, len(trial.runs)) for trial in end.trials][:3] == [
-        ("completed", 1),
-        ("completed", 2),
-        ("completed", 1),
-    ]
-
-
-def test_a_job_that_only_fails_is_given_up(tmp_path: Path) -> None:
-    definition = sweep_of(SPACE, sampler="tpe", trials=30, parallel=3)
-    folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
-    end = drive(folder, FunctionTrials(folder, fails=lambda _: True), pause=lambda: None)
-    assert [trial.state for trial in end.trials] == ["failed"] * len(end.trials)
-    assert len(end.trials) <= 10  # eight failures, and the trials that ran beside them
-    assert end.state == "failed"
-    assert end.reason.startswith("given up: ")
-    assert end.reason.endswith("none has reported accuracy; the last one: it was told to")
-
-
 class Throttled(FunctionTrials):
     """Trials that the cloud does not let start for now."""
 
@@ -249,18 +226,6 @@ def test_a_clock_that_is_set_back_gives_no_trial_more_time(
     assert caps[0] == 3600.0
     assert caps[-1] <= 3600.0 - 1000.0
     assert caps == sorted(caps, reverse=True)
-
-
-def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:
-    folder = sweep(tmp_path / "extended", "random")
-    whole = sweep(tmp_path / "whole", "random")
-    for root, trials in ((folder, ()), (folder, (5,)), (whole, (5,))):
-        root.append(*(Extended(time=0.0, trials=count) for count in trials))
-        run_to_the_end(root)
-    assert [trial.parameters for trial in state(folder).trials] == [
-        trial.parameters for trial in state(whole).trials
-    ]
-    assert len(state(folder).trials) == 5
 
 
 def test_a_sweep_that_is_asked_to_stop_starts_no_trial_any_more(tmp_path: Path) -> None:

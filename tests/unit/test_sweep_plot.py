@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,9 +15,7 @@ import pytest
 from cloudtrain.pages.axes import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
-from cloudtrain.sweeps import optuna_studies
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.events import Suggested
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.state import SweepState, state_of
@@ -128,15 +124,6 @@ def test_a_sweep_without_a_trial_has_a_page(tmp_path: Path) -> None:
     assert "0 of 12 trials" in (root.findtext("body/p") or "")
 
 
-def test_a_file_that_is_there_is_written_over_only_on_request(ended: SweepFolder) -> None:
-    Path("mine.html").write_text("mine")
-    refused = call("sweep", "plot", "digits", "-o", "mine.html")
-    assert (refused.code, "mine.html is there already" in refused.err) == (2, True)
-    assert Path("mine.html").read_text() == "mine"
-    assert call("sweep", "plot", "digits", "-o", "mine.html", "--force").code == 0
-    assert "<svg" in Path("mine.html").read_text()
-
-
 def quadratic(important: str) -> Callable[[Values, int], float]:
     return lambda values, _: -((float(values[important]) - 0.5) ** 2) - float(values[important])
 
@@ -148,15 +135,6 @@ def test_the_setting_that_decides_is_the_most_important(tmp_path: Path) -> None:
     assert next(iter(result.shares)) == "b"
     assert result.shares["b"] > 0.8
     assert result.method.startswith("fANOVA")
-
-
-def test_without_optuna_importance_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(optuna_studies, "find_spec", lambda _: None)
-    result = importance(state(sweep_of_three_settings(tmp_path)))
-    assert result.shares == {}
-    assert result.method.endswith("pip install 'cloudtrain[sweeps]' scikit-learn")
 
 
 def sweep_of_three_settings(folder: Path) -> SweepFolder:
@@ -175,12 +153,6 @@ def test_importance_compares_trials_after_the_same_number_of_reports(ended: Swee
     )
 
 
-def test_too_few_trials_have_no_importance() -> None:
-    definition = definition_of({"a": Uniform(0, 1)})
-    sweep_state = state_of(definition, [Suggested(time=1.0, trial=0, parameters={"a": 0.5})])
-    assert importance(sweep_state).shares == {}
-
-
 @pytest.mark.parametrize(
     ("low", "high"), [(0, 1), (-3, 1e9), (5, 5), (1, 1 + 1e-12), (-1e308, 1e308)]
 )
@@ -197,11 +169,3 @@ def test_a_value_after_a_divergence_does_not_flatten_the_others() -> None:
     scale = y_scale([0.1, 0.2, 0.3, 0.4, 0.5, 1e30])
     assert scale.at(0.1) - scale.at(0.5) > (BOTTOM - TOP) / 10
     assert scale.at(1e30) == TOP
-
-
-def test_no_library_is_needed_to_draw_a_page() -> None:
-    code = (
-        "import sys, cloudtrain.pages.sweep_page; assert not {'optuna', 'numpy', 'sklearn'} &"
-        " {*sys.modules}"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,10 +10,11 @@ import pytest
 from cloudtrain.catalog.pricing import PRICE_UNKNOWN, CostEstimate, Price
 from cloudtrain.declaration import Declaration
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import sweep_of
 from cloudtrain.providers.shared.sweep_budget import budget_issues
 from cloudtrain.sweeps import rules
 from cloudtrain.sweeps.planning import planned as sweep_plan
-from cloudtrain.sweeps.rules import sweep_issues
+from cloudtrain.sweeps.rules import as_checked_here, sweep_issues
 from tests.golden.cases import plan_of
 
 AWS = "resources: {gpus: 8, gpu: A100-40GB}"
@@ -212,3 +213,55 @@ def test_a_sampler_that_learns_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> 
         line == "job.yaml:3:1: sweep.method: tpe chooses values by Optuna, which is not installed"
     )
     assert messages_of(plan(f"method: random\n  trials: 3\n  {SPACE}")) == []
+
+
+RAY = f"trials: 3\n  engine: ray\n  {SPACE}"
+
+
+@pytest.fixture
+def has_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate Ray as installed or missing."""
+    monkeypatch.setattr(rules, "find_spec", lambda _: True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_ray_runs_trials_as_processes_of_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert messages_of(plan(RAY)) == []
+    message = "job.yaml:6:3: sweep.engine: runs trials as processes on the machines of its cluster"
+    refused = [
+        plan(RAY, AWS, provider="aws"),
+        plan(RAY, "image: {docker: trainer:1}", provider="docker"),
+        replace(plan(RAY, AWS, provider="aws"), host=plan(RAY).host),
+    ]
+    for planned in refused:
+        assert any(line.startswith(message) for line in messages_of(planned))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
+    assert messages_of(plan(RAY)) == []
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    (line,) = messages_of(plan(RAY))
+    assert "RAY_ADDRESS is ray://head:10001" in line
+
+
+def test_ray_tune_is_needed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "find_spec", lambda name: name not in ("pandas", "pyarrow") or None)
+    assert messages_of(plan(RAY)) == [
+        "job.yaml:6:3: sweep.engine: needs Ray Tune, and this is not installed: pandas, pyarrow"
+    ]
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_gpus_of_a_ray_cluster_are_not_looked_up_on_this_machine() -> None:
+    planned = plan(RAY, "resources: {gpus: 4}")
+    assert (planned.gpus, as_checked_here(planned).gpus) == (4, 0)
+    alone = plan(f"trials: 3\n  {SPACE}", "resources: {gpus: 4}")
+    assert as_checked_here(alone) is alone
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_trials_may_share_a_gpu_and_have_cpus_of_their_own() -> None:
+    section = f"trials: 3\n  engine: ray\n  ray: {{cpus: 4, gpus: 0.5}}\n  {SPACE}"
+    planned = plan(section, "resources: {gpus: 1}")
+    assert messages_of(planned) == []
+    definition = sweep_plan(planned, sweep_of(planned)).definition
+    assert (definition.ray_cpus, definition.ray_gpus) == (4, 0.5)

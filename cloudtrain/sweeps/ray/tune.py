@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -69,7 +67,7 @@ class RayCluster:
                 include_dashboard=None if not address else False,  # it starts where it is installed
                 log_to_driver=False,
                 logging_level="WARNING",
-                runtime_env=_of_workers(started_here=not address),
+                runtime_env=_of_workers(),
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             ray.shutdown()
@@ -112,18 +110,12 @@ class RayCluster:
         ).fit()
 
 
-def _of_workers(*, started_here: bool) -> dict[str, Any] | None:
-    """Return the environment of Ray's workers: our variables and, if `started_here`, this Python.
-
-    Ray passes its path to a shell without quotes (2.x, `RuntimeEnvContext.exec_worker`).
-    """
+def _of_workers() -> dict[str, Any] | None:
+    """Return the environment of Ray's workers: our variables."""
     variables = {
         name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")
     }
-    runtime_env: dict[str, Any] = {"env_vars": variables} if variables else {}
-    if started_here and shlex.quote(sys.executable) != sys.executable:
-        runtime_env["py_executable"] = shlex.quote(sys.executable)
-    return runtime_env or None
+    return {"env_vars": variables} if variables else None
 
 
 class RayWorker:
