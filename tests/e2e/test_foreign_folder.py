@@ -151,35 +151,3 @@ def test_a_file_that_settings_name_may_be_a_trap(
     monkeypatch.setenv("AWS_PROFILE", "me")
     for provider in ("aws", "azure", "docker"):
         assert_ends("plan", "--provider", provider)
-
-
-@pytest.mark.linux("/dev/zero and /proc")
-@pytest.mark.parametrize("lay", [fifo, endless])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "index.jsonl",
-        "synced.json",
-        "rehearsals.jsonl",
-        "runs/digits-aaaa/events.jsonl",
-        "runs/digits-aaaa/plan.json",
-        "runs/digits-aaaa/submit.lock",
-        "runs/digits-aaaa/supervisor.json",
-        "sweeps/digits/sweep.json",
-        "sweeps/digits/journal.jsonl",
-        "leftovers/digits-aaaa",
-    ],
-)
-def test_any_file_of_the_data_folder_may_be_a_trap(job: Path, name: str, lay: Trap) -> None:
-    data = job.parent / "data"
-    (job / "cloudtrain.toml").write_text("data_dir = '../data'\n")
-    (data / name).parent.mkdir(parents=True, exist_ok=True)
-    (data / name).unlink(missing_ok=True)
-    lay(data / name)
-    for words in (
-        ["list"],
-        ["status", "digits-aaaa"],
-        ["plan"],
-        ["compare", "digits-aaaa", "digits-aabb"],
-    ):
-        assert_ends(*words)
