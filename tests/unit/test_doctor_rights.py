@@ -16,13 +16,12 @@ from tests.fakes.aws.policies import Attempt, Statement, is_allowed
 from tests.support.aws_template import ACCOUNT, REGION, job_policy, resolved, submitter_policy
 
 
-def account(tmp_path: Path, *, remote_debug: bool = False, **more: Any) -> Account:
+def account(tmp_path: Path, **more: Any) -> Account:
     """That of the template, for a job of the shared trainer."""
     aws = {
         "region": REGION,
         "role": f"arn:aws:iam::{ACCOUNT}:role/made-role",
         "bucket": "made-bucket",
-        "remote_debug": remote_debug,
     }
     job = cloudtrain.load({"name": "digits", "aws": aws, **more})
     target = get_provider("aws").target(
@@ -56,9 +55,6 @@ def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: P
     made = account(tmp_path, secrets=token)
     assert denied(needs_of_submit(made), submitter_policy()) == []
     assert denied(needs_of_job(made), job_policy()) == []
-    debugged = account(tmp_path, remote_debug=True)
-    assert denied(needs_of_job(debugged), job_policy(RemoteDebug="yes")) == []
-    assert len(denied(needs_of_job(debugged), job_policy())) == 4
     trust = resolved().properties("ExecutionRole")["AssumeRolePolicyDocument"]
     assert distrust(trust) == ""
 

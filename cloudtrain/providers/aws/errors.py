@@ -107,10 +107,6 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     if isinstance(error, _NO_CREDENTIALS):
         hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_TRY_AGAIN}"
         return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
-    if isinstance(error, (sdk.ConfigParseError, sdk.ConfigNotFound)):
-        return CloudError(
-            f"{where}: {error}", hint="check ~/.aws/config and AWS_CONFIG_FILE", code="Config"
-        )
     if isinstance(error, _UNREACHABLE):
         hint = f"check the network, and whether the region {region!r} is meant; {_TRY_AGAIN}"
         return CloudError(
@@ -138,16 +134,8 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     where = f"{name} in {region}" + (f", {place}" if place else "")
     if code in _EXPIRED:
-        clock = (
-            "set this machine's clock"
-            if code == "RequestTimeTooSkewed"
-            else "aws sso login, or new keys"
-        )
-        return CloudError(
-            f"{where}: the credentials have expired: {answer}",
-            hint=f"{clock}, {_TRY_AGAIN}",
-            code=code,
-        )
+        hint = f"aws sso login, new keys, or set this machine's clock, {_TRY_AGAIN}"
+        return CloudError(f"{where}: the credentials have expired: {answer}", hint=hint, code=code)
     if code in _UNKNOWN:
         hint = f"check AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}"
         return CloudError(

@@ -115,9 +115,7 @@ class SageMakerProvider(Provider):
         """
         from cloudtrain.providers.aws.submit import submit_job
 
-        return submit_job(
-            client_of_run(run), request.document, request.job, archive, progress, record
-        )
+        return submit_job(client_of_run(run), request, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
         """Return `aws.poll` from the run's plan, in seconds."""
@@ -125,8 +123,7 @@ class SageMakerProvider(Provider):
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Yield the job's status, log lines and events of all nodes; later the warm pool."""
-        from cloudtrain.providers.aws.status import observe
-        from cloudtrain.providers.aws.stop import warm_pool_observation
+        from cloudtrain.providers.aws.status import observe, warm_pool_observation
 
         if state.has_ended and not state.may_have_started:
             return (
@@ -138,9 +135,9 @@ class SageMakerProvider(Provider):
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Call StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
-        from cloudtrain.providers.aws.stop import stop
+        from cloudtrain.providers.aws.status import stop
 
-        return stop(client_of_run(run), run, state, record)
+        return stop(client_of_run(run), run, request_of(run), state, record)
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
         """Put an object below the run's own prefix, encrypted as the rest of the run is."""
@@ -184,7 +181,7 @@ class SageMakerProvider(Provider):
 
     def release(self, run: RunFolder, state: RunState) -> Observation:
         """End the warm pool, by UpdateTrainingJob."""
-        from cloudtrain.providers.aws.stop import release
+        from cloudtrain.providers.aws.status import release
 
         return release(client_of_run(run), run, state)
 

@@ -1,4 +1,4 @@
-"""Observe a job: its description, its new log lines, and the events that follow from both."""
+"""Observe a job, stop it, and release the machines that SageMaker keeps after it (a warm pool)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.aws.config import config_of, request_of
 from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.phases import (
@@ -18,10 +18,17 @@ from cloudtrain.providers.aws.phases import (
     phase_event,
     phase_of,
     selected_instance,
+    timestamp,
     warm_pool_events,
 )
 from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts
-from cloudtrain.providers.aws.submit import describe, reconcile, require_same_account
+from cloudtrain.providers.aws.submit import (
+    TRAINING,
+    Kind,
+    describe,
+    reconcile,
+    require_same_account,
+)
 from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.providers.shared.log_attempt import LogAttempt
 from cloudtrain.providers.shared.outcome import (
@@ -31,13 +38,15 @@ from cloudtrain.providers.shared.outcome import (
     incomplete_shutdown,
 )
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.events import Ended, Event, StopRequested
+from cloudtrain_launcher.events import Ended, Event, Kept, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
+TAG_DELAY_SECONDS = 300
+"""Maximum delay until policies about tags allow access to a new job (as in AWS's SDK)."""
 LOG_LAG_POLLS = 3
 """Polling intervals to wait for CloudWatch's last lines after the end of a job."""
 
@@ -51,7 +60,7 @@ def observe(
     """
     time_now = time.time()
     if state.ref is None:
-        yield Observation(events=reconcile(cloud, run, time_now))
+        yield Observation(events=reconcile(cloud, run, request_of(run), time_now))
     if state.ref is None:
         return
     try:
@@ -122,3 +131,101 @@ def _log_lag_is_over(
     return (
         time_now - min(first_seen, ended_at(described) or time_now) > LOG_LAG_POLLS * poll_seconds
     )
+
+
+def stop(
+    cloud: AwsClient,
+    run: RunFolder,
+    body: Mapping[str, Any],
+    state: RunState,
+    record: Record,
+    kind: Kind = TRAINING,
+) -> bool:
+    """Stop a job, unless it is stopping or over. Return False to try again."""
+    settle(cloud, run, body, state, record, kind)
+    if state.ref is None:
+        return state.has_ended
+    try:
+        cloud.call("sagemaker", f"stop_{kind.operation}", **{kind.name: run.run_id})
+    except CloudError as error:
+        if error.is_denied and _has_new_tags(describe(cloud, run.run_id, kind)):
+            return False
+        if error.code not in ("ValidationException", "NotFound"):
+            raise
+        # SageMaker refuses to stop a job that is over; the next observation reports its end.
+        try:
+            described = describe(cloud, run.run_id, kind)
+        except CloudError:
+            raise error from None  # report the refusal, not that the status could not be read
+        if described is None:
+            return not is_new(state, time.time())
+        if described[kind.status] == "InProgress":
+            raise
+        return True
+    record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
+    return True
+
+
+def settle(
+    cloud: AwsClient,
+    run: RunFolder,
+    body: Mapping[str, Any],
+    state: RunState,
+    record: Record,
+    kind: Kind,
+) -> None:
+    """Record the result of an interrupted submission."""
+    if state.ref is None and (state.may_have_started or not state.has_ended):
+        record(Observation(events=reconcile(cloud, run, body, time.time(), kind)))
+
+
+def _has_new_tags(described: Mapping[str, Any] | None) -> bool:
+    """Return True if a job is so new that AWS may deny what a policy allows for its tags."""
+    created = timestamp((described or {}).get("CreationTime"))
+    return time.time() < created + TAG_DELAY_SECONDS
+
+
+def warm_pool_observation(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
+    """Return the state of the warm pool of an ended run; no events if it is unchanged."""
+    described = describe(cloud, run.run_id) or {}
+    pool_events = warm_pool_events(described, time.time(), usd_per_hour(described, run))
+    if not pool_events:  # the description no longer mentions it
+        pool_events = [Kept(time=time.time(), status="Terminated")]
+    previous = (state.kept.status, state.kept.until) if state.kept else ("", 0.0)
+    return Observation(
+        events=[event for event in pool_events if (event.status, event.until) != previous]
+    )
+
+
+def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
+    """Release the machines kept after a job. Raise UsageError if there are none.
+
+    UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
+    """
+    described = describe(cloud, run.run_id)
+    status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
+    if described is None or status not in ("InUse", "Available"):
+        why = {
+            "Reused": "another job has taken them over",
+            "Terminated": "they were given back",
+        }.get(status)
+        message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
+        raise UsageError(message, hint="aws.keep_alive keeps them after a job")
+    resources = {"KeepAlivePeriodInSeconds": 0}
+    try:
+        cloud.call(
+            "sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources
+        )
+    except CloudError as error:
+        if error.is_denied and _has_new_tags(described):
+            error.hint = (
+                f"{error.hint}; or the job is too new: repeat it when the job is 5 minutes old"
+            )
+        raise
+    time_now = time.time()
+    released = (
+        Kept(time=time_now, status="Terminated")
+        if state.has_ended
+        else Kept(time=time_now, status=status, seconds=0)
+    )
+    return Observation(events=[released])

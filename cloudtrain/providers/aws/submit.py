@@ -5,13 +5,12 @@ Upload, record, create, and look when in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
-from cloudtrain.providers.aws.config import request_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import Attempt
@@ -23,7 +22,7 @@ from cloudtrain.runs.observation import Record
 from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.launch import JobDocument
+    from cloudtrain.planning.launch import JobDocument, Request
     from cloudtrain.providers.aws.client import AwsClient
 
 UNREADABLE_TAGS_CODES = (
@@ -36,34 +35,79 @@ UNREADABLE_TAGS_CODES = (
 """Codes of ListTags for a missing permission, and for an ARN that it does not know yet."""
 
 
+class Kind(NamedTuple):
+    """Words of SageMaker's API for a training job, or for a tuning job."""
+
+    label: str
+    operation: str
+    name: str
+    """Member with the name; `arn` and `status`: members with these."""
+    arn: str
+    status: str
+    page: str
+    """Page of the console."""
+    compared: tuple[str, ...]
+    """Members that no two submissions have in common.
+
+    The URIs of the channels contain the digests of the source and the job document and the run id.
+    """
+
+
+TRAINING = Kind(
+    label="training job",
+    operation="training_job",
+    name="TrainingJobName",
+    arn="TrainingJobArn",
+    status="TrainingJobStatus",
+    page="jobs",
+    compared=("InputDataConfig", "OutputDataConfig", "RoleArn"),
+)
+TUNING = Kind(
+    label="tuning job",
+    operation="hyper_parameter_tuning_job",
+    name="HyperParameterTuningJobName",
+    arn="HyperParameterTuningJobArn",
+    status="HyperParameterTuningJobStatus",
+    page="hyper-tuning-jobs",
+    compared=("TrainingJobDefinition",),
+)
+
+
 def submit_job(
     cloud: AwsClient,
-    body: Mapping[str, Any],
-    job: JobDocument,
+    request: Request,
     archive: Path,
     progress: Progress | None,
     record: Record,
+    kind: Kind = TRAINING,
 ) -> dict[str, Any]:
     """Upload the source archive and the job document, create the job, return its reference.
 
     Three calls if the archive exists already or is small. Raise CloudError with `Outcome.UNKNOWN`
     if it is unknown whether the job exists; `reconcile` finds out later.
     """
-    upload(cloud, body, job, archive, progress)
-    name = body["TrainingJobName"]
+    body = request.document
+    upload(cloud, _definition(body), request.job, archive, progress)
+    name = body[kind.name]
 
     def send(attempt: Attempt) -> dict[str, Any]:
-        answer = cloud.create(attempt, "sagemaker", "create_training_job", body)
-        return job_reference(cloud, name, answer["TrainingJobArn"])
+        answer = cloud.create(attempt, "sagemaker", f"create_{kind.operation}", body)
+        return job_reference(cloud, name, answer[kind.arn], kind)
 
     return idempotent_create.create(
         name,
         send,
-        lambda: _find(cloud, name, body),
+        lambda: _find(cloud, body, kind),
         record=record,
         attempts=cloud.attempts,
         name_taken_codes=("ResourceInUse",),
     )
+
+
+def _definition(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the training job in a request."""
+    definition: Mapping[str, Any] = body.get("TrainingJobDefinition", body)
+    return definition
 
 
 def upload(
@@ -89,23 +133,28 @@ def upload(
         raise
 
 
-def reconcile(cloud: AwsClient, run: RunFolder, time_now: float) -> list[Event]:
+def reconcile(
+    cloud: AwsClient,
+    run: RunFolder,
+    body: Mapping[str, Any],
+    time_now: float,
+    kind: Kind = TRAINING,
+) -> list[Event]:
     """Return events about the result of an interrupted submission; empty while in progress."""
-    body = request_of(run)
 
     def find() -> dict[str, Any] | None:
-        reference = _find(cloud, run.run_id, body)
+        reference = _find(cloud, body, kind)
         if reference is None:
-            require_same_account(cloud, body["RoleArn"], run.run_id)
+            require_same_account(cloud, _definition(body)["RoleArn"], run.run_id)
         return reference
 
     return idempotent_create.reconcile(run, time_now, find, "SageMaker")
 
 
-def describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
+def describe(cloud: AwsClient, name: str, kind: Kind = TRAINING) -> dict[str, Any] | None:
     """Return SageMaker's description of a job; None if it does not exist."""
     try:
-        return cloud.call("sagemaker", "describe_training_job", TrainingJobName=name)
+        return cloud.call("sagemaker", f"describe_{kind.operation}", **{kind.name: name})
     except CloudError as error:
         if error.code == "NotFound":
             return None
@@ -123,13 +172,18 @@ def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
         raise CloudError(message, hint="look at AWS_PROFILE, then try again", code="OtherAccount")
 
 
-def job_reference(cloud: AwsClient, name: str, arn: str) -> dict[str, Any]:
+def job_reference(cloud: AwsClient, name: str, arn: str, kind: Kind = TRAINING) -> dict[str, Any]:
     """Return the reference of a job: name, ARN, region and the URL of the console.
 
     `name`: as requested. In ARNs the service may write it in lower case.
     """
-    console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}#/jobs/{name}"
-    return {"name": name, "arn": arn, "region": cloud.region, "url": console}
+    console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"
+    return {
+        "name": name,
+        "arn": arn,
+        "region": cloud.region,
+        "url": f"{console}#/{kind.page}/{name}",
+    }
 
 
 def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
@@ -142,62 +196,45 @@ def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
     return own_tags({tag["Key"]: tag["Value"] for tag in tags})
 
 
-def _find(cloud: AwsClient, name: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, Any] | None:
     """Return the job's reference if it is of this submission, or None.
 
-    Raise RunExists if it is of another one.
+    Raise RunExists if it is of another one. The tags decide. If they are not visible, for want of
+    a permission or because the service does not show them yet, the requests are compared.
     """
-    described = describe(cloud, name)
+    name = body[kind.name]
+    described = describe(cloud, name, kind)
     if described is None:
         return None
-    arn = described["TrainingJobArn"]
-    if is_own(cloud, arn, body["Tags"], lambda: _same_request(described, body)):
-        return job_reference(cloud, name, arn)
-    message = f"a training job {name} exists already in {cloud.region}"
-    raise RunExists(message, hint="choose another --run-id")
-
-
-def is_own(
-    cloud: AwsClient, arn: str, tags: Sequence[Mapping[str, str]], same_request: Callable[[], bool]
-) -> bool:
-    """Return True if the submission with these tags created the resource with this ARN.
-
-    The tags decide. If they are not visible, for want of a permission or because the service does
-    not show them yet, `same_request` compares what was requested.
-    """
-    expected = own_tags({tag["Key"]: tag["Value"] for tag in tags})
+    arn = described[kind.arn]
     try:
         visible = tags_of(cloud, arn)
     except CloudError as error:
         if error.transient or error.code not in UNREADABLE_TAGS_CODES:
             raise
         visible = {}
-    return same_submission(expected, visible) if visible else same_request()
+    expected = own_tags({tag["Key"]: tag["Value"] for tag in body["Tags"]})
+    if visible:
+        is_own = same_submission(expected, visible)
+    else:
+        is_own = all(_contains(described.get(field), body[field]) for field in kind.compared)
+    if is_own:
+        return job_reference(cloud, name, arn, kind)
+    message = f"a {kind.label} {name} exists already in {cloud.region}"
+    raise RunExists(message, hint="choose another --run-id")
 
 
-def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-    """Return True if a job was created from this request, as far as its description shows.
-
-    The URIs of the channels contain the digests of the source and the job document and the run id,
-    so another submission's job of the same name has different ones.
-    """
-    return all(
-        contains(described.get(field), body[field])
-        for field in ("InputDataConfig", "OutputDataConfig", "RoleArn")
-    )
-
-
-def contains(actual: Any, requested: Any) -> bool:
+def _contains(actual: Any, requested: Any) -> bool:
     """Return True if a description has all requested values; SageMaker adds fields."""
     if isinstance(requested, Mapping):
         return isinstance(actual, Mapping) and all(
-            contains(actual.get(key), item) for key, item in requested.items()
+            _contains(actual.get(key), item) for key, item in requested.items()
         )
     if isinstance(requested, list):
         return (
             isinstance(actual, list)
             and len(requested) == len(actual)
-            and all(map(contains, actual, requested))
+            and all(map(_contains, actual, requested))
         )
     return bool(requested == actual)
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.planning.launch import Request
-from cloudtrain.providers import Progress
-from cloudtrain.providers.aws.config import client_of_run
-from cloudtrain.providers.shared import idempotent_create
-from cloudtrain.runs.observation import Observation
-from cloudtrain_launcher.events import Ended, Event, StopRequested
+from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
+from cloudtrain.planning.tuned import parameters_of
+from cloudtrain.providers import DiscoveredRun, Progress
+from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
+from cloudtrain.providers.aws.phases import readable_reason, timestamp
+from cloudtrain.providers.aws.results import trial_request
+from cloudtrain.providers.aws.status import settle, stop
+from cloudtrain.providers.aws.submit import TUNING, describe, require_same_account, submit_job
+from cloudtrain.providers.aws.tuning_request import strategy_words, tuning_body, tuning_document
+from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
+from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.record import RunRecord
+from cloudtrain_launcher.events import Ended, Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers.aws.client import AwsClient
-    from cloudtrain.providers.native_sweep import NativeSweepState
     from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.observation import Record
     from cloudtrain.runs.state import RunState
 
 _NEEDED: Mapping[str, type] = {
@@ -32,6 +37,21 @@ _NEEDED: Mapping[str, type] = {
     "TrainingJobDefinition.OutputDataConfig.S3OutputPath": str,
     "Tags": list,
 }
+
+
+State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
+
+_STATES: Mapping[str, State] = {
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "DeleteFailed": "failed",
+    "Stopped": "stopped",
+    "Stopping": "stopping",
+    "Deleting": "stopping",
+}
+"""HyperParameterTuningJobStatus -> state of the sweep; any other is `running`."""
+
+_NOT_REQUESTED = ("AlgorithmSpecification", "HyperParameterTuningResourceConfig")
 
 
 class SageMakerTuning:
@@ -45,14 +65,10 @@ class SageMakerTuning:
 
     def method(self, plan: Plan) -> str:
         """Name SageMaker's strategy."""
-        from cloudtrain.providers.aws.tuning_request import strategy_words
-
         return strategy_words(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the body of CreateHyperParameterTuningJob, and the trials' job document."""
-        from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
-
         return Request(provider="aws", document=tuning_body(plan, image), job=tuning_document(plan))
 
     def start(
@@ -68,37 +84,21 @@ class SageMakerTuning:
 
         That takes three calls if the source is small.
         """
-        from cloudtrain.providers.aws.submit import upload
-
-        cloud = client_of_run(folder)
-        body = request.document
-        upload(cloud, body["TrainingJobDefinition"], request.job, archive, progress)
-        operation = "create_hyper_parameter_tuning_job"
-        return idempotent_create.create(
-            body["HyperParameterTuningJobName"],
-            lambda attempt: _reference(cloud, cloud.create(attempt, "sagemaker", operation, body)),
-            lambda: _find(cloud, body),
-            record=record,
-            attempts=cloud.attempts,
-            name_taken_codes=("ResourceInUse",),
-        )
+        return submit_job(client_of_run(folder), request, archive, progress, record, kind=TUNING)
 
     def observe(
         self, folder: RunFolder, state: RunState, record: Record
     ) -> NativeSweepState | None:
         """Describe the tuning job, and list its trials in pages of 100."""
-        from cloudtrain.providers.aws.submit import require_same_account
-        from cloudtrain.providers.aws.tuning_trials import sweep_state
-
         cloud = client_of_run(folder)
         body = request_of_sweep(folder)
-        self._settle(cloud, folder, body, state, record)
+        settle(cloud, folder, body, state, record, TUNING)
         if state.ref is None:
             return None
-        described = _describe(cloud, folder.run_id)
+        described = describe(cloud, folder.run_id, TUNING)
         if described is None:
             require_same_account(cloud, state.ref["arn"], folder.run_id)
-            if idempotent_create.is_new(state, time.time()):
+            if is_new(state, time.time()):
                 return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
             return None
@@ -119,40 +119,8 @@ class SageMakerTuning:
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """Stop the tuning job: SIGTERM to the containers of all trials, and no new trials."""
-        from cloudtrain.providers.aws.stop import has_new_tags
-
-        cloud = client_of_run(folder)
-        self._settle(cloud, folder, request_of_sweep(folder), state, record)
-        if state.ref is None:
-            return state.has_ended
-        try:
-            question = {"HyperParameterTuningJobName": folder.run_id}
-            cloud.call("sagemaker", "stop_hyper_parameter_tuning_job", **question)
-        except CloudError as error:
-            if error.is_denied and has_new_tags(_describe(cloud, folder.run_id)):
-                return False
-            if error.code not in ("ValidationException", "NotFound"):
-                raise
-            # SageMaker refuses to stop a tuning job that is over; the next observation reports its
-            # end.
-            described = _describe(cloud, folder.run_id)
-            if described is None or described["HyperParameterTuningJobStatus"] != "InProgress":
-                return True
-            raise
-        record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
-        return True
-
-    def _settle(
-        self,
-        cloud: AwsClient,
-        folder: RunFolder,
-        body: Mapping[str, Any],
-        state: RunState,
-        record: Record,
-    ) -> None:
-        """Record the result of an interrupted submission."""
-        if state.ref is None and (state.may_have_started or not state.has_ended):
-            record(Observation(events=_reconcile(cloud, folder, body)))
+        body = request_of_sweep(folder)
+        return stop(client_of_run(folder), folder, body, state, record, TUNING)
 
 
 _GONE = "SageMaker does not know this tuning job (any more)"
@@ -160,66 +128,140 @@ _GONE = "SageMaker does not know this tuning job (any more)"
 
 def request_of_sweep(folder: RunFolder) -> dict[str, Any]:
     """Return the tuning job's body. StorageError if it lacks members for later steps."""
-    from cloudtrain.runs.record import RunRecord
-
     return RunRecord(folder).request(_NEEDED)
 
 
-def _reconcile(cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any]) -> list[Event]:
-    from cloudtrain.providers.aws.submit import require_same_account
-
-    def find() -> dict[str, Any] | None:
-        reference = _find(cloud, body)
-        if reference is None:
-            require_same_account(cloud, body["TrainingJobDefinition"]["RoleArn"], folder.run_id)
-        return reference
-
-    return idempotent_create.reconcile(folder, time.time(), find, "SageMaker")
-
-
-def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the tuning job's reference if it is of this submission, or None.
-
-    Raise RunExists for another's.
-    """
-    from cloudtrain.providers.aws.submit import contains, is_own
-
-    name = body["HyperParameterTuningJobName"]
-    described = _describe(cloud, name)
-    if described is None:
-        return None
-
-    def same_request() -> bool:
-        # The URIs of the channels contain the digest of the job document, which has the run id.
-        definition = "TrainingJobDefinition"
-        return contains(described.get(definition), body[definition])
-
-    if is_own(cloud, described["HyperParameterTuningJobArn"], body["Tags"], same_request):
-        return _reference(cloud, described)
-    message = f"a tuning job {name} exists already in {cloud.region}"
-    raise RunExists(message, hint="choose another --run-id")
-
-
-def _describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
-    """Return SageMaker's description of a tuning job; None if it does not exist."""
-    try:
-        return cloud.call(
-            "sagemaker", "describe_hyper_parameter_tuning_job", HyperParameterTuningJobName=name
+def sweep_state(
+    folder: RunFolder,
+    body: Mapping[str, Any],
+    described: Mapping[str, Any],
+    listed: Sequence[Mapping[str, Any]],
+    *,
+    stop_requested: bool,
+    url: str,
+) -> NativeSweepState:
+    """Return the sweep and its trials. `body`: the request; `listed`: the training jobs."""
+    rules = folder.document("job.json", {"tuned": dict})["tuned"]
+    config = config_of(folder)
+    title = RunRecord(folder).name
+    status = str(described["HyperParameterTuningJobStatus"])
+    state: State = _STATES.get(status, "running")
+    is_stopping = state in ("stopping", "stopped")
+    trials = []
+    # Creation times are whole seconds, and the names hold a number of three digits that grows.
+    for number, job in enumerate(
+        sorted(listed, key=lambda summary: (timestamp(summary["CreationTime"]), _count(summary)))
+    ):
+        trials.append(
+            NativeTrial(
+                number=number,
+                name=job["TrainingJobName"],
+                parameters=parameters_of(rules, job["TunedHyperParameters"]),
+                state=_trial_state(job, is_stopping=is_stopping),
+                reason=readable_reason(str(job.get("FailureReason") or "")),
+                value=_value(job),
+                seconds=_seconds(job),
+                run=_run_of(title, config, body, job),
+            )
         )
-    except CloudError as error:
-        if error.code == "NotFound":
-            return None
-        raise
+    reason = readable_reason(str(described.get("FailureReason") or ""))
+    if state == "stopped" and not stop_requested and "MaxRuntimeInSeconds" in _limits(body):
+        state = "succeeded"
+        reason = "the time of the budget is over"
+    if state == "succeeded" and all(trial.value is None for trial in trials):
+        state = "failed"
+        reason = reason or f"no trial reported {_metric(body)}"
+    return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
 
 
-def _reference(cloud: AwsClient, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reference of a tuning job: name, ARN, region and the URL of the console."""
-    arn = described["HyperParameterTuningJobArn"]
-    name = arn.rpartition("/")[2]
-    console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"
-    return {
-        "name": name,
-        "arn": arn,
-        "region": cloud.region,
-        "url": f"{console}#/hyper-tuning-jobs/{name}",
+def _count(job: Mapping[str, Any]) -> int:
+    """Return the NNN of `<tuning job>-NNN-<letters>`."""
+    count = str(job["TrainingJobName"]).split("-")[-2:][0]
+    return int(count) if count.isdecimal() else 0
+
+
+def _trial_state(
+    job: Mapping[str, Any], *, is_stopping: bool
+) -> Literal["running", "completed", "pruned", "failed", "stopped"]:
+    """Return a trial's state; without a stop of the sweep, Hyperband or the budget ended it."""
+    match str(job["TrainingJobStatus"]):
+        case "Completed":
+            return "completed"
+        case "Failed":
+            return "failed"
+        case "Stopped":
+            return "stopped" if is_stopping else "pruned"
+    return "running"
+
+
+def _value(job: Mapping[str, Any]) -> float | None:
+    value = (job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")
+    return None if value is None else float(value)
+
+
+def _limits(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    limits: Mapping[str, Any] = body["HyperParameterTuningJobConfig"]["ResourceLimits"]
+    return limits
+
+
+def _metric(body: Mapping[str, Any]) -> str:
+    return str(
+        body["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"]
+    )
+
+
+def _seconds(job: Mapping[str, Any]) -> float:
+    began = timestamp(job.get("TrainingStartTime"))
+    if not began:
+        return 0.0
+    return max(0.0, (timestamp(job.get("TrainingEndTime")) or time.time()) - began)
+
+
+def _run_of(
+    title: str, config: AwsConfig, body: Mapping[str, Any], job: Mapping[str, Any]
+) -> DiscoveredRun:
+    """Return an ordinary run of a trial; its request follows the tuning job's definition."""
+    name = str(job["TrainingJobName"])
+    definition = body["TrainingJobDefinition"]
+    resources = definition.get("ResourceConfig")
+    if resources is None:
+        resources = {
+            "InstancePreferences": definition["HyperParameterTuningResourceConfig"][
+                "InstanceConfigs"
+            ]
+        }
+    instance, nodes = instance_of(resources)
+    request = {
+        "TrainingJobName": name,
+        **{key: value for key, value in definition.items() if key not in _NOT_REQUESTED},
+        "AlgorithmSpecification": definition["AlgorithmSpecification"],
+        "ResourceConfig": resources,
+        "HyperParameters": dict(job["TunedHyperParameters"]),
+        "Tags": body["Tags"],
     }
+    submitting = Submitting(
+        adopted=True,
+        time=timestamp(job["CreationTime"]),
+        name=title,
+        provider="aws",
+        contract="sagemaker",
+        nodes=nodes,
+        processes=_processes(body),
+    )
+    arn = str(job["TrainingJobArn"])
+    console = f"https://{config.region}.console.aws.amazon.com/sagemaker/home?region={config.region}#/jobs/{name}"
+    reference = {"name": name, "arn": arn, "region": config.region, "url": console}
+    return DiscoveredRun(
+        run_id=name,
+        config=config,
+        instance=instance,
+        grace_seconds=GRACE_SECONDS,
+        request=trial_request(request),
+        submitting=submitting,
+        submitted=Submitted(time=timestamp(job["CreationTime"]), ref=reference),
+    )
+
+
+def _processes(body: Mapping[str, Any]) -> int:
+    count = next((tag["Value"] for tag in body["Tags"] if tag["Key"] == "cloudtrain-processes"), "")
+    return int(count) if count.isdecimal() else 1

@@ -26,7 +26,6 @@ MAX_METRICS = 20
 MAX_TRIALS = 10_000
 DEFAULT_TRIALS = 750
 """Maximum number of trials; the larger one for random search and on request only."""
-DEFAULT_PARALLEL = 10
 MIN_SECONDS = 120
 MAX_SECONDS = 30 * 86_400
 MAX_RESOURCE = 20_000
@@ -189,30 +188,12 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
-    sweep = sweep_of(plan)
     image = plan.target.image
-    if sweep.parallel > DEFAULT_PARALLEL:
-        yield warning(
-            f"{sweep.parallel} trials at once need a raised quota ('parallel training jobs per"
-            f" hyperparameter tuning job': {DEFAULT_PARALLEL} by default)",
-            path=("sweep", "parallel"),
-        )
-    if sweep.method == "random" and sweep.trial_count > DEFAULT_TRIALS:
-        message = (
-            f"{sweep.trial_count} trials need a raised quota ({DEFAULT_TRIALS} per tuning job by"
-            " default)"
-        )
-        yield warning(message, path=("sweep", "trials"))
     if image is None or image.recipe is None or not image.recipe.kind:
         yield warning(
             "the image must have our program `train` (docker/train) on its PATH: a tuning job"
             " cannot name a command",
             path=("image",),
-        )
-    if sweep.method == "asha":
-        yield warning(
-            "asha runs as SageMaker's Hyperband, which chooses its rungs itself",
-            path=("sweep", "method"),
         )
     if comes_back(plan):
         yield warning(

@@ -86,11 +86,6 @@ def test_nothing_is_wrong_with_a_healthy_account(
         "aws": {"kms_key": key, "keep_alive": "30 min"},
     }
     network = healthy.network().open().with_endpoint()
-    network.ec2.create_vpc_endpoint(
-        VpcId=network.vpc,
-        ServiceName=f"com.amazonaws.{REGION}.secretsmanager",
-        VpcEndpointType="Interface",
-    )
     log_in(healthy, monkeypatch)
     checks = checks_of(healthy.spec(network))
     assert wrong(checks) == []
@@ -112,7 +107,6 @@ def test_nothing_is_wrong_with_a_healthy_account(
             "warm pool",
             "subnets",
             "security groups",
-            "endpoints",
             "endpoints",
             "image",
         ),
@@ -200,7 +194,7 @@ LOOKS = {
     "servicequotas:ListServiceQuotas": ["quota"],
     "ec2:DescribeSubnets": ["subnets"],
     "ec2:DescribeSecurityGroups": ["security groups"],
-    "ec2:DescribeRouteTables": ["endpoints"],
+    "ec2:DescribeVpcEndpoints": ["endpoints"],
     "ecr:BatchGetImage": ["image"],
 }
 

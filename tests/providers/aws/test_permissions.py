@@ -34,7 +34,7 @@ def policy() -> list[Statement]:
 
 @pytest.fixture(autouse=True)
 def everything_is_allowed_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
     in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
     monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
@@ -125,7 +125,7 @@ def test_a_job_without_our_tag_cannot_be_started(cloud: Cloud, policy: list[Stat
 def test_stop_is_repeated_until_policies_see_the_tags_of_a_new_job(
     cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 3600)
+    monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 3600)
     monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
     cloud.account.caller_policy = policy
     assert not run.request_stop(run.cached_status())
@@ -147,7 +147,7 @@ def test_stop_of_an_old_job_is_denied_at_once(
 def test_release_denied_for_a_new_job_says_when_to_repeat_it(
     cloud: Cloud, run: Run, policy: list[Statement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 3600)
+    monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 3600)
     monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
     cloud.account.caller_policy = policy
     assert "repeat it when the job is 5 minutes old" in failure(cloud, run, "release")

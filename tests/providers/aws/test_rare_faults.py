@@ -109,7 +109,7 @@ def test_expired_credentials_leave_it_unknown_whether_the_job_exists(cloud: Clou
 def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(
     cloud: Cloud, kind: FaultKind, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.aws.stop.TAG_DELAY_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 0)
     run = submitted(f"stop-{kind}")
     cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob", times=ALWAYS)
     with pytest.raises(

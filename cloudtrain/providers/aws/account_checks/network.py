@@ -6,8 +6,7 @@ started with EFA and NCCL" (EC2 user guide).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.catalog.machines import find_instance
@@ -19,6 +18,8 @@ Resource = Mapping[str, Any]
 
 _SUBNETS_AT = ("aws", "subnets")
 _GROUPS_AT = ("aws", "security_groups")
+_GATES = ("NatGatewayId", "TransitGatewayId", "NetworkInterfaceId", "InstanceId")
+"""Targets of a route that leads out of a network without public addresses."""
 
 
 def network_checks(account: Account) -> Iterator[Check]:
@@ -43,11 +44,8 @@ def network_checks(account: Account) -> Iterator[Check]:
     )
     yield groups_asked.answered_by(lambda: _groups(account, groups_asked, network))
     if subnets:
-        for service in _services(account):
-            way = Question(
-                "endpoints", f"is there a way from the subnets to {service}", _SUBNETS_AT
-            )
-            yield way.answered_by(partial(_way, account, way, subnets, service))
+        way = Question("endpoints", f"is there a way from {network} to S3", _SUBNETS_AT)
+        yield way.answered_by(lambda: _way(account, way, network))
 
 
 def _subnets(account: Account, question: Question, subnets: list[Resource]) -> Check:
@@ -94,27 +92,20 @@ def _groups(account: Account, question: Question, network: str) -> Check:
         )
     if account.nodes == 1:
         return question.ok("the job has one node")
-    efa = [name for name in account.target.instances if _has_efa(name)]
-    if any(_reaches_itself(group, everything=bool(efa)) for group in groups):
-        return question.ok("they do" + (", also by EFA" if efa else ""))
-    return _closed(question, groups[0]["GroupId"], efa)
-
-
-def _closed(question: Question, group: str, efa: Sequence[str]) -> Check:
-    arguments = f"--group-id {group} --source-group {group} --protocol -1"
-    if not efa:
-        message = "they do not let their own members in"
-        return question.wrong(message, f"aws ec2 authorize-security-group-ingress {arguments}")
-    message = (
-        f"EFA of {efa[0]} needs one that allows all traffic from itself and to itself, by its"
-        " own id"
+    has_efa = any(map(_has_efa, account.target.instances))
+    if any(_reaches_itself(group, everything=has_efa) for group in groups):
+        return question.ok("they do")
+    group = groups[0]["GroupId"]
+    fix = (
+        "aws ec2 authorize-security-group-ingress --group-id"
+        f" {group} --source-group {group} --protocol -1"
     )
-    pair = f"UserIdGroupPairs=[{{GroupId={group}}}]"
-    more = (
-        f"aws ec2 authorize-security-group-egress --group-id {group} --ip-permissions"
-        f" 'IpProtocol=-1,{pair}'"
+    if not has_efa:
+        return question.wrong("they do not let their own members in", fix)
+    return question.wrong(
+        "EFA needs one that allows all traffic from itself and to itself, by its own id",
+        f"{fix}; and the same by authorize-security-group-egress",
     )
-    return question.wrong(message, f"aws ec2 authorize-security-group-ingress {arguments}; {more}")
 
 
 def _has_efa(instance: str) -> bool:
@@ -145,76 +136,23 @@ def _is_open(rule: Resource, group: str, *, everything: bool) -> bool:
     return names_itself and (rule["IpProtocol"] == "-1" or (all_tcp and not everything))
 
 
-def _services(account: Account) -> list[str]:
-    """Return the services that the nodes must reach: S3, and the stores of the secrets."""
-    stores = {
-        places.get(account.target.provider, "").partition(":")[0]
-        for places in account.spec.secrets.values()
-    }
-    return ["s3", *sorted(stores & {"secretsmanager", "ssm"})]
-
-
-def _way(account: Account, question: Question, subnets: Sequence[Resource], service: str) -> Check:
-    """Check for an endpoint of the VPC or a default route that translates addresses.
+def _way(account: Account, question: Question, network: str) -> Check:
+    """Check for an endpoint of the VPC or a route that translates addresses.
 
     Nodes lack public addresses.
     """
-    network = subnets[0]["VpcId"]
     of_network = [{"Name": "vpc-id", "Values": [network]}]
-    tables = account.cloud.call("ec2", "describe_route_tables", Filters=of_network)["RouteTables"]
-    name = f"com.amazonaws.{account.config.region}.{service}"
-    listed = account.cloud.call("ec2", "describe_vpc_endpoints", Filters=of_network)["VpcEndpoints"]
-    endpoints = [
-        endpoint
-        for endpoint in listed
-        if endpoint["ServiceName"].endswith(name) and endpoint["State"].lower() == "available"
-    ]
-    for subnet in subnets:
-        table = _table_of(tables, subnet["SubnetId"])
-        if not (_leads_out(table) or any(_serves(endpoint, table) for endpoint in endpoints)):
-            kind = "Gateway" if service == "s3" else "Interface"
-            fix = (
-                f"aws ec2 create-vpc-endpoint --vpc-id {network} --service-name {name}"
-                f" --vpc-endpoint-type {kind}"
-                f"{' --route-table-ids ' + table['RouteTableId'] if kind == 'Gateway' and table else ''}"
-            )
-            return question.wrong(
-                f"none from {subnet['SubnetId']}: no endpoint and no NAT gateway", fix
-            )
-    return question.ok("there is")
-
-
-def _table_of(tables: Sequence[Resource], subnet: str) -> Resource:
-    """Return the subnet's own route table, or else the main one of the VPC."""
-    own_tables = [
-        table
-        for table in tables
-        if any(association.get("SubnetId") == subnet for association in table["Associations"])
-    ]
-    main_tables = [
-        table
-        for table in tables
-        if any(association.get("Main") for association in table["Associations"])
-    ]
-    return next(iter([*own_tables, *main_tables]), {})
-
-
-def _leads_out(table: Resource) -> bool:
-    gates = (
-        "NatGatewayId",
-        "TransitGatewayId",
-        "NetworkInterfaceId",
-        "InstanceId",
-        "VpcPeeringConnectionId",
+    cloud = account.cloud
+    service = f"com.amazonaws.{account.config.region}.s3"
+    endpoints = cloud.call("ec2", "describe_vpc_endpoints", Filters=of_network)["VpcEndpoints"]
+    tables = cloud.call("ec2", "describe_route_tables", Filters=of_network)["RouteTables"]
+    if any(endpoint["ServiceName"].endswith(service) for endpoint in endpoints):
+        return question.ok("there is an endpoint")
+    routes = [route for table in tables for route in table["Routes"]]
+    if any(gate in route for route in routes for gate in _GATES):
+        return question.ok("there is a gateway")
+    fix = (
+        f"aws ec2 create-vpc-endpoint --vpc-id {network} --service-name {service}"
+        " --vpc-endpoint-type Gateway --route-table-ids, with those of the subnets"
     )
-    routes = [
-        route
-        for route in table.get("Routes", ())
-        if route.get("DestinationCidrBlock") == "0.0.0.0/0"
-    ]
-    return any(route.get(gate) for route in routes for gate in gates)
-
-
-def _serves(endpoint: Resource, table: Resource) -> bool:
-    is_gateway = endpoint.get("VpcEndpointType", "Gateway") == "Gateway"
-    return not is_gateway or table.get("RouteTableId") in endpoint.get("RouteTableIds", ())
+    return question.wrong("no endpoint and no NAT gateway", fix)

@@ -14,7 +14,6 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.providers.aws.account_checks.identity import SERVICE, Account, Caller
-from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.shared.paths import PREFIX
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 
@@ -26,11 +25,6 @@ _CREATED = {
 """Condition keys of CreateTrainingJob and of the AddTags that it implies."""
 _TAGGED = {f"aws:ResourceTag/{TAG_PREFIX}run": "any"}
 """Condition keys of calls about a job that exists."""
-_CHANNELS = tuple(
-    f"ssmmessages:{verb}{kind}Channel"
-    for verb in ("Create", "Open")
-    for kind in ("Control", "Data")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +116,6 @@ def needs_of_job(account: Account) -> list[Need]:
         repository = parse_address(image).repository
         place = f"arn:{account.partition}:ecr:{address[2]}:{address[1]}:repository/{repository}"
         needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
-    if account.spec.section(AwsSection).remote_debug:
-        needs.append(Need("*", _CHANNELS))
     for stores in account.spec.secrets.values():
         store, _, name = stores.get(account.target.provider, "").partition(":")
         needs += _of_secret(account, store, name.partition("#")[0])
