@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.providers.aws.permissions import JOB
 from cloudtrain_launcher.stored_secrets import get_aws_secret
 from tests.fakes.aws.cloud import BUCKET, Cloud
 from tests.fakes.aws.policies import without
 from tests.fakes.aws.samples import ended, request, wait_for_log
 from tests.providers.aws.operations import KEY
+from tests.support.aws_permissions import JOB
 from tests.support.aws_template import job_policy
 
 POLICY = job_policy(
     BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Network="existing", RemoteDebug="yes"
 )
-CHANNELS = {right.action for right in JOB if right.only_with == "remote_debug"}
+CHANNELS = {action for action, only_with in JOB.items() if only_with == "remote_debug"}
 SECRETS = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
 UNSEEN = {"cloudwatch:PutMetricData", "s3:AbortMultipartUpload", *CHANNELS}
 """Further actions of SageMaker for a job: graphs, a shell, and giving up an upload."""
@@ -50,9 +50,7 @@ def test_policy_is_enough_for_a_job_and_grants_nothing_else(account: Cloud) -> N
     described = ended(account, "job")
     assert (described["TrainingJobStatus"], described.get("FailureReason")) == ("Completed", None)
     wait_for_log(account, "job")
-    assert account.account.attempted | set(SECRETS.values()) | UNSEEN == {
-        right.action for right in JOB
-    }
+    assert account.account.attempted | set(SECRETS.values()) | UNSEEN == set(JOB)
 
 
 def test_job_that_may_not_pull_its_image_fails_and_names_the_action(account: Cloud) -> None:

@@ -59,7 +59,8 @@ def test_storage_is_private_encrypted_and_versioned() -> None:
 
 def test_the_network_leads_to_storage_and_to_other_nodes_only() -> None:
     made = resolved(**EVERYTHING)
-    assert not made.properties("SubnetA")["MapPublicIpOnLaunch"]
+    for name in ("SubnetA", "SubnetB"):
+        assert not template()["Resources"][name]["Properties"]["MapPublicIpOnLaunch"]
     for name in ("AmongNodesIn", "AmongNodesOut"):
         assert made.properties(name)["IpProtocol"] == "-1", "as EFA needs it"
     [egress] = made.properties("SecurityGroup")["SecurityGroupEgress"]

@@ -10,9 +10,9 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.account_checks.identity import Account, distrust
 from cloudtrain.providers.aws.account_checks.rights import Need, needs_of_job, needs_of_submit
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.permissions import JOB, SUBMITTER
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed
+from tests.support.aws_permissions import JOB, SUBMITTER
 from tests.support.aws_template import ACCOUNT, REGION, job_policy, resolved, submitter_policy
 
 
@@ -62,6 +62,6 @@ def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: P
 def test_doctor_asks_for_nothing_that_is_not_listed(tmp_path: Path) -> None:
     made = account(tmp_path)
     actions = {action for need in needs_of_submit(made) for action in need.actions}
-    assert actions <= {right.action for right in SUBMITTER}
+    assert actions <= set(SUBMITTER)
     actions = {action for need in needs_of_job(made) for action in need.actions}
-    assert actions <= {right.action for right in JOB}
+    assert actions <= set(JOB)

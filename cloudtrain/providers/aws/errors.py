@@ -214,6 +214,8 @@ def _replace_unreadable(
 ) -> None:
     problem = _problem(operation_model, response_dict)
     if problem:
+        if not isinstance(response_dict["body"], bytes):
+            response_dict["body"].close()  # of an object that nobody will read
         response_dict["status_code"] = _BAD_GATEWAY
         response_dict["body"] = b""
         customized_response_dict["Error"] = {"Code": _UNREADABLE, "Message": problem}

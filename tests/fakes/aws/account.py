@@ -53,10 +53,6 @@ class Account:
 
     A new account's is 0: AWS silently keeps no machine.
     """
-    requires_objects: bool = False
-    """Whether the account refuses a channel without objects at once; otherwise the job fails when
-    it downloads.
-    """
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""
     unexpected_errors: list[str]

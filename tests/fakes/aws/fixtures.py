@@ -36,7 +36,7 @@ def account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     cloud.account.missing_images.clear()
     cloud.account.denied_actions.clear()
     for name in (
-        *("grace_seconds", "phase_seconds", "requires_objects", "has_warm_pools"),
+        *("grace_seconds", "phase_seconds", "has_warm_pools"),
         *("caller_policy", "job_policy", "tag_delay_seconds"),
     ):
         setattr(cloud.account, name, before[name])

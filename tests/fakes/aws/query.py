@@ -42,16 +42,7 @@ def _value(form: dict[str, str], prefix: str, shape: Any) -> Any:
             }
         )
         return [_value(form, f"{prefix}member.{number}.", shape.member) for number in numbers]
-    text = form.get(prefix.rstrip("."))
-    if text is None:
-        return None
-    return (
-        text == "true"
-        if shape.type_name == "boolean"
-        else int(text)
-        if shape.type_name == "integer"
-        else text
-    )
+    return form.get(prefix.rstrip("."))
 
 
 def response_of(operation: Any, document: dict[str, Any]) -> Response:

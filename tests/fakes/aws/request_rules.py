@@ -109,9 +109,7 @@ def _places(body: Body, account: Account) -> Iterator[str]:
         uri = source["S3Uri"]
         bucket = uri.partition("://")[2].partition("/")[0]
         mode = channel.get("InputMode", body["AlgorithmSpecification"]["TrainingInputMode"])
-        if not storage.has_bucket(uri) or (
-            account.requires_objects and not storage.has_objects(uri)
-        ):
+        if not storage.has_bucket(uri):
             yield no_objects(uri, bucket, body["RoleArn"], account.region)
         if mode == "FastFile" and not uri.endswith("/") and uri.count("/") > 2:
             yield (

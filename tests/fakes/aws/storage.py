@@ -35,13 +35,6 @@ class Storage:
             return None
         return head
 
-    def has_objects(self, uri: str) -> bool:
-        """Return whether any object's name begins with this prefix."""
-        bucket, prefix = _parts(uri)
-        return bool(
-            self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents")
-        )
-
     def download(self, uri: str, folder: Path) -> int:
         """Every object whose name begins with the prefix (S3Prefix), below the folder; returns how
         many there were.

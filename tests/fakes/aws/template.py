@@ -6,9 +6,8 @@ a template uses and this does not know is an error, so that nothing passes unsee
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -157,12 +156,6 @@ def _function(name: str) -> Callable[[Resolver, Any], Any] | None:
     return _FUNCTIONS.get(name)
 
 
-def _cidr(resolver: Resolver, of: Any) -> list[str]:
-    block, count, bits = resolver.value(of)
-    parts: Iterator[Any] = ipaddress.ip_network(block).subnets(new_prefix=32 - int(bits))
-    return [str(next(parts)) for _ in range(int(count))]
-
-
 _FUNCTIONS: Mapping[str, Callable[[Resolver, Any], Any]] = {
     "Ref": Resolver.ref,
     "Condition": Resolver.is_true,
@@ -174,9 +167,4 @@ _FUNCTIONS: Mapping[str, Callable[[Resolver, Any], Any]] = {
     "Fn::And": lambda resolver, of: all(map(resolver.value, of)),
     "Fn::Or": lambda resolver, of: any(map(resolver.value, of)),
     "Fn::Join": lambda resolver, of: of[0].join(map(str, resolver.value(of[1]))),
-    "Fn::Select": lambda resolver, of: resolver.value(of[1])[int(of[0])],
-    "Fn::GetAZs": lambda resolver, of: [
-        f"{resolver.value(of) or resolver.ref('AWS::Region')}{zone}" for zone in "abc"
-    ],
-    "Fn::Cidr": _cidr,
 }

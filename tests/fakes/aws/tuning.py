@@ -2,8 +2,7 @@
 reads their objective.
 
 Its sampler is simple (all points of a grid, else random values by the seed), but obeys ranges,
-scales and limits. Hyperband ends a trial whose value at MinResource x 3^k reports is not among the
-best third there.
+scales and limits. Hyperband ends a trial at MaxResource reports, and compares no trials.
 """
 
 from __future__ import annotations
@@ -193,25 +192,11 @@ class TuningJob:
         with self._lock:
             values = self.values.setdefault(job.name, [])
             values.append(float(match[1]))
-            if self.config["Strategy"] == "Hyperband" and self._is_behind(values):
+            if self.config["Strategy"] == "Hyperband" and len(values) >= self._max_resource():
                 _stop(job)
 
-    def _is_behind(self, values: list[float]) -> bool:
-        resources = self.config["StrategyConfig"]["HyperbandStrategyConfig"]
-        count = len(values)
-        sign = -1 if self.config["HyperParameterTuningJobObjective"]["Type"] == "Maximize" else 1
-        rung = resources.get("MinResource", 1)
-        while rung < count:
-            rung *= 3
-        other_values = sorted(
-            sign * value[count - 1] for value in self.values.values() if len(value) >= count
-        )
-        behind = (
-            rung == count
-            and len(other_values) > 2
-            and sign * values[-1] > other_values[len(other_values) // 3 - 1]
-        )
-        return behind or count >= resources["MaxResource"]
+    def _max_resource(self) -> int:
+        return int(self.config["StrategyConfig"]["HyperbandStrategyConfig"]["MaxResource"])
 
     def _finish(self, status: str, reason: str = "") -> None:
         self.reason = reason

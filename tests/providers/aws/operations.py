@@ -37,8 +37,6 @@ class Operation(NamedTuple):
 
     needs: set[str]
     do: Callable[[Cloud, Run], object]
-    silent: frozenset[str] = frozenset()
-    """Optional actions, skipped if they are denied."""
 
 
 def submit(cloud: Cloud, run: Run, **more: Any) -> Run:
@@ -59,11 +57,8 @@ def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:
 def fail_upload(cloud: Cloud, run: Run) -> None:
     """Submit a large source of which a part is refused."""
     cloud.endpoint.fault("expired", "s3", "UploadPart")
-    try:
+    with suppress(CloudError):
         submit_large(cloud, run)
-    except CloudError as error:
-        if error.is_denied:
-            raise
 
 
 def read_logs(cloud: Cloud, run: Run) -> None:
@@ -215,7 +210,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "look at an image": Operation(
         {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"},
         look_at_image,
-        frozenset({"ecr:GetDownloadUrlForLayer"}),
     ),
     "log in to the registry": Operation({"ecr:GetAuthorizationToken"}, log_in),
     "push an image": Operation(
@@ -228,7 +222,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "fail to upload": Operation(
         {"s3:GetObject", "s3:ListBucket", "s3:PutObject", "s3:AbortMultipartUpload"},
         fail_upload,
-        frozenset({"s3:AbortMultipartUpload"}),
     ),
 }
 """All that the client does with a submitter's rights."""

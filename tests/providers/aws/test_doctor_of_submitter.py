@@ -11,13 +11,13 @@ import pytest
 import cloudtrain
 from cloudtrain.checkup import Check
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.permissions import DOCTOR
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import platform_checks
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.aws.permissions import USER
 from tests.fakes.aws.policies import Statement, statements, without
 from tests.providers.aws.accounts import HealthyAccount
+from tests.support.aws_permissions import CHECKS
 from tests.support.aws_template import deploy
 from tests.support.in_process import call
 
@@ -90,11 +90,9 @@ def test_check_without_its_action_is_skipped_and_names_it(
 ) -> None:
     named = job(cloud)
     built = {**named, "image": "auto"}  # doctor looks for a repository only to build an image
-    for permission in DOCTOR:
-        cloud.account.caller_policy = without(permission.action, submitter)
-        checks = checks_of(built if permission.action == "ecr:DescribeRepositories" else named)
+    for action, names in CHECKS.items():
+        cloud.account.caller_policy = without(action, submitter)
+        checks = checks_of(built if action == "ecr:DescribeRepositories" else named)
         unseen = {check.name: check for check in checks if check.verdict == "not allowed to look"}
-        assert set(unseen) == {
-            name.strip() for name in permission.used_for.partition(":")[0].split(",")
-        }, permission
-        assert all(permission.action in f"{check.answer} {check.fix}" for check in unseen.values())
+        assert set(unseen) == set(names), action
+        assert all(action in f"{check.answer} {check.fix}" for check in unseen.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from tests.fakes.faults import FaultKind
 from tests.providers.aws.archives import entry, packed
 from tests.providers.aws.jobs import submitted, write_log
 from tests.providers.faults import PERMANENT, TRANSIENT
+from tests.support.events import events_of
 
+ALWAYS = 500
+"""More often than anybody asks."""
 MANY = 100
 """How many calls at least read three parts of the logs of two nodes, and more than anybody makes
 for it.
@@ -134,3 +138,45 @@ def test_refused_fetch_leaves_nothing_and_the_next_copies_everything(
         run.fetch(result, checkpoints=True)
         assert cloud.endpoint.struck == [(kind, call)]
         assert_whole(result)
+
+
+def test_an_unreadable_log_is_reported_once_and_its_recovery_once(cloud: Cloud) -> None:
+    run = submitted("note-1")
+    write_log(cloud, run.id, 0, "[rank 0] hello")
+    for denied_actions in (True, True, False, False):
+        cloud.account.denied_actions = {"logs:*"} if denied_actions else set()
+        find_run(run.id).status()
+    notes = [
+        event["reason"] != "" for event in events_of(run.folder) if event["type"] == "log_unread"
+    ]
+    assert notes == [True, False]
+
+
+def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cloud: Cloud) -> None:
+    run = submitted("here-1")
+    write_log(cloud, run.id, 0, "[rank 0] hello")
+    run.status()
+    cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=ALWAYS)
+    shown: list[str] = []
+    with pytest.raises(CloudError, match="DescribeTrainingJob"):
+        # Which has not asked a moment ago.
+        shown.extend(line.text for line in find_run(run.id).logs())
+    assert shown == ["hello"]
+
+
+@pytest.mark.parametrize("kind", ["throttle", "denied", "expired", "error", "lost"])
+@pytest.mark.parametrize(
+    "call",
+    [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")],
+    ids=lambda call: call[1],
+)
+def test_a_stop_is_sent_although_nothing_can_be_read(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, call: tuple[str, str]
+) -> None:
+    monkeypatch.setattr("cloudtrain.submission.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.NEW_JOB_SECONDS", 0)
+    run = submitted(f"stop-{kind}-{call[0]}")
+    cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else ALWAYS)
+    with suppress(CloudError):  # not everybody may see that it has ended
+        run.stop()
+    assert cloud.service.jobs[run.id].stop_asked.is_set()

@@ -10,7 +10,6 @@ import pytest
 
 import cloudtrain
 from cloudtrain.cli import main
-from cloudtrain.errors import CloudError
 from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
@@ -103,47 +102,3 @@ def test_releasing_machines_that_are_not_kept_is_reported(
         main(["--data-dir", data_dir, "stop", run.id, "--release"])
     assert stopped.value.code == 2
     assert "run unkept-1 keeps no machines" in capsys.readouterr().err
-
-
-def test_kept_machines_of_which_the_time_is_over_are_not_shown(
-    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cloud.account, "has_warm_pools", True)
-    run = mine("over-1", data_dir, aws={"keep_alive": "30 min"})
-    job = cloud.service.jobs[run.id]
-    job.enter("Training")
-    job.count(60)
-    job.finish("Completed", "Completed")
-    assert run.wait(30).kept_until > 0
-    job.update(TrainingEndTime=job["LastModifiedTime"] - 7200)
-    state = run.status()
-    assert state.kept is not None
-    assert state.billing is not None
-    assert (state.kept.status, state.kept_until) == ("Terminated", 0.0)
-    assert state.billing.kept_seconds == 1800
-
-
-def test_a_refused_submit_is_not_a_failed_job(
-    cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cloud.account.denied_actions |= {"sagemaker:CreateTrainingJob"}
-    with pytest.raises(CloudError, match="sagemaker:CreateTrainingJob"):
-        mine("refused-1", data_dir)
-    with pytest.raises(SystemExit):
-        main(["--data-dir", data_dir, "list"])
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("refused-1"))
-    assert "not started" in row
-    with pytest.raises(SystemExit):
-        main(["--data-dir", data_dir, "logs", "refused-1"])
-    output = capsys.readouterr().err
-    assert "refused-1 was never started: CreateTrainingJob in us-east-1" in output
-    assert "no lines yet" not in output
-
-
-def test_what_a_job_did_not_leave_has_no_address_at_its_end(cloud: Cloud, data_dir: str) -> None:
-    run = mine("left-1", data_dir)
-    assert set(run.artifacts()) == {"model", "output", "checkpoints"}
-    cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", b"m")
-    cloud.service.jobs[run.id].finish("Completed", "Completed")
-    assert run.wait(30).state == "succeeded"
-    assert set(run.artifacts()) == {"model"}

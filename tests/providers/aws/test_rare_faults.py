@@ -14,7 +14,7 @@ from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from cloudtrain.submission.lookup import find_run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import command_line_of, exists, submitted
+from tests.providers.aws.jobs import exists, submitted
 from tests.providers.faults import PERMANENT, TRANSIENT, assert_each_struck, fault_each
 
 PARTS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
@@ -119,28 +119,6 @@ def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(
     assert words in str(failed.value.hint)
     assert not cloud.service.jobs[run.id].stop_asked.is_set()
     assert not run.status().has_ended
-
-
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        (
-            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
-            ("no AWS credentials", "aws configure"),
-        ),
-        ({"CLOUDTRAIN_AWS_REGION": "eu-west-1"}, ("region",)),
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, ("cannot be reached",)),
-    ],
-    ids=["no credentials", "wrong region", "no network"],
-)
-def test_a_submit_that_cannot_reach_its_account_says_why(
-    cloud: Cloud, tmp_path: Path, env: dict[str, str], words: tuple[str, ...]
-) -> None:
-    cli = command_line_of(cloud, tmp_path)
-    result = cli.run("submit", "--provider", "aws", "--detach", **env)
-    assert result.code == 4
-    assert [part for part in words if part not in result.err] == []
-    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("kind", ["expired", "throttle"])

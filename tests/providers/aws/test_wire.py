@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import botocore
 import pytest
 
 import cloudtrain
-from cloudtrain.submission.preflight import preflight
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 
@@ -45,36 +43,6 @@ def test_a_submit_is_three_calls_and_so_is_the_next_one(cloud: Cloud) -> None:
     submit()
     assert calls(cloud) == THREE
     cloud.endpoint.reset()
-    submit()
-    assert calls(cloud) == THREE
-
-
-NEW = "ml.p99.48xlarge"
-
-
-@pytest.fixture
-def newer(cloud: Cloud) -> Iterator[Cloud]:
-    """A cloud with a machine that no SDK of today knows."""
-    types = cloud.service.model.shape_for("TrainingInstanceType").metadata["enum"]
-    types.append(NEW)
-    yield cloud
-    types.remove(NEW)
-
-
-def test_a_machine_that_boto3_does_not_know_yet_is_submitted_with_a_warning(newer: Cloud) -> None:
-    machine = {"instance": {"aws": NEW}, "gpus": 8}
-    plan = cloudtrain.plan(cloudtrain.load({**JOB, "resources": machine}), "aws")
-    [new_issue] = [issue for issue in preflight(plan) if NEW in issue.message]
-    assert not new_issue.is_error
-    assert f"{NEW!r} is none of the" in new_issue.message
-    assert f"in the service model of botocore {botocore.__version__}" in new_issue.message
-    run = cloudtrain.submit(plan)
-    assert newer.service.jobs[run.id].describe()["ResourceConfig"]["InstanceType"] == NEW
-
-
-def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path) -> None:
-    for number in range(10_000):
-        (folder / f"f{number}.txt").write_text(str(number))
     submit()
     assert calls(cloud) == THREE
 
