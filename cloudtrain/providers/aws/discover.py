@@ -22,9 +22,9 @@ from cloudtrain.providers.aws.phases import (
 )
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.results import trial_request
-from cloudtrain.providers.aws.submit import job_reference
+from cloudtrain.providers.aws.submit import job_reference, own_tag_values
 from cloudtrain.providers.shared.outcome import with_billing
-from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
+from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def discovered_runs(
 def _discovered_run(
     cloud: AwsClient, job: Mapping[str, Any], poll_seconds: float, prices: RegionalPrices
 ) -> DiscoveredRun:
-    tags = own_tags({tag["Key"]: tag["Value"] for tag in job.get("Tags", [])})
+    tags = own_tag_values(job.get("Tags", []))
     instance, nodes = instances_of(job)
     price = prices.price_of(instance)
     usd_per_hour = price.usd * nodes if price else None
@@ -116,7 +116,7 @@ def _discovered_run(
         provider="aws",
         contract="sagemaker",
         nodes=nodes,
-        processes=int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
+        processes=processes_of(tags),
     )
     request = {key: job[key] for key in REQUEST_FIELDS if key in job}
     if "sweep" in tags:
@@ -130,10 +130,16 @@ def _discovered_run(
         submitting=submitting,
         submitted=Submitted(
             time=time.time(),
-            ref=job_reference(cloud, job["TrainingJobName"], job["TrainingJobArn"]),
+            ref=job_reference(cloud.region, job["TrainingJobName"], job["TrainingJobArn"]),
         ),
         updates=_updates(job, usd_per_hour),
     )
+
+
+def processes_of(tags: Mapping[str, str]) -> int:
+    """Return the processes per node, by our tags of a job."""
+    count = tags.get("processes", "")
+    return int(count) if count.isdecimal() else 1
 
 
 def _updates(job: Mapping[str, Any], usd_per_hour: float | None) -> list[Event]:

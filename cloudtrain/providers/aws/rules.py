@@ -176,39 +176,28 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 def _network(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
-    spec = plan.spec
     if bool(config.subnets) != bool(config.security_groups):
         missing, present = (
             ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
         )
         yield Issue(("aws", present), f"needs aws.{missing} beside it", "both, or neither")
     if section_of(plan).network_isolation:
-        if dependencies_document(plan) and not spec.dependencies.vendor:
-            hint = (
-                "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
-            )
-            yield Issue(
-                ("aws", "network_isolation"),
-                "keeps the nodes from the index that packages come from",
-                hint,
-            )
-        if spec.secrets:
-            yield Issue(
-                ("aws", "network_isolation"),
-                "prevents the job from reading its secrets",
-                "leave one of them out",
-            )
-        if section_of(plan).remote_debug:
-            yield Issue(
-                ("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out"
-            )
-        if plan.context.trial and not plan.context.trial.measures:
-            message = (
-                "keeps trials from reading the values of the others, which early stopping needs"
-            )
-            yield Issue(
-                ("aws", "network_isolation"), message, "leave it out, or sweep.early_stopping"
-            )
+        yield from _isolation(plan)
+
+
+def _isolation(plan: Plan) -> Iterator[Issue]:
+    spec = plan.spec
+    path = ("aws", "network_isolation")
+    if dependencies_document(plan) and not spec.dependencies.vendor:
+        hint = "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
+        yield Issue(path, "keeps the nodes from the index that packages come from", hint)
+    if spec.secrets:
+        yield Issue(path, "prevents the job from reading its secrets", "leave one of them out")
+    if section_of(plan).remote_debug:
+        yield Issue(path, "rules out aws.remote_debug", "leave one of them out")
+    if plan.context.trial and not plan.context.trial.measures:
+        message = "keeps trials from reading the values of the others, which early stopping needs"
+        yield Issue(path, message, "leave it out, or sweep.early_stopping")
 
 
 def _image(plan: Plan) -> Iterator[Issue]:
@@ -227,30 +216,18 @@ def _image(plan: Plan) -> Iterator[Issue]:
 
 def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
-    for name in spec.inputs:
-        if name.startswith(TAG_PREFIX):
-            yield Issue(
-                ("inputs", name),
-                f"names that begin with {TAG_PREFIX} are reserved",
-                "choose another name",
-            )
+    paths = [("inputs", name) for name in spec.inputs] + [("tags", key) for key in spec.tags]
+    for path in paths:
+        reserved = (TAG_PREFIX, "aws:") if path[0] == "tags" else (TAG_PREFIX,)
+        for prefix in reserved:
+            if path[1].lower().startswith(prefix):
+                message = f"names that begin with {prefix} are reserved"
+                yield Issue(path, message, "choose another name")
     for key, value in spec.tags.items():
         forbidden = [char for char in key + value if not _is_allowed_in_tag(char)]
         if forbidden:
             allowed = f"letters, numbers, spaces and {' '.join(_TAG_PUNCTUATION)}"
             yield Issue(("tags", key), f"{forbidden[0]!r} is not allowed in a tag: only {allowed}")
-        if key.lower().startswith("aws:"):
-            yield Issue(
-                ("tags", key),
-                "names that begin with aws: are reserved by AWS",
-                "choose another name",
-            )
-        if key.startswith(TAG_PREFIX):
-            yield Issue(
-                ("tags", key),
-                f"names that begin with {TAG_PREFIX} are reserved",
-                "choose another name",
-            )
     for name in spec.env:
         if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
             yield Issue(("env", name), "is reserved by SageMaker", "choose another name")

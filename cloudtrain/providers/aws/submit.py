@@ -5,7 +5,7 @@ Upload, record, create, and look when in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,7 +92,7 @@ def submit_job(
 
     def send(attempt: Attempt) -> dict[str, Any]:
         answer = cloud.create(attempt, "sagemaker", f"create_{kind.operation}", body)
-        return job_reference(cloud, name, answer[kind.arn], kind)
+        return job_reference(cloud.region, name, answer[kind.arn], kind)
 
     return idempotent_create.create(
         name,
@@ -172,16 +172,16 @@ def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
         raise CloudError(message, hint="look at AWS_PROFILE, then try again", code="OtherAccount")
 
 
-def job_reference(cloud: AwsClient, name: str, arn: str, kind: Kind = TRAINING) -> dict[str, Any]:
+def job_reference(region: str, name: str, arn: str, kind: Kind = TRAINING) -> dict[str, Any]:
     """Return the reference of a job: name, ARN, region and the URL of the console.
 
     `name`: as requested. In ARNs the service may write it in lower case.
     """
-    console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"
+    console = f"https://{region}.console.aws.amazon.com/sagemaker/home?region={region}"
     return {
         "name": name,
         "arn": arn,
-        "region": cloud.region,
+        "region": region,
         "url": f"{console}#/{kind.page}/{name}",
     }
 
@@ -193,6 +193,11 @@ def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
         for page in cloud.pages("sagemaker", "list_tags", ResourceArn=arn)
         for tag in page.get("Tags", [])
     ]
+    return own_tag_values(tags)
+
+
+def own_tag_values(tags: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return our tags in a list of the API, without their prefix."""
     return own_tags({tag["Key"]: tag["Value"] for tag in tags})
 
 
@@ -213,13 +218,13 @@ def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, An
         if error.transient or error.code not in UNREADABLE_TAGS_CODES:
             raise
         visible = {}
-    expected = own_tags({tag["Key"]: tag["Value"] for tag in body["Tags"]})
+    expected = own_tag_values(body["Tags"])
     if visible:
         is_own = same_submission(expected, visible)
     else:
         is_own = all(_contains(described.get(field), body[field]) for field in kind.compared)
     if is_own:
-        return job_reference(cloud, name, arn, kind)
+        return job_reference(cloud.region, name, arn, kind)
     message = f"a {kind.label} {name} exists already in {cloud.region}"
     raise RunExists(message, hint="choose another --run-id")
 

@@ -12,11 +12,24 @@ from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.planning.tuned import parameters_of
 from cloudtrain.providers import DiscoveredRun, Progress
 from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
+from cloudtrain.providers.aws.discover import processes_of
 from cloudtrain.providers.aws.phases import readable_reason, timestamp
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.status import settle, stop
-from cloudtrain.providers.aws.submit import TUNING, describe, require_same_account, submit_job
-from cloudtrain.providers.aws.tuning_request import strategy_words, tuning_body, tuning_document
+from cloudtrain.providers.aws.submit import (
+    TUNING,
+    describe,
+    job_reference,
+    own_tag_values,
+    require_same_account,
+    submit_job,
+)
+from cloudtrain.providers.aws.tuning_request import (
+    strategy_words,
+    training_definition,
+    tuning_body,
+    tuning_document,
+)
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.runs.observation import Observation, Record
@@ -50,8 +63,6 @@ _STATES: Mapping[str, State] = {
     "Deleting": "stopping",
 }
 """HyperParameterTuningJobStatus -> state of the sweep; any other is `running`."""
-
-_NOT_REQUESTED = ("AlgorithmSpecification", "HyperParameterTuningResourceConfig")
 
 
 class SageMakerTuning:
@@ -165,12 +176,16 @@ def sweep_state(
             )
         )
     reason = readable_reason(str(described.get("FailureReason") or ""))
-    if state == "stopped" and not stop_requested and "MaxRuntimeInSeconds" in _limits(body):
+    tuned = body["HyperParameterTuningJobConfig"]
+    has_time_limit = "MaxRuntimeInSeconds" in tuned["ResourceLimits"]
+    if state == "stopped" and has_time_limit and not stop_requested:
         state = "succeeded"
         reason = "the time of the budget is over"
     if state == "succeeded" and all(trial.value is None for trial in trials):
         state = "failed"
-        reason = reason or f"no trial reported {_metric(body)}"
+        reason = (
+            reason or f"no trial reported {tuned['HyperParameterTuningJobObjective']['MetricName']}"
+        )
     return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
 
 
@@ -199,17 +214,6 @@ def _value(job: Mapping[str, Any]) -> float | None:
     return None if value is None else float(value)
 
 
-def _limits(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    limits: Mapping[str, Any] = body["HyperParameterTuningJobConfig"]["ResourceLimits"]
-    return limits
-
-
-def _metric(body: Mapping[str, Any]) -> str:
-    return str(
-        body["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"]
-    )
-
-
 def _seconds(job: Mapping[str, Any]) -> float:
     began = timestamp(job.get("TrainingStartTime"))
     if not began:
@@ -222,20 +226,11 @@ def _run_of(
 ) -> DiscoveredRun:
     """Return an ordinary run of a trial; its request follows the tuning job's definition."""
     name = str(job["TrainingJobName"])
-    definition = body["TrainingJobDefinition"]
-    resources = definition.get("ResourceConfig")
-    if resources is None:
-        resources = {
-            "InstancePreferences": definition["HyperParameterTuningResourceConfig"][
-                "InstanceConfigs"
-            ]
-        }
-    instance, nodes = instance_of(resources)
+    definition = training_definition(body)
+    instance, nodes = instance_of(definition["ResourceConfig"])
     request = {
         "TrainingJobName": name,
-        **{key: value for key, value in definition.items() if key not in _NOT_REQUESTED},
-        "AlgorithmSpecification": definition["AlgorithmSpecification"],
-        "ResourceConfig": resources,
+        **definition,
         "HyperParameters": dict(job["TunedHyperParameters"]),
         "Tags": body["Tags"],
     }
@@ -246,11 +241,8 @@ def _run_of(
         provider="aws",
         contract="sagemaker",
         nodes=nodes,
-        processes=_processes(body),
+        processes=processes_of(own_tag_values(body["Tags"])),
     )
-    arn = str(job["TrainingJobArn"])
-    console = f"https://{config.region}.console.aws.amazon.com/sagemaker/home?region={config.region}#/jobs/{name}"
-    reference = {"name": name, "arn": arn, "region": config.region, "url": console}
     return DiscoveredRun(
         run_id=name,
         config=config,
@@ -258,10 +250,8 @@ def _run_of(
         grace_seconds=GRACE_SECONDS,
         request=trial_request(request),
         submitting=submitting,
-        submitted=Submitted(time=timestamp(job["CreationTime"]), ref=reference),
+        submitted=Submitted(
+            time=timestamp(job["CreationTime"]),
+            ref=job_reference(config.region, name, str(job["TrainingJobArn"])),
+        ),
     )
-
-
-def _processes(body: Mapping[str, Any]) -> int:
-    count = next((tag["Value"] for tag in body["Tags"] if tag["Key"] == "cloudtrain-processes"), "")
-    return int(count) if count.isdecimal() else 1

@@ -70,19 +70,24 @@ def tuning_document(plan: Plan) -> JobDocument:
 def trial_body(plan: Plan) -> dict[str, Any]:
     """Return the training job of a trial whose values are arguments of the plan."""
     body = tuning_body(plan)
-    definition = body["TrainingJobDefinition"]
-    flexible = definition.pop("HyperParameterTuningResourceConfig", None)
-    if flexible is not None:
-        definition["ResourceConfig"] = {"InstancePreferences": flexible["InstanceConfigs"]}
     return {
         "TrainingJobName": plan.run_id,
-        **definition,
+        **training_definition(body),
         "HyperParameters": {
             **trial_texts(plan),
             "_tuning_objective_metric": sweep_of(plan).objective.metric,
         },
         "Tags": body["Tags"],
     }
+
+
+def training_definition(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the definition in a tuning job's request as members of a training job's."""
+    definition = dict(body["TrainingJobDefinition"])
+    flexible = definition.pop("HyperParameterTuningResourceConfig", None)
+    if flexible is not None:
+        definition["ResourceConfig"] = {"InstancePreferences": flexible["InstanceConfigs"]}
+    return definition
 
 
 def comes_back(plan: Plan) -> bool:

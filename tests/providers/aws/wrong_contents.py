@@ -62,7 +62,7 @@ ROWS = [
     row(
         "tag of AWS's own",
         "1:8",
-        "tags.aws:team: names that begin with aws: are reserved by AWS",
+        "tags.aws:team: names that begin with aws: are reserved",
         job="tags: {'aws:team': x}\n",
     ),
     row(
