@@ -14,6 +14,8 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import CLOUD_FIELDS
 from cloudtrain.providers import Note, Progress, Provider
+from cloudtrain.providers.aws.declaration import DECLARATION as AWS
+from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.lifeline import lifeline
 from cloudtrain.providers.local.processes import reap_in_background, run_module
@@ -75,9 +77,6 @@ class LocalBackend(Provider):
     @property
     def contracts(self) -> tuple[str, ...]:
         """The plain contract and the emulated contracts of the clouds."""
-        from cloudtrain.providers.aws.declaration import DECLARATION as AWS
-        from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-
         return ("plain", AWS.contract, AZURE.contract)
 
     def rules(self, plan: Plan) -> list[Issue]:

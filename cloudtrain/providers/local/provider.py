@@ -13,6 +13,8 @@ from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
+from cloudtrain.providers.aws.declaration import DECLARATION as AWS
+from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.providers.local.declaration import DECLARATION
@@ -80,9 +82,6 @@ class LocalProvider(LocalBackend):
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
     ) -> Emulator[Launch]:
         """Return the emulator of the request's contract, with a process per node."""
-        from cloudtrain.providers.aws.declaration import DECLARATION as AWS
-        from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-
         contract = plan.contract
         if contract == AWS.contract:
             from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
