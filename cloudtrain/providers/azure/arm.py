@@ -40,20 +40,13 @@ class ResourceManager:
     """
 
     @cached_property
-    def cloud(self) -> str:
-        """Name of the cloud: `AzureCloud`, `AzureChinaCloud`, `AzureUSGovernment`."""
-        from azure.ai.ml import _azure_environments as environments
-
-        with calling("looking which cloud this is"):
-            return str(environments._get_default_cloud_name())
-
-    @cached_property
     def address(self) -> str:
         """Address of ARM, without a slash at the end."""
         from azure.ai.ml import _azure_environments as environments
 
         with calling("looking where Azure is"):
-            return str(environments._get_base_url_from_metadata(cloud_name=self.cloud))
+            cloud = environments._get_default_cloud_name()
+            return str(environments._get_base_url_from_metadata(cloud_name=cloud))
 
     def claims(self) -> Mapping[str, Any]:
         """Return the owner of the user's token: `upn` or `appid`, and `oid`; empty if unclear."""

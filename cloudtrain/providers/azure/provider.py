@@ -37,8 +37,6 @@ class AzureMLProvider(Provider):
     """Azure ML command jobs. Modules that need azure-ai-ml are imported late."""
 
     declaration = DECLARATION
-    name = DECLARATION.name
-    contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """Return workspace, machines, environment and price of a job."""
@@ -91,16 +89,16 @@ class AzureMLProvider(Provider):
 
             if is_rehearsed_trial(plan):
                 return Request(
-                    provider=self.name, document=rehearsed_trial(plan), job=shared_job(plan)
+                    provider=DECLARATION.name, document=rehearsed_trial(plan), job=shared_job(plan)
                 )
         job = job_of(plan)
-        return Request(provider=self.name, document=document_of(plan, image, job), job=job)
+        return Request(provider=DECLARATION.name, document=document_of(plan, image, job), job=job)
 
     def repository(self, settings: Settings) -> str:
         """Return `azure.repository`, in any registry that the workspace may pull from."""
         from cloudtrain.providers.shared.account import configured_repository
 
-        return configured_repository(settings, self.name)
+        return configured_repository(settings, DECLARATION.name)
 
     def start(
         self,
@@ -166,22 +164,10 @@ class AzureMLProvider(Provider):
         note: Note,
     ) -> list[str]:
         """Download from the URIs in the request; folders of Azure ML itself go into `output`."""
-        from cloudtrain.providers.azure.results import fetch, fetch_artifacts
+        from cloudtrain.providers.azure.results import fetch
 
-        cloud = client_of_run(run)
         uris = self.artifacts(run, state)
-        existing = fetch(cloud, uris, names, folder, progress, note)
-        if "output" in names and uris and fetch_artifacts(cloud, run.run_id, folder / "output"):
-            existing = [name for name in names if name in {*existing, "output"}]
-        return existing
-
-    def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """Raise UsageError: clusters keep machines, not jobs."""
-        hint = (
-            "the cluster's own setting says when idle machines go: az ml compute update"
-            " --min-instances 0"
-        )
-        raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
+        return fetch(client_of_run(run), run.run_id, uris, names, folder, progress, note)
 
     def discover_runs(
         self, settings: Settings, run_id: str | None, known: KnownRuns

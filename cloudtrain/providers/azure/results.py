@@ -57,6 +57,7 @@ def datastore_path(uri: str) -> tuple[str, str]:
 
 def fetch(
     cloud: Workspace,
+    job: str,
     uris: Mapping[str, str],
     names: Sequence[str],
     folder: Path,
@@ -65,20 +66,20 @@ def fetch(
 ) -> list[str]:
     """Download these into `folder/<name>`; return the existing names.
 
-    `note`: see `Provider.fetch`.
+    Folders that Azure ML stores by itself go into `output`. `note`: see `Provider.fetch`.
     """
-    return [
+    existing = {
         name
         for name in names
         if name in uris and download_folder(cloud, uris[name], folder / name, progress, note)
-    ]
+    }
+    if "output" in names and uris and _fetch_stored(cloud, job, folder / "output"):
+        existing.add("output")
+    return [name for name in names if name in existing]
 
 
-def fetch_artifacts(cloud: Workspace, job: str, folder: Path) -> bool:
-    """Download ./outputs and ./logs of the nodes; return False if they are empty.
-
-    Azure ML stores these folders by itself.
-    """
+def _fetch_stored(cloud: Workspace, job: str, folder: Path) -> bool:
+    """Download ./outputs and ./logs of the nodes; return False if they are empty."""
     names = list(_stored_blobs(cloud, job))
     for name in names:
         path = safe_join(folder, name.removeprefix(artifact_folder(job)))

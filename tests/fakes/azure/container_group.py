@@ -15,8 +15,7 @@ from cloudtrain.planning.azureml import STORED_FOLDERS, CommandJob, Mount
 from cloudtrain.providers.rehearsal.container import addresses
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.documents import BlobPath, blob_path_of
-from tests.fakes.azure.jobs import LOG_CONTAINER, Job
-from tests.fakes.azure.tracking import tracking_variables
+from tests.fakes.azure.jobs import LOG_CONTAINER, Job, tracking_variables
 from tests.fakes.containers import Container
 
 CHUNK_BYTES = 65_536

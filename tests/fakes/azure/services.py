@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.fakes.azure.account import SUFFIX, Account
-from tests.fakes.azure.jobs import Job
-from tests.fakes.azure.sweep_rules import MAX_TRIALS
+from tests.fakes.azure.jobs import Job, run_principal, run_token
+from tests.fakes.azure.request_rules import MAX_TRIALS
 from tests.fakes.azure.sweeps import child
 from tests.fakes.azure.tokens import LIFE_SECONDS
-from tests.fakes.azure.tracking import run_principal, run_token
 from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.azure.workspace import Workspace
 from tests.fakes.messages import Request, Response, ServiceError
