@@ -63,7 +63,7 @@ def test_a_notebook_runs_as_a_script_and_names_the_failing_cell(cli: CommandLine
     assert good.code == 0, good.err
     log = cli.run("logs", "last").out
     assert "answer 42 ['a b']" in log
-    assert "left out the line '%matplotlib inline'" in log
+    assert "left out '%matplotlib inline'" in log
     bad = cli.run("submit", "--set", "args=[--fail]")
     assert bad.code == 1
     assert "raised KeyError: 'in a cell'" in bad.err

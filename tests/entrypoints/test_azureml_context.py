@@ -147,7 +147,6 @@ NO_DISTRIBUTION = (
         ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
         ({"LOCAL_RANK": "1"}, "several launchers on one node, because process_count_per_instance is more than 1"),
         ({"CLOUDTRAIN_JOB": ""}, "the variable CLOUDTRAIN_JOB is not set"),
-        ({"CLOUDTRAIN_MODEL_DIR": ""}, "the variable CLOUDTRAIN_MODEL_DIR is not set"),
     ],
 )  # fmt: skip
 def test_invalid_variables_are_reported_with_what_to_do(

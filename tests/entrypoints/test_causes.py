@@ -204,15 +204,6 @@ def test_a_crash_is_reported_with_the_innermost_line_of_the_program(tmp_path: Pa
     assert crash_output("all is well").add_stack(crashed, tmp_path, tmp_path) == crashed
 
 
-def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:
-    reported = failure.exit_error(3, -signal.SIGSEGV, 1.0, finished=False).replace(
-        stack="Fatal Python error: " + "x" * 200
-    )
-    failure.write_failure_file(str(tmp_path / "failure"), reported)
-    text = (tmp_path / "failure").read_text()
-    assert text.startswith("rank 3 (node 0) was killed by SIGSEGV\nFatal Python error: ")
-
-
 def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
     tmp_path: Path, capfdbinary: Any
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher.fork_rules import read_source, reason_in_source, uses_dynamo
+from cloudtrain_launcher.fork_rules import read_source, reason_in_source
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events, finish, start
 
 pytestmark = [pytest.mark.linux("forks are safe on Linux only")]
@@ -99,13 +99,11 @@ def test_ranks_restart_as_new_processes_when_the_forking_one_is_killed(
     ("line", "reason"),
     [
         ("os.environ['OMP_NUM_THREADS'] = '1'", "train.py:2 sets OMP_NUM_THREADS"),
-        ('environ["TORCH_LOGS"]="+dynamo"', "train.py:2 sets TORCH_LOGS"),
         ("os.environ.setdefault('MKL_NUM_THREADS', '1')", "train.py:2 sets MKL_NUM_THREADS"),
         (
             "os.environ.pop('PYTORCH_CUDA_ALLOC_CONF', None)",
             "train.py:2 sets PYTORCH_CUDA_ALLOC_CONF",
         ),
-        ("os.putenv('KMP_AFFINITY', 'none')", "train.py:2 sets KMP_AFFINITY"),
         (
             "os.environ.update({'A': '1', 'TORCH_SHOW_CPP_STACKTRACES': '1'})",
             "train.py:2 sets TORCH_SHOW_CPP_STACKTRACES",
@@ -118,7 +116,6 @@ def test_ranks_restart_as_new_processes_when_the_forking_one_is_killed(
         ("if os.environ['OMP_NUM_THREADS'] == '1': pass", ""),
         ("os.environ['CUDA_VISIBLE_DEVICES'] = '0'", ""),
         ("os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'", ""),
-        ("os.environ['TORCH_HOME'] = 'cache'", ""),
         ("import jaxtyping", ""),
     ],
 )
@@ -152,24 +149,6 @@ def test_local_modules_and_notebooks_are_read_but_not_installed_packages(
     )
 
 
-def test_no_file_of_the_trainer_or_the_launcher_speaks_against_a_fork() -> None:
-    assert reason_in_source(read_source(ENTRYPOINTS / "train.py", ENTRYPOINTS), ENTRYPOINTS) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("torch.optim.SGD(p)", True),
-        ("torch.compile(m)", True),
-        ("Trainer(model)", True),
-        ("import re; re.compiled", False),
-        ("print('hello')", False),
-    ],
-)
-def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
-    assert uses_dynamo({Path("train.py"): text.encode()}) == expected
-
-
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
@@ -190,7 +169,6 @@ def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
         ),
         ("open('json.py', 'w').close(); import json.decoder", "json.py has the name of a module"),
         ("open('mine.py', 'w').close(); sys.path.insert(0, '.'); import mine", ""),
-        ("open('json.txt', 'w').close(); import os; os.mkdir('json'); import json", ""),
         ("open('__main__.py', 'w').close()", ""),
     ],
     ids=[
@@ -199,7 +177,6 @@ def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
         "CUDA",
         "a module of the same name",
         "a module of the program",
-        "no modules",
         "a program",
     ],
 )

@@ -141,13 +141,10 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Ran
         ([rank(0, "collective"), rank(1, "collective"), rank(2, "collective", 5)], 2),
         ([rank(0, "collective", 9), rank(1, "collective", 7)], 0),
         ([rank(0, "collective"), rank(1, "collective")], 0),
-        ([rank(0, "blocked")], 0),
         ([rank(0, "blocked"), rank(1, "ended")], 0),
         ([rank(0, "busy"), rank(1, "ended")], None),
-        ([rank(0, "ended"), rank(1, "ended")], None),
         ([rank(0, "busy"), rank(1, "busy")], None),
         ([rank(0, "busy"), rank(1, "blocked")], None),
-        ([], None),
     ],
     ids=[
         "the only one outside of the collective",
@@ -158,13 +155,10 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Ran
         "the only one at another line",
         "of two at different lines the one further on",
         "all at the same line",
-        "alone and blocked",
         "blocked when the others have ended",
         "the first one works on when the others have ended",
-        "all have ended",
         "all compute",
         "nobody waits for a peer",
-        "nobody runs",
     ],
 )
 def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> None:
@@ -195,14 +189,6 @@ def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another(
     assert message.endswith(
         "30 min: all ranks of its node wait in all_reduce at train.py:7 for another node"
     )
-
-
-def test_ranks_that_wait_for_ranks_of_their_own_are_told_what_to_ask_for() -> None:
-    spawning = rank(0, "blocked")._replace(has_children=True)
-    assert describe(spawning, [], 60, processes=2).endswith(
-        "if those are the ranks, use processes: 1"
-    )
-    assert "processes: 1" not in describe(spawning, [], 60, processes=1)
 
 
 def test_a_stack_ends_where_the_program_begins_whatever_has_forked_it() -> None:

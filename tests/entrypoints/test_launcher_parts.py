@@ -162,21 +162,6 @@ def test_accelerate_is_set_to_cpus_for_several_ranks_without_gpus(
     assert env.get("ACCELERATE_USE_CPU") == expected
 
 
-def test_the_ranks_of_a_trial_that_measures_are_told_so(tmp_path: Path) -> None:
-    trial = {
-        "trial": 0,
-        "metric": "samples_per_s",
-        "goal": "maximize",
-        "rungs": [],
-        "eta": 2,
-        "measures": True,
-    }
-    for job, metric in ((replace(JOB, trial=trial), "samples_per_s"), (JOB, None)):
-        env = environment.job_environment(job, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
-        assert env.get("CLOUDTRAIN_MEASURE") == metric
-        assert env.get("CLOUDTRAIN_MEASURE_REPORTS") == ("1" if metric else None)
-
-
 def test_root_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None:
     cause = failure.root_cause(
         [
@@ -219,15 +204,6 @@ def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
         kills.refresh()
         kinds.append(kills.any())
     assert kinds == [True, True, True, True, False]
-
-
-def test_an_error_that_no_rank_raised_is_described_as_the_nodes() -> None:
-    assert (
-        failure.one_line(error(-1, 1.0, message="this node shows 0 GPUs"))
-        == "node 0: this node shows 0 GPUs"
-    )
-    ended = error(1, 1.0, exception="SystemExit", message="no data today", traceback="")
-    assert failure.one_line(ended) == "rank 1 (node 0) ended by sys.exit: no data today"
 
 
 def test_the_failure_file_begins_with_the_summary_and_stays_below_its_limit(tmp_path: Path) -> None:

@@ -84,23 +84,6 @@ def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> N
     ]
 
 
-def test_a_file_that_cannot_be_read_is_skipped(
-    earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged: list[str] = []
-    opened = os.open
-
-    def refuse(path: Path, *remaining: int) -> int:
-        if path.name == "last":
-            raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *remaining)
-
-    monkeypatch.setattr(os, "open", refuse)
-    restore(earlier, tmp_path / "new", 0, logged.append)
-    assert set(tree(tmp_path / "new")) == set(tree(earlier)) - {"last"}
-    assert logged[0] == "not restored: last: Permission denied"
-
-
 def test_a_full_disk_is_an_error_and_leaves_no_partial_file(
     earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,12 +238,6 @@ def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, messa
     assert message in str(caught.value)
 
 
-def test_an_older_job_document_has_neither_inputs_nor_secrets(tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text(json.dumps(document()))
-    job = contract.read_job(tmp_path / "job.json")
-    assert (job.inputs, job.secrets) == ({}, {})
-
-
 @pytest.mark.parametrize(
     ("problem", "message"),
     [

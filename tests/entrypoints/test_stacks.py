@@ -92,7 +92,7 @@ def test_the_stack_names_the_function_of_a_rank(
 def test_a_rank_that_computes_survives_every_request(tmp_path: Path) -> None:
     answers = 0
     with rank(tmp_path, COMPUTE) as process:
-        while answers < 300:
+        while answers < 100:
             answers += bool(function_of(tmp_path, process))
             assert process.poll() is None, f"it ended after {answers} answers"
 

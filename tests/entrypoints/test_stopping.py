@@ -116,16 +116,6 @@ def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(
     assert wait(stop.is_requested)
 
 
-def test_a_mount_that_caches_a_missing_file_is_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os.path, "lexists", lambda _: False)
-    stop, _ = request(tmp_path / "stop")
-    stop.listen()
-    (tmp_path / "stop").touch()
-    assert wait(stop.is_requested)
-
-
 @pytest.mark.parametrize(
     ("mine", "outcome", "why"),
     [({"consequence": True}, "stopped", "stop_file"), ({}, "failed", None)],

@@ -223,15 +223,3 @@ def test_a_file_that_the_platform_uploads_is_linked_while_it_is_written(
     (local / "log.txt").unlink()
     eventually(lambda: content(shown) == {})
     assert sync.finish() == ""
-
-
-def test_without_hard_links_the_file_is_copied(
-    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "link", refuse)
-    (local / "log.txt").write_text("all of it")
-    assert StorageSync({}, print, {str(local): str(tmp_path / "shown")}).finish() == ""
-    assert content(tmp_path / "shown") == {"log.txt": "all of it"}

@@ -170,10 +170,9 @@ def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Pa
         (0, "paused", 0),
         (1, "", 0),
         (0, "", 5),
-        (0, "sigterm", 5),
         (1, "sigterm", 5),
     ],
-    ids=["pruned", "paused", "its peer", "a stop by itself", "a stop", "a stop of a peer"],
+    ids=["pruned", "paused", "its peer", "a stop by itself", "a stop of a peer"],
 )
 def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
     tmp_path: Path, node: int, reason: str, code: int
@@ -184,15 +183,6 @@ def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.reason = reason
     assert launcher._conclude(1 if reason else 0, 1.0) == code
-
-
-def test_a_trial_that_failed_before_it_was_to_end_has_failed(tmp_path: Path) -> None:
-    launcher = launch.Launcher(
-        contract.Job(**{**vars(JOB), "trial": RULES}), platforms.plain_context(ENVIRON), tmp_path
-    )
-    launcher.ranks.errors.append(error(1, 10.0))
-    launcher.stop.end_trial("pruned")
-    assert launcher._conclude(1, 1.0) == 1
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("paused", 1), ("pruned", 0)])

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,10 +14,9 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import usage
-from cloudtrain_launcher.events import Event, RankStarted, Usage
-from cloudtrain_launcher.processes import ProcessUse, machine_memory, use_by_root
+from cloudtrain_launcher.events import Event, RankStarted
+from cloudtrain_launcher.processes import ProcessUse, use_by_root
 from cloudtrain_launcher.usage import Gpus, UsageSampler
-from tests.support.limits import HANG_SECONDS
 
 
 class Nvml(ModuleType):
@@ -108,13 +106,6 @@ def test_a_process_counts_with_its_children(parent_and_child: subprocess.Popen[s
     )
 
 
-@pytest.mark.linux("the memory of a machine is read from /proc")
-def test_the_memory_of_the_machine_is_known() -> None:
-    memory = machine_memory()
-    assert memory is not None
-    assert 0 < memory[0] < memory[1]
-
-
 def sampler(
     monkeypatch: pytest.MonkeyPatch, uses: dict[int, ProcessUse], report: Callable[[Event], None]
 ) -> UsageSampler:
@@ -153,35 +144,3 @@ def test_restarted_rank_is_measured_anew_and_a_missing_one_is_omitted(
     assert "rank_cpu_percent" not in usage_sampler.measure(54.0).fields()
     uses[200] = ProcessUse(2.0, 10**9)
     assert usage_sampler.measure(58.0).fields()["rank_cpu_percent"] == {"0": 25.0}
-
-
-def test_measurements_are_reported_until_the_sampler_is_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reported = threading.Event()
-    monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
-    usage_sampler = sampler(monkeypatch, {100: ProcessUse(1.0, 10**9)}, lambda _: reported.set())
-    usage_sampler.start()
-    assert reported.wait(HANG_SECONDS)
-    usage_sampler.stop()
-    assert not usage_sampler._thread.is_alive()
-
-
-def test_a_node_with_so_many_ranks_that_no_line_holds_them_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tried = threading.Event()
-
-    def too_long(event: Event) -> None:
-        assert isinstance(event, Usage)
-        if len(calls) == 1:
-            tried.set()
-        calls.append(event)
-        raise ValueError("too long")
-
-    calls: list[Event] = []
-    monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
-    usage_sampler = sampler(monkeypatch, {}, too_long)
-    usage_sampler.start()
-    assert tried.wait(HANG_SECONDS)
-    usage_sampler.stop()

@@ -43,13 +43,11 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
     ("pattern", "covered", "uncovered"),
     [
         ("snapshot.pt", ["snapshot.pt"], ["out/snapshot.pt", "snapshot.pth"]),
-        ("./snapshot.pt", ["snapshot.pt"], ["out/snapshot.pt"]),
         ("out-*/", ["out-a/ckpt.pt", "out-b/x/y"], ["out-a", "sub/out-a/ckpt.pt"]),
         ("out-a", ["out-a", "out-a/x/y"], ["out-ab"]),
         ("runs/*/best.pt", ["runs/1/best.pt"], ["runs/best.pt", "runs/1/2/best.pt"]),
         ("**/*.ckpt", ["a.ckpt", "x/y/a.ckpt"], ["a.ckpt2"]),
         ("runs/**", ["runs/a", "runs/x/y"], ["run/a"]),
-        ("epoch?.pt", ["epoch1.pt"], ["epoch12.pt"]),
         ("epoch[12].pt", ["epoch2.pt"], ["epoch3.pt"]),
     ],
 )

@@ -73,8 +73,6 @@ def test_each_way_to_say_it(value: Any, read: Dependencies) -> None:
         ("einops", "'einops' is not a requirements file"),
         ("../requirements.txt", "is not in the source folder"),
         ("environment.yml", "is a conda environment"),
-        (True, "got true"),
-        ([], "is an empty list"),
         (["requirements.txt"], "is a file"),
         (["x @ https://me:secret@host/x.whl"], "contains a password"),
         ({"conda_file": "x"}, "unknown key"),

@@ -138,18 +138,6 @@ def test_what_does_not_keep_to_the_schema_is_text(event: dict[str, Any]) -> None
     assert split_events([raw], 0) == ([], [raw])
 
 
-def test_a_cause_that_lacks_what_it_needs_is_left_out_of_the_end() -> None:
-    event = {
-        "type": "ended",
-        "time": 9.0,
-        "state": "failed",
-        "reason": "the log says",
-        "error": {"message": "x"},
-    }
-    state = fold_json("x", [BORN, event])
-    assert (state.state, state.error, explain(state)) == ("failed", None, "the log says")
-
-
 def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None:
     events = [
         {"type": "rank_ended", "time": 4.0, "node": 1, "rank": 3, "exitcode": 0, "seq": 1},

@@ -113,16 +113,6 @@ def test_a_waiting_process_is_told_once_and_gets_the_lock(tmp_path: Path) -> Non
     assert order == ["first", "second"]
 
 
-def test_a_lock_is_released_after_its_folder_was_renamed(tmp_path: Path) -> None:
-    (tmp_path / "draft").mkdir()
-    lock = taken(tmp_path / "draft" / "lock")
-    (tmp_path / "draft").rename(tmp_path / "run")
-    assert is_locked(tmp_path / "run" / "lock") is True
-    lock.release()
-    assert is_locked(tmp_path / "run" / "lock") is False
-    taken(tmp_path / "run" / "lock").release()
-
-
 @pytest.mark.parametrize("code", sorted(file_locks.NO_LOCKS))
 def test_a_disk_without_locks_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int

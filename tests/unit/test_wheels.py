@@ -152,18 +152,13 @@ def test_what_pip_says_is_told_without_passwords(job: Path) -> None:
 BUILDS = {
     "--no-binary :all:\npure\n": "requirements.txt:1",
     "pure\n--no-binary=:all:\n": "requirements.txt:2",
-    "pure\n--no-bin=:all:\n": "requirements.txt:2",
-    "pure --no-binary :all:\n": "requirements.txt:1",
     "pure --hash=sha256:00 '--no-binary' :all:\n": "requirements.txt:1",
-    "--pre --no-binary :all:\npure\n": "requirements.txt:1",
     "--extra-index-url https://host/simple --no-binary :all:\npure\n": "requirements.txt:1",
     "--only-binary :none:\npure\n": "requirements.txt:1",
     "pure\n-r https://host/requirements.txt\n": "requirements.txt:2",
     "-c limits.txt\npure\n": "limits.txt:1",
     "pure @ https://host/pure-1.0.tar.gz\n": "requirements.txt:1",
     "pure @ git+https://host/pure.whl\n": "requirements.txt:1",
-    "https://host/pure-1.0.zip#egg=pure.whl\n": "requirements.txt:1",
-    "pure-1.0.tar.gz\n": "requirements.txt:1",
     "sub/folder\n": "requirements.txt:1",
     "pure \\\n  --config-settings=x=y\n": "requirements.txt:1",
 }
