@@ -131,10 +131,6 @@ Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by
 def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
     """One job spec, trained on SageMaker, Azure ML or your machine."""
     ctx.obj = data_dir
-    if any(name.startswith("CLOUDTRAIN_") for name in os.environ):
-        from cloudtrain.cli.variables import tell_unknown_variables
-
-        tell_unknown_variables(os.environ)
     if verbose:
         import logging
 

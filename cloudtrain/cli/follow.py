@@ -17,8 +17,8 @@ from cloudtrain.cli.terminal import one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, shown
 from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import Terms, terms_of
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.updates import Update
 from cloudtrain_launcher.events import (

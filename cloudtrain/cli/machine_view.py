@@ -72,7 +72,7 @@ def offers_table(offers: Sequence[MachineOffer], timestamp: float) -> str:
         "PRICE OF",
     )
     rows = [_cells(offer, timestamp) for offer in offers]
-    return table(rows, header, optional=("VCPUS", "MEMORY", "NETWORK", "PRICE OF", "SPOT"))
+    return table(rows, header)
 
 
 def _cells(offer: MachineOffer, timestamp: float) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import click
 from cloudtrain.cli.terminal import (
     STATE_COLOURS,
     coloured,
-    columns,
     labelled,
     one_line,
     write,
@@ -106,33 +105,14 @@ def abbreviate_home(path: str | Path) -> str:
     return "~" + text[len(home) :] if text.startswith(home + os.sep) else text
 
 
-def table(
-    rows: Iterable[Sequence[str]], header: Sequence[str], *, optional: Sequence[str] = ()
-) -> str:
-    """Return columns as wide as their widest cell.
-
-    A terminal that is too narrow leaves out `optional` columns, the first ones first; a last line
-    names them.
-    """
+def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
+    """Return columns as wide as their widest cell."""
     cells = [tuple(header), *(tuple(map(one_line, row)) for row in rows)]
-    by_column = list(zip(*cells, strict=True))
-    widths = [max(map(_width, column)) for column in by_column]
-
-    left_out: list[str] = []
-    room = columns(sys.stdout)
-    for name in optional:
-        if room is None or sum(widths) + 2 * (len(widths) - 1) <= room:
-            break
-        at = [column[0] for column in by_column].index(name)
-        del by_column[at], widths[at]
-        left_out.append(name)
-
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in zip(*by_column, strict=True)
+        for row in cells
     ]
-    if left_out:
-        lines.append(f"(a wider terminal also shows {', '.join(left_out)})")
     return "\n".join(lines)
 
 
@@ -163,32 +143,14 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
 
     It is empty without finite values.
     """
-    return bars(values, width, 1)[0]
-
-
-def bars(values: Sequence[float], width: int, height: int) -> list[str]:
-    """Draw values as columns of blocks, `height` lines high, the top line first.
-
-    The lines are empty without finite values.
-    """
     points = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
     if len(points) > width:
         points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
     if not points:
-        return [""] * height
-
+        return ""
     low = min(points) / 2
     span = max(points) / 2 - low  # halves: 1e308 and -1e308 lie too far apart
-    steps = 8 * height - 1
-    levels = [round((value / 2 - low) / span * steps) if span else 0 for value in points]
-    return [
-        "".join(_block(level - 8 * floor) for level in levels).rstrip()
-        for floor in reversed(range(height))
-    ]
-
-
-def _block(level: int) -> str:
-    return " " if level < 0 else _BARS[min(level, 7)]
+    return "".join(_BARS[round((value / 2 - low) / span * 7) if span else 0] for value in points)
 
 
 def short_name(name: str) -> str:

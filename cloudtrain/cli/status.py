@@ -166,7 +166,6 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
             "TOOK",
             "SUBMITTED",
         ),
-        optional=("NODES", "TOOK"),
     )
 
 

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from cloudtrain.cli.output import bars, short_name, table
+from cloudtrain.cli.output import short_name, sparkline, table
 from cloudtrain.cli.progress import progress_line
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import bar, log_text, one_line
 from cloudtrain.runs.forecast import forecast, in_all, limit_warning
 from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import Curve, RunState
-from cloudtrain.runs.terms import Terms
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_launcher.events import Usage
 
 MAX_CURVES = 8
-MAX_CURVE_HEIGHT = 6
-LOG_SPAN = 10
-"""Minimum ratio of largest to smallest value for a log scale."""
 MIN_LOG_LINES = 4
 STALE_SECONDS = 90.0
 """Minimum age of a measurement to show the age."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Price:
-    """The price of a run's machines."""
-
-    usd_per_hour: float | None = None
-    """Price of all machines; None if they are free, or it is unknown."""
-    terms: Terms | None = None
-    """Price and limits for the forecast."""
-
-
 def screen(
-    state: RunState, lines: Sequence[LogLine], price: Price, *, now: float, width: int, height: int
+    state: RunState, lines: Sequence[LogLine], terms: Terms, *, now: float, width: int, height: int
 ) -> list[str]:
     """Return the lines of the screen, at most `width` wide and `height` high.
 
@@ -45,15 +30,15 @@ def screen(
     """
     head = [
         _headline(state),
-        _cost(state, price, now),
+        _cost(state, terms, now),
         *_progress(state, now, width),
-        *_outlook(state, price, now),
+        *_outlook(state, terms, now),
         "",
     ]
     machines = _machines(state, now)
     ranks = _ranks(state)
     room = height - len(head) - MIN_LOG_LINES - 1
-    parts = [_curves(state, width, room - len(machines) - len(ranks)), machines, ranks]
+    parts = [_curves(state, width), machines, ranks]
     shown = list(head)
     for part in parts:
         visible = _cut(part, room)
@@ -70,34 +55,35 @@ def _headline(state: RunState) -> str:
     return f"{state.run_id}  {state.state}  {size}  {where}{restarts}"
 
 
-def _cost(state: RunState, price: Price, time: float) -> str:
+def _cost(state: RunState, terms: Terms, time: float) -> str:
     """Return the time of the run, and its cost: estimated so far, or billed after its end."""
     took = format_duration(state.seconds(time))
     if format_cost(state):
         return f"{took}  {format_cost(state)}"
-    if price.usd_per_hour is None or not state.started:
+    hourly = terms.usd_per_hour if terms.is_billed else None
+    if hourly is None or not state.started:
         return took
     # Machines taken away are free.
     waits = time - state.waiting_since if state.waiting_since else 0.0
-    usd = price.usd_per_hour * max(0.0, state.seconds(time) - state.waited - waits) / 3600
-    return f"{took}  about {usd:.2f} USD so far, {price.usd_per_hour:.2f} USD an hour at list price"
+    usd = hourly * max(0.0, state.seconds(time) - state.waited - waits) / 3600
+    return f"{took}  about {usd:.2f} USD so far, {hourly:.2f} USD an hour at list price"
 
 
 def _progress(state: RunState, time: float, width: int) -> list[str]:
     return [] if state.has_ended else [progress_line(state, time, width)]
 
 
-def _outlook(state: RunState, price: Price, time: float) -> list[str]:
+def _outlook(state: RunState, terms: Terms, time: float) -> list[str]:
     """Return the forecast of time and cost, and a warning if a limit ends the run before."""
-    prediction = forecast(state, price.terms, now=time)
+    prediction = forecast(state, terms, now=time)
     if prediction is None:
         return []
     limit = limit_warning(prediction)
     return [f"forecast: {in_all(prediction)}", *([f"warning: {limit}"] if limit else [])]
 
 
-def _curves(state: RunState, width: int, room: int) -> list[str]:
-    """Draw each metric with its first and last value. On a high screen a curve takes several lines."""
+def _curves(state: RunState, width: int) -> list[str]:
+    """Draw each metric with its first and last value."""
     curves: dict[str, Curve] = {}
     for name, curve in state.progress_curves.items():
         curves[f"running {name}" if name in state.curves else name] = curve
@@ -107,26 +93,12 @@ def _curves(state: RunState, width: int, room: int) -> list[str]:
         return []
     labels = max(len(short_name(name)) for name, _ in rows)
     columns = max(10, min(80, width - labels - 24))
-    height = max(1, min(MAX_CURVE_HEIGHT, (room - 1) // len(rows)))
 
     lines = []
     for name, values in rows:
-        scaled = _scaled(values)
-        varies = min(scaled) < max(scaled)
-        *above, bottom = bars(scaled, columns, height if varies else 1)
-        lines += [" " * (labels + 11) + line for line in above]
-        mark = "  log scale" if scaled is not values else ""
         label = f"{short_name(name):<{labels}}  {format_number(values[0]):>8}"
-        lines.append(f"{label} {bottom} {format_number(values[-1])}{mark}")
+        lines.append(f"{label} {sparkline(values, columns)} {format_number(values[-1])}")
     return [*lines, ""]
-
-
-def _scaled(values: Sequence[float]) -> Sequence[float]:
-    """Return the logarithms of positive values that span LOG_SPAN or more, else the values."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite or min(finite) <= 0 or max(finite) / min(finite) < LOG_SPAN:
-        return values
-    return [math.log(value) for value in finite]
 
 
 def _machines(state: RunState, time: float) -> list[str]:

@@ -17,9 +17,9 @@ from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.report import report_and_exit
 from cloudtrain.cli.terminal import full_screen
-from cloudtrain.cli.top_view import Price, screen
+from cloudtrain.cli.top_view import screen
 from cloudtrain.runs.logs import LogLine
-from cloudtrain.runs.terms import terms_of
+from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.updates import Update
 
@@ -67,37 +67,31 @@ def top_command(folder: str | None, /, run: str | None) -> None:
     is printed once.
     """
     target = chosen_run(run, folder)
-    price = _price(target)
+    terms = terms_of(target.folder)
     lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
     if not sys.stdout.isatty() or target.status().has_ended:
         update = next(target.watch(tail=MAX_LOG_LINES))
-        print_output("\n".join(_frame(update, update.lines, price, DEFAULT_HEIGHT)))
+        print_output("\n".join(_frame(update, update.lines, terms, DEFAULT_HEIGHT)))
         return
     with suppress(KeyboardInterrupt):
-        _watch(target, lines, price)
+        _watch(target, lines, terms)
     print_output(
-        "\n".join(_frame(Update(target.cached_status(), [], []), lines, price, DEFAULT_HEIGHT))
+        "\n".join(_frame(Update(target.cached_status(), [], []), lines, terms, DEFAULT_HEIGHT))
     )
 
 
-def _watch(run: Run, lines: deque[LogLine], price: Price) -> None:
+def _watch(run: Run, lines: deque[LogLine], terms: Terms) -> None:
     drawn_at = 0.0
     with full_screen() as draw:
         for update in run.watch(tail=MAX_LOG_LINES):
             lines.extend(update.lines)
             if time.monotonic() - drawn_at >= DRAW_SECONDS:
                 drawn_at = time.monotonic()
-                draw(_frame(update, lines, price, shutil.get_terminal_size().lines - 1))
+                draw(_frame(update, lines, terms, shutil.get_terminal_size().lines - 1))
 
 
-def _frame(update: Update, lines: Any, price: Price, height: int) -> list[str]:
+def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
     width = shutil.get_terminal_size((100, DEFAULT_HEIGHT)).columns
     printed = [line for line in lines if not line.kind]
-    found = screen(update.state, printed, price, now=time.time(), width=width, height=height)
+    found = screen(update.state, printed, terms, now=time.time(), width=width, height=height)
     return [*found, f"asking again: {update.last_error}"[:width]] if update.last_error else found
-
-
-def _price(run: Run) -> Price:
-    """Return the price of the run's machines by its plan."""
-    terms = terms_of(run.folder)
-    return Price(usd_per_hour=terms.usd_per_hour if terms.is_billed else None, terms=terms)

@@ -12,8 +12,8 @@ from cloudtrain.diagnosis.search import Search
 from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
+from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import terms_of
 from cloudtrain_launcher.events import Cause, Ended
 
 

@@ -24,8 +24,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.step_times import PHASES, StepTimesHistory
-from cloudtrain.runs.utilization import Utilization
+from cloudtrain.runs.step_times import PHASES, StepTimesHistory, Utilization
 from cloudtrain.units import format_duration
 
 LEAST_STEPS = 10

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from cloudtrain.runs.laps import Pauses, pace_of
+from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import Terms
 from cloudtrain.units import format_duration
 
 HOLDS = "19 of 20"

@@ -22,30 +22,14 @@ PLAN = "plan.json"
 REQUEST = "request.json"
 JOB = "job.json"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceRecord:
-    """Source of a planned run."""
-
-    root: str
-    digest: str
-    files: int
-    bytes: int
-    warning: str
-    secrets: tuple[str, ...]
-    requirements: str
-    packages: tuple[str, ...]
-    wheels: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContextRecord:
-    """Folder, commit and source of a planned run."""
-
-    folder: str
-    git_commit: str
-    git_dirty: bool | None
-    source: SourceRecord
+_SOURCE: dict[str, type] = {
+    "root": str,
+    "digest": str,
+    "files": int,
+    "bytes": int,
+    "warning": str,
+}
+"""Fields of a source that every version has written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +44,11 @@ class PlanRecord:
     name: str
     overrides: tuple[str, ...]
     checkpoints_uri: str
-    context: ContextRecord
+    folder: str
+    git_commit: str
+    git_dirty: bool | None
+    source: Mapping[str, Any]
+    """Fields of the source's summary."""
 
 
 class RunRecord:
@@ -177,22 +165,18 @@ class RunRecord:
             name=self.name,
             overrides=tuple(self._read("overrides", list)),
             checkpoints_uri=str(self._part("spec", "checkpoints").get("uri") or ""),
-            context=ContextRecord(
-                folder=self._read("facts.folder", str),
-                git_commit=self._read("facts.git_commit", str),
-                git_dirty=self._optional("facts.git_dirty", bool),
-                source=SourceRecord(
-                    root=self._read("facts.source.root", str),
-                    digest=self._read("facts.source.digest", str),
-                    files=self._read("facts.source.files", int),
-                    bytes=self._read("facts.source.bytes", int),
-                    warning=self._read("facts.source.warning", str),
-                    secrets=tuple(source.get("secrets") or ()),
-                    requirements=str(source.get("requirements") or ""),
-                    packages=tuple(source.get("packages") or ()),
-                    wheels=int(source.get("wheels") or 0),
-                ),
-            ),
+            folder=self._read("facts.folder", str),
+            git_commit=self._read("facts.git_commit", str),
+            git_dirty=self._optional("facts.git_dirty", bool),
+            source={
+                **{
+                    name: self._read(f"facts.source.{name}", kind) for name, kind in _SOURCE.items()
+                },
+                "secrets": tuple(source.get("secrets") or ()),
+                "requirements": str(source.get("requirements") or ""),
+                "packages": tuple(source.get("packages") or ()),
+                "wheels": int(source.get("wheels") or 0),
+            },
         )
 
     def _read(self, path: str, kind: type[T]) -> T:
@@ -224,3 +208,44 @@ def part_of(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     for key in keys:
         part = part.get(key) if isinstance(part, dict) else None
     return part if isinstance(part, dict) else {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """Price of a run's machines and its limits."""
+
+    usd_per_hour: float | None = None
+    """List price of all its machines; None if unknown or without machines."""
+    is_billed: bool = True
+    """False for a rehearsal, which has the limits of the cloud but no price."""
+    kept_seconds: int = 0
+    """Seconds that its machines are kept and billed after its end."""
+    seconds: int = 0
+    """Maximum seconds of its run; 0: no limit."""
+    overhead_seconds: int = 0
+    """Seconds that a cost limit reserves for the stop and for kept machines."""
+    limit: str = ""
+    """Origin of the limit: `limits.max_cost`, `limits.max_runtime`; empty: the platform."""
+
+
+def terms_of(folder: RunFolder) -> Terms:
+    """Return the terms of a run; empty if its plan cannot be read or is of another machine."""
+    with suppress(StorageError, TypeError, ValueError):
+        record = RunRecord(folder)
+        quote = record.quote
+        earlier = record.stop_after_seconds
+        usd = part_of(quote, "price").get("usd")
+        allowed = part_of(record.spec, "limits").get("max_runtime")
+        seconds = int(quote.get("max_seconds") or allowed or 0)
+        if record.trial:  # a trial ends early, at a rung
+            seconds = 0
+        return Terms(
+            usd_per_hour=None if usd is None else usd * quote.get("nodes"),
+            is_billed=not record.is_rehearsal,
+            kept_seconds=0 if record.is_rehearsal else int(quote.get("kept_seconds") or 0),
+            seconds=min(filter(None, (seconds, earlier)), default=0),
+            overhead_seconds=max(0, seconds - (earlier or seconds))
+            + int(quote.get("overhead_seconds") or 0),
+            limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
+        )
+    return Terms()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.runs.laps import Laps
-from cloudtrain.runs.step_times import StepTimesHistory
-from cloudtrain.runs.utilization import Utilization
+from cloudtrain.runs.step_times import StepTimesHistory, Utilization
 from cloudtrain_launcher.events import (
     Activity,
     Billing,

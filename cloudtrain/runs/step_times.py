@@ -1,4 +1,4 @@
-"""Time of each rank by phase, from its `step_times` events, in bounded memory.
+"""Time of each rank by phase, in bounded memory, and mean utilization of GPUs.
 
 times = store.get(run_id).state().step_times
 times.totals()[0].seconds["data"]      seconds that rank 0 waited for data
@@ -7,11 +7,12 @@ times.intervals()                      oldest first, each with the sums of all i
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain_launcher.events import StepTimes
+from cloudtrain_launcher.events import StepTimes, Usage
 
 PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
 """Phases of a rank; each moment is in exactly one."""
@@ -131,3 +132,45 @@ class StepTimesHistory:
 
 def _add(to: dict[int, PhaseSums], rank: int, sums: PhaseSums) -> None:
     to.setdefault(rank, PhaseSums()).add(sums)
+
+
+@dataclass(slots=True)
+class Mean:
+    """Mean of numbers."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """Add a number. Ignore NaN and infinities."""
+        if math.isfinite(value):
+            self.total = self.total + value
+            self.count = self.count + 1
+
+    @property
+    def value(self) -> float:
+        """Mean, or 0 without numbers."""
+        return self.total / self.count if self.count else 0.0
+
+
+@dataclass(slots=True)
+class Utilization:
+    """Means over all measurements."""
+
+    gpus: dict[tuple[int, str], Mean] = field(default_factory=dict)
+    """Busy percentage of each GPU by node and index."""
+
+    def add(self, usage: Usage) -> None:
+        """Add a measurement of a node."""
+        for gpu, percent in (usage.gpu_percent or {}).items():
+            self.gpus.setdefault((usage.node, gpu), Mean()).add(percent)
+
+    @property
+    def gpu_percent(self) -> float | None:
+        """Mean over all GPUs; None without GPUs."""
+        return _mean(self.gpus.values())
+
+
+def _mean(means: Iterable[Mean]) -> float | None:
+    values = [mean.value for mean in means if mean.count]
+    return sum(values) / len(values) if values else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from cloudtrain.runs.files import (
     restrict_permissions,
 )
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
-from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.ids import SWEEPS, sweep_ids, sweep_of_run
+from cloudtrain.runs.record import PLAN, RunRecord
 from cloudtrain_launcher.file_locks import FileLock, acquire
 from cloudtrain_launcher.packages.bounded_files import read_regular_file
 from cloudtrain_launcher.process_identity import ProcessIdentity
@@ -108,41 +110,81 @@ class RunStore:
                 f"there are no runs in {self.runs_dir}", hint="cloudtrain submit starts one"
             )
         if name == "last":
-            mine = next(filter(self._is_own, sorted(ids, key=self._created, reverse=True)), None)
-            if mine is None:
-                raise RunNotFound(
-                    "this machine has started no run", hint="cloudtrain list shows those of others"
-                )
-            return RunFolder(self.runs_dir / mine)
-        fitting = (
-            [name]
-            if name in ids
-            else sorted(run_id for run_id in ids if name and run_id.startswith(name))
-        )
-        matches = [run_id for run_id in fitting if run_id == name or self._is_own(run_id)]
-        if len(matches) == 1:
-            return RunFolder(self.runs_dir / matches[0])
-        if matches:
-            shown = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
+            matches = sorted(
+                (RunFolder(self.runs_dir / run_id) for run_id in ids if self._is_own(run_id)),
+                key=submitted_at,
+            )[-1:]
+        elif name in ids:
+            matches = [RunFolder(self.runs_dir / name)]
+        else:
+            matches = [
+                RunFolder(self.runs_dir / run_id)
+                for run_id in sorted(ids)
+                if name and run_id.startswith(name) and self._is_own(run_id)
+            ]
+        if len(matches) > 1:
+            shown = ", ".join(run.run_id for run in matches[:5])
             raise RunNotFound(
                 f"{name!r} fits {len(matches)} runs: {shown}", hint="give more letters of the id"
             )
-        if fitting:
-            message = f"{name!r} fits runs of other machines only: {', '.join(fitting[:5])}"
+        if not matches:
             raise RunNotFound(
-                message, hint="a run that this machine has not started is meant by its whole id"
+                f"there is no run {name!r}{did_you_mean(name, ids)}",
+                hint="cloudtrain list shows all runs; one of another machine needs its whole id",
             )
-        raise RunNotFound(
-            f"there is no run {name!r}{did_you_mean(name, ids)}",
-            hint="cloudtrain list shows all runs",
-        )
+        return matches[0]
 
     def _is_own(self, run_id: str) -> bool:
         return not RunRecord(RunFolder(self.runs_dir / run_id)).is_of_another_machine
 
-    def _created(self, run_id: str) -> float:
-        # Documents are written once, by the submit; the folder's own time changes.
-        try:
-            return (self.runs_dir / run_id / "plan.json").stat().st_mtime_ns
-        except OSError:
-            return 0
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Run or sweep that this machine submitted."""
+
+    folder: RunFolder
+    """Folder; a sweep's has the documents of a run, too."""
+    is_sweep: bool
+
+    @property
+    def id(self) -> str:
+        """Id of the run or the sweep."""
+        return self.folder.run_id
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Folder of the job and folder of the command; empty if the plan cannot be read."""
+        return RunRecord(self.folder).places
+
+    def is_from(self, folder: Path) -> bool:
+        """Return whether it was submitted from `folder`, or its job lies there."""
+        return str(folder) in self.places
+
+
+def submissions(store: RunStore) -> Iterator[Submission]:
+    """Yield runs and sweeps of this machine, newest first. Trials are left out.
+
+    Raise StorageError if the folder of all runs cannot be read.
+    """
+    sweeps = sweep_ids(store.data_dir)
+    candidates = [
+        Submission(RunFolder(store.data_dir / SWEEPS / sweep), is_sweep=True) for sweep in sweeps
+    ]
+    for run_id in store.ids():
+        if not sweep_of_run(run_id, sweeps):
+            candidates.append(Submission(RunFolder(store.runs_dir / run_id), is_sweep=False))
+
+    for candidate in sorted(
+        candidates, key=lambda submission: submitted_at(submission.folder), reverse=True
+    ):
+        if not RunRecord(candidate.folder).is_of_another_machine:
+            yield candidate
+
+
+def submitted_at(run: RunFolder) -> int:
+    """Return when a run or sweep was submitted; 0 if that is unknown."""
+    # The submit writes the plan once; the folder's own time changes.
+    try:
+        return os.stat(run.path / PLAN).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return 0

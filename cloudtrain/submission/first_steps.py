@@ -18,8 +18,8 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.local.lifeline import runs_end_with_this_process
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import Forecast, forecast
+from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import Terms
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.submission.jobs import Job, plan, submit
 from cloudtrain.submission.run import Run

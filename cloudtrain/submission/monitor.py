@@ -12,10 +12,9 @@ from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, raised_limit, 
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import forget_run, index_run
 from cloudtrain.runs.observation import Observation
-from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.record import RunRecord, Terms, terms_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain.runs.terms import Terms, terms_of
 from cloudtrain_launcher.events import Cursor, LimitTooLow
 
 MAX_BACKOFF = 16

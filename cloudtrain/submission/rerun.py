@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.errors import UsageError
@@ -34,7 +34,7 @@ def plan_again(
             f"run {run.run_id} was started on another machine, which has its source", hint=hint
         )
     old = record.plan()
-    folder = Path(old.context.folder)
+    folder = Path(old.folder)
     text = run.text("spec.yaml")
     document: Document = override(
         parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides)
@@ -76,19 +76,19 @@ def replan(
     trials_at_once: int = 1,
 ) -> Plan:
     """Return a plan with an earlier source and the spec of `document`. May raise SpecError."""
-    folder = Path(old.context.folder)
+    folder = Path(old.folder)
     spec, document = spec_from_document(document, folder, look=False)
     settings = load_settings(folder)
     context = PlanContext(
         run_id=run_id,
         time=time.time(),
-        folder=old.context.folder,
+        folder=old.folder,
         data_dir=str(data_dir),
         submitted_from=str(Path.cwd()),
-        source=SourceSummary(**asdict(old.context.source)),
+        source=SourceSummary(**old.source),
         local_files=local_files(spec, folder),
-        git_commit=old.context.git_commit,
-        git_dirty=old.context.git_dirty,
+        git_commit=old.git_commit,
+        git_dirty=old.git_dirty,
         owner=submitter(),
         strict=settings["policy"] == STRICT,
         resume_run=resume_run,

@@ -16,9 +16,9 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import terms_of
 from cloudtrain.submission.fetched import fetch_results, refuse_taken
 from cloudtrain.submission.log_stream import LogStream
 from cloudtrain.submission.monitor import RunMonitor

@@ -65,21 +65,21 @@ def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(
     assert cli.processes() == []
 
 
-def test_ten_kills_of_a_rank_are_ten_restarts_and_then_success(cli: CommandLine) -> None:
+def test_four_kills_of_a_rank_are_four_restarts_and_then_success(cli: CommandLine) -> None:
     cli.write(
         job_yaml=(
-            "name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 10}\n"
+            "name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 4}\n"
         ),
         train_py=GROUP
-        + "if attempt < 10 and rank == attempt % 2:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        + "dist.all_reduce(torch.ones(1))\nprint('nine lives and one')\n",
+        + "if attempt < 4 and rank == attempt % 2:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + "dist.all_reduce(torch.ones(1))\nprint('all lives and one')\n",
     )
     result = cli.run("submit", "--run-id", "cat-1")
     assert result.code == 0, result.err
-    assert cli.json("status", "cat-1")["restarts"] == 10
+    assert cli.json("status", "cat-1")["restarts"] == 4
     why = [event["why"] for event in cli.events("cat-1") if event["type"] == "restarted"]
     assert why == [
-        f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(10)
+        f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(4)
     ]
 
 
@@ -101,16 +101,6 @@ def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> No
     log = cli.run("logs", "two-1").out
     assert "frame #" not in log, "the node with the store may leave first: that is no crash"
     assert "node_rank is only used" not in log
-
-
-def test_a_rank_that_leaves_by_exit_code_is_named(cli: CommandLine) -> None:
-    cli.write(
-        job_yaml="name: exit\nentrypoint: train.py\nresources: {processes: 2}\n",
-        train_py=GROUP + "if rank == 1:\n    os._exit(7)\n" + FOREVER,
-    )
-    result = cli.run("submit", "--run-id", "exit-1")
-    assert result.code == 1
-    assert "rank 1 (node 0) exited with code 7" in result.err
 
 
 def test_a_rank_that_ends_well_while_another_waits_for_it_is_named(cli: CommandLine) -> None:
@@ -204,30 +194,6 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
     assert process.stdout == "stopped | stop was asked\n"
 
 
-def test_the_last_output_of_the_failing_rank_is_shown(cli: CommandLine) -> None:
-    cli.write(
-        job_yaml="name: last\nentrypoint: train.py\nresources: {processes: 2}\n",
-        train_py=GROUP
-        + "if rank == 0:\n    print('reading shard 7 of 9')\n    sys.exit('config lacks [data]')\n"
-        + FOREVER,
-    )
-    result = cli.run("submit")
-    assert result.code == 1
-    assert "reading shard 7 of 9" in result.err
-    assert "rank 0 (node 0) ended by sys.exit: config lacks [data]" in result.err
-
-
-def test_a_failed_rendezvous_is_reported_with_its_own_message(cli: CommandLine) -> None:
-    cli.write(
-        job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n",
-        train_py="print('never')\n",
-    )
-    result = cli.run("submit")
-    assert result.code == 1
-    assert "bogus" in result.err
-    assert "This is a bug" not in result.err
-
-
 def test_max_runtime_stops_a_run_with_its_own_exit_code(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: slow\nentrypoint: train.py\nlimits: {max_runtime: 4 s}\n",
@@ -279,18 +245,3 @@ def test_interrupting_the_client_detaches_and_says_how_to_go_on(cli: CommandLine
     assert "Traceback" not in stderr
     (cli.run_folder("leave-1") / "go").touch()
     assert cli.run("wait", "leave-1").code == 0
-
-
-def test_two_runs_at_once_do_not_disturb_each_other(cli: CommandLine) -> None:
-    cli.write(
-        job_yaml="name: twin\nentrypoint: train.py\nresources: {processes: 2}\n",
-        train_py=GROUP + "print('mine', os.environ['CLOUDTRAIN_RUN_ID'])\ndist.barrier()\n",
-    )
-    for run in ("twin-1", "twin-2"):
-        assert cli.run("submit", "--run-id", run, "--detach").code == 0
-    for run in ("twin-1", "twin-2"):
-        assert cli.run("wait", run).code == 0
-        assert set(cli.run("logs", run, "--grep", "mine").out.splitlines()) == {
-            f"[rank 0] mine {run}",
-            f"[rank 1] mine {run}",
-        }

@@ -70,14 +70,6 @@ def test_a_card_shows_state_progress_and_curves() -> None:
     assert "http" not in html, "nothing comes from outside"
 
 
-def test_a_card_of_a_failure_says_why() -> None:
-    state = fold_json(
-        "a-1",
-        [BORN, {"type": "ended", "time": 200.0, "state": "failed", "reason": "out of <memory>"}],
-    )
-    assert "out of &lt;memory&gt;" in card(state, 210.0)
-
-
 def test_what_others_have_written_is_escaped() -> None:
     evil = f"<script>alert(1)</script>\"'&{EVIL}"
     events = [{**BORN, "provider": evil}, *metrics(0.1, 0.2)]
@@ -137,17 +129,6 @@ def test_waiting_in_a_notebook_draws_the_card_and_leaves_the_last_one(
     assert Run(folder).wait().state == "succeeded"
     assert [update for _, update in notebook.shown] == [False, True]
     assert "succeeded" in notebook.shown[-1][0]
-
-
-def test_drawings_are_at_least_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = Displayed()
-    clock = [100.0]
-    monkeypatch.setitem(sys.modules, "IPython", notebook)
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    with live_card() as show:
-        for clock[0] in (100.0, 100.2, 100.9, 101.1):
-            show(RunState(run_id="a-1"))
-    assert len(notebook.shown) == 3, "two, and the last one"
 
 
 @pytest.mark.parametrize(

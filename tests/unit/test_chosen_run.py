@@ -56,19 +56,8 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
     return write
 
 
-@pytest.mark.parametrize("words", ["status", "logs", "wait"])
-def test_the_last_run_is_meant_when_none_is_named_and_it_says_so(ended: Ended, words: str) -> None:
-    ended("digits-aaaa", "failed")
-    ended("digits-bbbb")
-    result = call(words)
-    assert (result.code, result.err.splitlines()[0]) == (
-        0,
-        "digits-bbbb, the last run from this folder",
-    )
-
-
 @pytest.mark.parametrize("name", [(), ("last",)])
-@pytest.mark.parametrize("words", ["stop", "status", "logs", "wait"])
+@pytest.mark.parametrize("words", ["stop", "status"])
 def test_runs_of_other_folders_are_never_the_default(
     ended: Ended, tmp_path: Path, words: str, name: tuple[str, ...]
 ) -> None:
@@ -85,7 +74,7 @@ def test_a_folder_without_runs_names_the_newest_of_another(ended: Ended, tmp_pat
     assert f"the newest is other-bbbb, from {tmp_path}/other" in result.err
 
 
-@pytest.mark.parametrize("words", ["stop", "logs", "fetch", "rerun", "wait"])
+@pytest.mark.parametrize("words", ["stop", "rerun"])
 def test_several_running_submissions_are_listed_and_none_is_chosen(
     ended: Ended, words: str
 ) -> None:
@@ -114,7 +103,7 @@ def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(
     )
 
 
-@pytest.mark.parametrize("word", ["stop", "rerun", "status", "logs", "wait"])
+@pytest.mark.parametrize("word", ["stop", "logs"])
 def test_an_empty_name_means_no_run(ended: Ended, word: str) -> None:
     ended("digits-aaaa")
     result = call(word, "")
@@ -154,23 +143,7 @@ def test_status_lists_what_runs_when_several_runs_go_on(
     assert call("status").out.startswith("digits-aaaa  succeeded")
 
 
-def test_a_stop_that_worked_exits_with_0_and_a_wait_for_it_with_5(ended: Ended) -> None:
-    ended("digits-aaaa", "stopped")
-    assert [call("stop").code, call("wait").code] == [0, 5]
-
-
 @pytest.mark.parametrize(("word", "meant"), ALIASES.items())
 def test_words_of_other_tools_are_understood(word: str, meant: str) -> None:
     assert (call(word, "--help").code, meant in COMMANDS, word in COMMANDS) == (0, True, False)
     assert call(word, "--help").out.splitlines()[1:] == call(meant, "--help").out.splitlines()[1:]
-
-
-def test_a_variable_that_means_nothing_is_told_with_what_was_meant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_PROVDER", "docker")
-    note = (
-        "note: the variable CLOUDTRAIN_PROVDER means nothing to cloudtrain (did you mean"
-        " 'CLOUDTRAIN_PROVIDER'?)\n"
-    )
-    assert note in call("schema").err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -234,17 +233,6 @@ def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
     assert "evidence    rank 3, train.log:2  torch.OutOfMemoryError" in shown(capsys, "train.log")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
     assert json.loads(shown(capsys, "-", "--json"))["failure"]["rule"] == "gpu-out-of-memory"
-
-
-def test_a_binary_log_of_one_endless_line_does_no_harm(
-    home: RunStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "x.log").write_bytes(
-        os.urandom(1 << 20).replace(b"\n", b"\r") + b"\n\x1b]0;title\x07MemoryError\n"
-    )
-    text = shown(capsys, "x.log")
-    assert "x.log:2  MemoryError" in text
-    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(

@@ -116,23 +116,6 @@ def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
     assert "speed" not in text
 
 
-def test_job_that_waits_for_machines_gets_advice_to_wait(
-    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = home.create(
-        "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
-    )
-    born = {**BORN, "time": 100.0, "provider": "aws", "contract": "sagemaker"}
-    waits = {"type": "phase", "time": 940.0, "phase": "waiting for capacity"}
-    write_events(folder, born, {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}}, waits)
-    monkeypatch.setattr(Run, "status", Run.cached_status)
-    assert shown(capsys, "a-1").splitlines() == [
-        "a-1 is pending, and has not failed",
-        "  phase       waiting for capacity for 1 min",
-        "  next        cloudtrain attach a-1",
-    ]
-
-
 def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
     home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,40 +136,3 @@ def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
     assert text.out == "a-1 was pending when it was last seen; asking again failed\n"
     assert "the credentials have expired" in text.err
     assert "aws sso login" in text.err
-
-
-def test_the_time_in_a_queue_is_not_said_to_be_a_run(
-    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned = json.dumps({"provider": "aws", "spec": {"name": "digits"}})
-    folder = home.create("a-1", {"plan.json": planned, "request.json": "{}"})
-    born = {**BORN, "time": 940.0, "provider": "aws", "contract": "sagemaker"}
-    write_events(folder, born, {"type": "submitted", "time": 941.0, "ref": {"arn": "arn:x"}})
-    monkeypatch.setattr(Run, "status", Run.cached_status)
-    monkeypatch.setattr(Run, "artifacts", lambda _: {})
-    for event, message in (
-        (None, "  waits       1 min"),
-        ({"type": "node_started", "time": 970.0}, "  runs        30 s"),
-    ):
-        if event:
-            write_events(folder, {**event, "node": 0})
-        with pytest.raises(SystemExit):
-            main(["status", "a-1"])
-        assert message in capsys.readouterr().out.splitlines()
-
-
-def test_a_job_that_the_cloud_has_lost_is_not_said_to_look_like_no_failure(
-    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Run, "artifacts", lambda _: {})
-    folder = home.create(
-        "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
-    )
-    submitted = {"type": "submitted", "time": 101.0, "ref": {"arn": "arn:x"}}
-    reason = "SageMaker does not know this job (any more)"
-    ended = {"type": "ended", "time": 160.0, "state": "failed", "reason": reason}
-    write_events(folder, {**BORN, "provider": "aws", "contract": "sagemaker"}, submitted, ended)
-    assert shown(capsys, "a-1").splitlines() == [
-        f"a-1 failed after 1 min: {reason}",
-        "  next        cloudtrain logs a-1",
-    ]

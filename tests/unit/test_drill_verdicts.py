@@ -10,11 +10,8 @@ import pytest
 
 from cloudtrain.runs.fold import fold
 from cloudtrain.submission.drills.advice import (
-    LEAVES_NOTHING,
-    SAVES_NOTHING,
     JobFacts,
     advice,
-    advice_on_all,
 )
 from cloudtrain.submission.drills.compared import Trained, trained
 from cloudtrain.submission.drills.history import history_of, steps_done_again
@@ -104,11 +101,6 @@ def test_other_parameters_after_a_rerun_are_told_apart() -> None:
     assert finding.report == "the launcher of node 0 was killed by SIGKILL"
 
 
-def test_a_job_that_leaves_nothing_to_compare_has_recovered_without_a_proof() -> None:
-    nothing = drill_run([ended("succeeded")])
-    assert judge(nothing, [nothing]).verdict is Verdict.NOT_COMPARED
-
-
 def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
     failed = drill_run([*reports(10), ended("failed", reason="rank 1 failed", error=CAUSE)])
     finding = judge(REFERENCE, [failed])
@@ -135,11 +127,6 @@ def test_a_failure_that_only_says_that_there_was_one_is_without_a_name(
     assert judge(REFERENCE, [drill_run([ended("failed", **fields)])]).verdict is Verdict.UNNAMED
 
 
-def test_a_job_that_only_the_drill_has_ended_did_not_notice() -> None:
-    hung = drill_run([*reports(10), ended("failed", error=CAUSE)], overdue=True)
-    assert judge(REFERENCE, [hung]).verdict is Verdict.UNNOTICED
-
-
 def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> None:
     first = history_of(
         [
@@ -152,13 +139,6 @@ def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> No
     )
     second = history_of([event("resumed", step=20), *reports(30, 40), ended("succeeded")])
     assert steps_done_again([first, second], REFERENCE.history) == 10 + 10
-
-
-def test_restart_from_zero_loses_all_steps_or_an_unknown_number() -> None:
-    first = history_of(reports(10, 20, 30))
-    second = history_of(reports(10, 20, 30, 40))
-    assert steps_done_again([first, second], REFERENCE.history) == 30
-    assert steps_done_again([history_of([]), history_of([])], history_of([])) is None
 
 
 def test_both_nodes_of_a_job_tell_of_one_restart() -> None:
@@ -237,11 +217,3 @@ def test_a_program_that_saves_and_does_not_load_is_told_so() -> None:
     torn = judge(REFERENCE, [first, anew])
     assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, torn)
     assert "load what is in" in changes(Fault.CHECKPOINT_TORN, torn, replace(JOB, never_loads=True))
-
-
-def test_a_program_of_which_nothing_is_known_afterwards_is_told_how_to_tell_it() -> None:
-    nothing = Finding(verdict=Verdict.NOT_COMPARED)
-    assert advice_on_all([nothing, nothing], JOB) == [LEAVES_NOTHING]
-    assert advice_on_all([replace(nothing, steps_lost=3)], replace(JOB, saves=False)) == [
-        SAVES_NOTHING
-    ]

@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli import main
-from cloudtrain.cli.error_view import error_lines
-from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue
 from tests.support.in_process import call
 
 JOB = """\
@@ -108,14 +105,3 @@ def test_a_mistake_that_no_line_makes_is_blamed_on_none(
     lines = on_terminal(monkeypatch, "check", "--provider", "aws")
     assert lines[:2] == ["error: aws.region: is not set", "  at job.yaml"]
     assert not any(re.match(r" +\d* \|", line) for line in lines)
-
-
-def test_the_mark_is_below_what_is_meant_whatever_stands_before_it(folder: Path) -> None:
-    (folder / "job.yaml").write_text("中文: {nmae: x}\n" + "a: {" + "b" * 200 + ": x, nmae: 1}\n")
-    first, second = (
-        error_lines(SpecError([Issue(("nmae",), "unknown key", origin=f"job.yaml:{place}")]), 60)
-        for place in ("1:6", "2:210")
-    )
-    assert first[2:] == ["  1 | 中文: {nmae: x}", "    |        ^^^^"]
-    assert second[3].index("^") == second[2].index("nmae")
-    assert max(map(len, second)) <= 60

@@ -37,10 +37,6 @@ def test_a_folder_elsewhere_holds_what_was_fetched_and_nothing_else(
     assert [path.name for path in run.fetch(tmp_path / "result").iterdir()] == ["model"]
 
 
-def test_the_files_that_a_fetch_prints_are_those_of_the_run(run: cloudtrain.Run) -> None:
-    assert call("fetch", "old-local").out == "old-local/model/model.txt\n"
-
-
 def test_a_forced_fetch_replaces_what_an_earlier_one_brought_and_leaves_the_rest(
     run: cloudtrain.Run,
 ) -> None:

@@ -17,8 +17,8 @@ from cloudtrain.runs.forecast import (
     remaining_seconds,
     told_once,
 )
+from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.terms import Terms
 from tests.support.events import fold_json
 from tests.support.samples import BORN
 
@@ -117,18 +117,6 @@ def test_evaluations_count_as_often_as_announced_and_as_long_as_measured() -> No
     assert forecast.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.0, abs=0.3)
 
 
-def test_before_the_first_evaluation_its_samples_tell_about_how_long_it_takes() -> None:
-    history = announced(History(), evaluations=5, evaluation_samples=1000, step_samples=10)
-    forecast = history.train(100).forecast()
-    without = History().train(100).forecast()
-    more = forecast.total.likely - without.total.likely
-    assert more == pytest.approx(5 * 100 * 0.1 * 0.35, rel=0.01), (
-        "a forward pass is a third of a step"
-    )
-    assert forecast.total.high > without.total.high + more
-    assert forecast.unseen == ("saving",)
-
-
 @pytest.mark.parametrize("activity", ["evaluating", "saving", "drawing samples"])
 def test_of_an_own_script_pauses_come_as_often_as_they_were_seen(activity: str) -> None:
     history = History().train(100).pause(activity, 2.0).train(200).pause(activity, 2.0).train(250)
@@ -145,14 +133,6 @@ def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated()
     history.report(152)
     forecast = history.train(300).forecast()
     assert forecast.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
-
-
-def test_resumed_run_takes_as_long_as_its_remaining_steps() -> None:
-    history = History()
-    history.events.pop()
-    history.add("resumed", step=800)
-    history.report(801)
-    assert history.train(850).forecast().total.likely == pytest.approx(10 + 19.9 + 1.0, abs=0.2)
 
 
 def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:
@@ -182,14 +162,6 @@ def test_there_is_none_without_the_number_of_steps_or_before_enough_of_them(
     history: History,
 ) -> None:
     assert forecast(history.state, now=history.now) is None
-
-
-def test_an_overdue_run_is_not_forecast_to_have_ended() -> None:
-    history = History().train(990)
-    prediction = forecast(history.state, now=history.now + 500)
-    assert prediction is not None
-    assert prediction.total.likely >= history.now + 500 - STARTED
-    assert prediction.remaining.low == 0
 
 
 def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
@@ -235,19 +207,6 @@ def test_advice_for_a_cost_limit_covers_the_run_and_the_reserve() -> None:
     assert (
         "cloudtrain stop digits-1, then cloudtrain rerun digits-1 --set 'limits.max_cost=" in text
     )
-
-
-def test_tight_limit_is_shown_on_request_without_a_warning() -> None:
-    forecast = History().train(200).forecast(seconds=113, limit="limits.max_runtime")
-    assert limit_warning(forecast)
-    assert told_once(forecast, "digits-1") == ""
-
-
-def test_a_rehearsal_has_the_limit_of_its_cloud_and_costs_nothing() -> None:
-    terms = {"usd_per_hour": 3600.0, "seconds": 60, "limit": "limits.max_cost"}
-    forecast = History().train(200).forecast(**terms, is_billed=False)
-    assert forecast.usd is None
-    assert raised_limit(forecast) == raised_limit(History().train(200).forecast(**terms))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from cloudtrain.cli import cli
 from cloudtrain.cli.follow import View
+from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.store import RunStore
-from cloudtrain.runs.terms import Terms, terms_of
 from cloudtrain.submission import monitor
 from cloudtrain.submission.run import Run
 from tests.support.events import events_of

@@ -89,20 +89,6 @@ def test_metrics_as_csv_and_json(home: RunStore, capsys: pytest.CaptureFixture[s
     }
 
 
-def test_a_run_without_metrics_says_so(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    a_run(home, "a-1", 0.1, [])
-    assert (run("metrics", "a-1"), capsys.readouterr()) == (
-        0,
-        ("", "a-1 has reported no metrics\n"),
-    )
-    assert run("metrics", "a-1", "--csv", "--json") == 2
-
-
-def test_a_report_that_was_read_twice_counts_once(home: RunStore) -> None:
-    folder = a_run(home, "a-1", 0.1, [0.5])
-    assert len(metric_points([*folder.events(), *folder.events()])) == 1
-
-
 def test_nan_is_never_the_best_value(home: RunStore) -> None:
     for losses in ([NAN, 0.5, 0.25], [0.5, NAN, 0.25], [0.5, 0.25, NAN]):
         points = metric_points(a_run(home, new_run_id(home.data_dir, "n"), 0.1, losses).events())
@@ -152,9 +138,3 @@ def test_a_run_whose_plan_cannot_be_read_is_compared_by_its_numbers(home: RunSto
     compared = compare([Run(good), Run(bad)])
     assert compared.settings["args.lr"] == [0.1, None]
     assert compared.metrics == ["val_loss", "val_accuracy", "=x"]
-
-
-def test_one_run_is_not_compared(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    a_run(home, "a-1", 0.1, [0.5])
-    assert run("compare", "a-1", "a-1") == 2
-    assert "two or more runs are compared" in capsys.readouterr().err

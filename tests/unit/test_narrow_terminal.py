@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.cli.output import table
 from cloudtrain.cli.terminal import wrapped
 from tests.support.in_process import call
 
@@ -24,15 +23,14 @@ aws: {role: "arn:aws:iam::123456789012:role/digits", bucket: my-bucket, region: 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A terminal of 80 columns, in a folder with a job."""
-    for module in ("terminal", "output"):
-        monkeypatch.setattr(f"cloudtrain.cli.{module}.columns", lambda _: WIDTH)
+    monkeypatch.setattr("cloudtrain.cli.terminal.columns", lambda _: WIDTH)
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize("words", [("gpus",), ("doctor",), ("plan", "--provider", "aws")])
+@pytest.mark.parametrize("words", [("doctor",), ("plan", "--provider", "aws")])
 def test_lines_fit_unless_they_are_one_word_or_a_command(words: tuple[str, ...]) -> None:
     result = call(*words)
     long_lines = [line for line in (result.out + result.err).splitlines() if len(line) > WIDTH]
@@ -40,18 +38,6 @@ def test_lines_fit_unless_they_are_one_word_or_a_command(words: tuple[str, ...])
     assert [
         line for line in long_lines if len(line.split()) > 2 and "cloudtrain " not in line
     ] == []
-
-
-@pytest.mark.usefixtures("narrow")
-def test_a_table_leaves_out_what_matters_least_and_names_it() -> None:
-    lines = call("gpus", "A100:8").out.splitlines()
-    assert lines[0].split() == ["INSTANCE", "GPU", "GPU", "MEMORY", "USD/H", "SPOT", "REGION"]
-    assert lines[-1] == "(a wider terminal also shows VCPUS, MEMORY, NETWORK, PRICE OF)"
-
-
-def test_a_table_in_a_pipe_has_all_columns() -> None:
-    text = table([("a" * 90, "b")], ("NAME", "AGE"), optional=("AGE",))
-    assert text.splitlines() == ["NAME" + " " * 88 + "AGE", "a" * 90 + "  b"]
 
 
 def test_wrapped_text_continues_below_the_text_of_its_label() -> None:

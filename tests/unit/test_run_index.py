@@ -46,13 +46,6 @@ def test_a_remembered_run_is_not_read_again(store: RunStore) -> None:
     assert listed(store) == [("a-1", "succeeded")]
 
 
-def test_a_list_of_a_deleted_index_is_the_same(store: RunStore) -> None:
-    born(store, "a-1", ENDED)
-    before = listed(store)
-    index_of(store).unlink()
-    assert listed(store) == before
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -137,8 +130,3 @@ def test_a_run_goes_on_when_its_job_is_found_after_all(store: RunStore) -> None:
         0,
         False,
     )
-
-
-def test_a_run_that_ended_before_its_reference_was_written_stays_ended(store: RunStore) -> None:
-    folder = born(store, "a-1", ENDED, SUBMITTED)
-    assert fold("a-1", folder.each_event()).state == "succeeded"

@@ -11,8 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli import cli
-from cloudtrain.errors import UsageError
-from cloudtrain.pages.axes import BOTTOM, TOP
 from cloudtrain.pages.run_page import page
 from cloudtrain.pages.story import story_of
 from cloudtrain.pages.svg import words
@@ -168,12 +166,6 @@ def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -
     assert "<script" not in text
 
 
-def test_a_metric_that_was_reported_once_is_a_result_without_a_chart(tmp_path: Path) -> None:
-    text = page_of(tmp_path, metrics([1.0, 0.5], test_accuracy=0.9))
-    assert "<td>test_accuracy</td><td>0.9</td>" in text
-    assert "<h2>test_accuracy</h2>" not in text
-
-
 def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -230,43 +222,6 @@ def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:
     assert len(curve) < 400
 
 
-def test_the_range_of_a_metric_leaves_out_what_is_no_number(tmp_path: Path) -> None:
-    text = page_of(tmp_path, metrics([None, 3.0, 1.0, 2.0]))
-    assert "<td>loss</td><td>2</td><td>1</td><td>3</td>" in text
-
-
-def test_reports_without_steps_are_not_called_steps(tmp_path: Path) -> None:
-    history = [
-        began(),
-        *(events.Metrics(time=START, rank=0, values={"loss": float(value)}) for value in range(3)),
-    ]
-    assert "loss over the report" in page_of(tmp_path, history)
-
-
-def test_how_busy_a_rank_was_is_drawn_from_zero_to_a_core(tmp_path: Path) -> None:
-    usage = [
-        events.Usage(time=START + at, node=0, rank_cpu_percent={"0": 0.1 * at}) for at in range(5)
-    ]
-    (curve,) = drawn(page_of(tmp_path, [began(), *usage]))
-    assert max(y for _, y in curve) == BOTTOM
-    assert BOTTOM - min(y for _, y in curve) < (BOTTOM - TOP) / 10
-
-
-def test_metrics_are_counted_once_and_those_without_a_chart_are_said(tmp_path: Path) -> None:
-    many = [
-        began(),
-        events.Metrics(time=START, rank=0, step=1.0, values={f"m{at}": 1.0 for at in range(30)}),
-    ]
-    text = page_of(tmp_path, many)
-    assert "All 30 metrics; the first 24 are drawn below" in text
-
-
-def test_the_page_of_a_run_that_goes_on_says_of_when_it_is(tmp_path: Path) -> None:
-    going_on = training(SUCCEEDED)[:-1]
-    assert "last seen" in page(run_of(tmp_path, "digits-1", going_on), START + 900)
-    assert "last seen" not in page(run_of(tmp_path, "digits-2", training(SUCCEEDED)), START + 900)
-
-
 def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Browser) -> None:
     file = tmp_path / "page.html"
     file.write_text(page(run_of(tmp_path, "digits-1", [began()]), START + 3600))
@@ -287,20 +242,3 @@ def test_the_command_names_its_file_and_writes_over_none(
     named = [*arguments, "-o", "page.html"]
     assert runner.invoke(cli, named).exit_code == 0
     assert "is there already" in str(runner.invoke(cli, named).exception)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["digits-1", "-o", "no/page.html"], "there is no folder no"),
-        ([""], "the name of the run is empty"),
-    ],
-)
-def test_the_command_refuses_what_nobody_can_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
-    refused = CliRunner().invoke(cli, ["--data-dir", str(tmp_path / "data"), "report", *words])
-    assert isinstance(refused.exception, UsageError)
-    assert message in str(refused.exception)

@@ -28,21 +28,6 @@ def state_of(*events: dict[str, Any]) -> RunState:
     return fold_json("x", [BORN, *events])
 
 
-def test_before_any_event_a_run_is_being_submitted() -> None:
-    assert fold_json("x", []).state == "submitting"
-
-
-def test_what_was_submitted_is_remembered() -> None:
-    state = state_of()
-    assert (state.name, state.provider, state.contract, state.nodes, state.processes) == (
-        "digits",
-        "local",
-        "plain",
-        2,
-        4,
-    )
-
-
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
@@ -69,18 +54,9 @@ def test_the_end_is_never_left(final: str, later: dict[str, Any]) -> None:
     assert (state.state, state.reason, state.ended) == (final, "first", 109.0)
 
 
-def test_an_end_that_is_no_end_is_passed_over() -> None:
-    assert state_of(STARTED, ended("resting")).state == "running"
-
-
 def test_an_event_met_twice_counts_once() -> None:
     point = {"type": "metrics", "node": 0, "rank": 0, "seq": 7, "step": 1, "values": {"loss": 1}}
     assert state_of(point, point, {**point, "seq": 8}).curves["loss"].count == 2
-
-
-def test_the_same_number_from_another_rank_is_another_event() -> None:
-    point = {"type": "metrics", "node": 0, "rank": 0, "seq": 7, "step": 1, "values": {"loss": 1}}
-    assert state_of(point, {**point, "rank": 1}, {**point, "node": 1}).curves["loss"].count == 3
 
 
 def test_folding_in_two_parts_is_folding_in_one() -> None:
@@ -96,27 +72,6 @@ def test_folding_in_two_parts_is_folding_in_one() -> None:
         assert fold_json("x", events[cut:], fold_json("x", events[:cut])) == fold_json("x", events)
 
 
-def test_the_first_start_is_the_start() -> None:
-    assert state_of(STARTED, {**STARTED, "node": 1, "time": 103.0}).started == 102.0
-
-
-def test_restarts_are_counted_by_the_highest_attempt() -> None:
-    events = [
-        {"type": "restarted", "attempt": attempt, "node": node}
-        for attempt in (1, 2)
-        for node in (0, 1)
-    ]
-    assert state_of(*events).restarts == 2
-
-
-def test_metrics_keep_the_latest_value_of_each() -> None:
-    state = state_of(
-        {"type": "metrics", "step": 1, "values": {"loss": 2.0, "acc": 0.1}},
-        {"type": "metrics", "step": 2, "values": {"loss": 1.0}},
-    )
-    assert state.metrics == {"loss": 1.0, "acc": 0.1}
-
-
 def test_a_long_learning_curve_is_thinned_evenly_and_keeps_its_ends() -> None:
     events = (
         {"type": "metrics", "step": n, "values": {"ab"[n % 2]: n}} for n in range(20 * KEPT_POINTS)
@@ -128,19 +83,6 @@ def test_a_long_learning_curve_is_thinned_evenly_and_keeps_its_ends() -> None:
         assert KEPT_POINTS / 2 <= len(values) <= KEPT_POINTS + 1
         assert len(gaps) == 1
         assert (values[0], values[-1]) == (first, 20 * KEPT_POINTS - 2 + first)
-
-
-def test_the_latest_checkpoint_and_progress_are_kept() -> None:
-    state = state_of(
-        {"type": "checkpoint", "step": 10, "path": "a", "time": 1},
-        {"type": "checkpoint", "step": 20, "path": "b", "time": 2},
-        {"type": "progress", "epoch": 1, "step": 20, "loss": 0.5, "note": "x"},
-    )
-    shown = state.to_json()
-    assert (shown["checkpoint"], shown["progress"]) == (
-        {"step": 20, "path": "b", "time": 2},
-        {"epoch": 1, "step": 20, "loss": 0.5},
-    )
 
 
 def test_the_cause_of_a_failure_brings_its_traceback() -> None:
@@ -155,18 +97,6 @@ def test_the_cause_of_a_failure_brings_its_traceback() -> None:
         {"type": "error", **error, "traceback": "File …"}, ended("failed", error=error)
     )
     assert state.to_json()["error"] == {**error, "traceback": "File …"}
-
-
-def test_a_stray_error_does_not_hide_the_cause() -> None:
-    error = {
-        "node": 0,
-        "rank": 3,
-        "time": 5.0,
-        "exception": "ValueError",
-        "message": "the dog ate shard 3",
-    }
-    state = state_of({"type": "error"}, ended("failed", error=error))
-    assert state.to_json()["error"] == {**error, "traceback": ""}
 
 
 @pytest.mark.parametrize(
@@ -236,16 +166,6 @@ FIELDS = (
 )
 def test_no_event_whatever_breaks_the_fold(events: list[dict[str, Any]]) -> None:
     assert isinstance(fold_json("x", events).seconds(200.0), float)
-
-
-def test_how_long_a_run_has_run_counts_from_its_start() -> None:
-    assert [
-        state_of(*events).seconds(110.0) for events in ([], [STARTED], [STARTED, ended("failed")])
-    ] == [
-        10.0,
-        8.0,
-        7.0,
-    ]
 
 
 def test_a_trial_that_has_ended_itself_says_how_until_a_restart_goes_on() -> None:

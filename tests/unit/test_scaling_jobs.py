@@ -114,27 +114,6 @@ def rates(*samples_per_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def step_times(rank: int, step: int, **fields: Any) -> dict[str, Any]:
-    seconds = {"compute": 0.5, "communication": 0.5, "wall": 1.0, "message_mb": 5.0, **fields}
-    return {
-        "type": "step_times",
-        "seq": 10 + step,
-        "rank": rank,
-        "step": step,
-        "steps": 5,
-        **seconds,
-    }
-
-
-def test_step_times_tell_what_goes_with_communication(home: Path) -> None:
-    times = [step_times(rank, step) for step in (5, 10, 15) for rank in (0, 1)]
-    measurement = measured(a_run(home, *rates(640.0, 320.0), *times))
-    assert measurement.windows == (640.0, 320.0)
-    assert measurement.communication == 0.5
-    assert measurement.slowness is not None
-    assert measurement.slowness.cause == "communication"
-
-
 def test_the_first_two_reports_do_not_count(home: Path) -> None:
     assert measured(a_run(home, *rates(100.0, 101.0, 99.0))).windows == (100.0, 101.0, 99.0)
     assert measured(a_run(home, *rates())).failure == "it reported no samples_per_s"

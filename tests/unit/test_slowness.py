@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cloudtrain.diagnosis.slowness import Setup, Slowness, why_slow
-from cloudtrain.runs.step_times import StepTimesHistory
-from cloudtrain.runs.utilization import Mean, Utilization
+from cloudtrain.runs.step_times import Mean, StepTimesHistory, Utilization
 from cloudtrain_launcher.events import StepTimes
 
 
@@ -179,9 +178,3 @@ def test_a_gpu_that_is_idle_for_no_other_reason_has_too_small_steps() -> None:
     assert (slowness.cause, slowness.share) == ("too-small", 0.8)
     waiting = why_slow(Made(ranks=1, data=0.3).history(), Setup(has_gpus=True), idle)
     assert waiting.cause == "input"
-
-
-def test_the_checkpoint_interval_is_named_that_would_do() -> None:
-    slowness = verdict(CASES["saving"], checkpoint_every=60.0)
-    assert slowness.change.startswith("checkpoints.every: ")
-    assert slowness.change.endswith(" instead of 1 min")

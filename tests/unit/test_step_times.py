@@ -6,8 +6,7 @@ import random
 
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.step_times import KEPT_INTERVALS, StepTimesHistory
-from cloudtrain.runs.utilization import Utilization
+from cloudtrain.runs.step_times import KEPT_INTERVALS, StepTimesHistory, Utilization
 from cloudtrain_launcher.events import StepTimes, Usage
 
 
@@ -30,23 +29,6 @@ def test_sums_of_each_rank_omit_first_steps_and_time_after_the_last() -> None:
     assert (history.totals()[0].wall, history.steps) == (8.0, 20)
     assert history.warm_up[0].wall == 30.0
     assert history.totals()[0].share("data") == 3 / 8
-
-
-def test_ranks_may_come_in_any_order_and_one_node_after_the_other() -> None:
-    events = [
-        times(rank, step, compute=float(rank + 1))
-        for rank in range(3)
-        for step in range(10, 110, 10)
-    ]
-    expected = StepTimesHistory()
-    for event in sorted(events, key=lambda entry: (entry.step or 0, entry.rank)):
-        expected.add(event)
-    for order in (events, events[10:] + events[:10]):
-        history = StepTimesHistory()
-        for event in order:
-            history.add(event)
-        assert history.intervals() == expected.intervals()
-        assert [len(interval) for interval in history.intervals()] == [3] * 10
 
 
 def test_ranks_that_report_at_different_steps_are_compared_all_the_same() -> None:

@@ -14,14 +14,13 @@ import sys
 import unicodedata
 from pathlib import Path
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli import main
-from cloudtrain.cli.output import colour_state, print_json, table
-from cloudtrain.cli.terminal import indented, log_text, one_line, printable
+from cloudtrain.cli.output import print_json, table
+from cloudtrain.cli.terminal import log_text, one_line, printable
 from cloudtrain.runs.store import RunStore
 from tests.repo.tools import ROOT
 from tests.support.samples import BORN, write_events
@@ -80,10 +79,6 @@ def test_printing_twice_escapes_once(text: str) -> None:
     assert printable(printable(text)) == printable(text)
 
 
-def test_lines_of_others_are_indented_below_ours() -> None:
-    assert indented("ValueError: a\nsucceeded in 3 s", 4) == "ValueError: a\n    succeeded in 3 s"
-
-
 @pytest.mark.parametrize(
     ("line", "on_a_terminal", "elsewhere"),
     [
@@ -107,13 +102,6 @@ def test_a_log_line_may_keep_its_colours_and_nothing_else(
 
 def test_a_cell_cannot_break_its_table() -> None:
     assert table([("a\nfailed", "\x1b[2J")], ("RUN", "STATE")).count("\n") == 1
-
-
-def test_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", Screen())
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert printable(colour_state("failed")) == click.style("failed", fg="red")
-    assert colour_state("damaged") == "damaged"
 
 
 def test_json_escapes_and_keeps_every_value(capsys: pytest.CaptureFixture[str]) -> None:

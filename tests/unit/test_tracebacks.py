@@ -119,14 +119,6 @@ def test_an_exception_that_a_rule_knows_explains_the_unknown_one_that_led_to_it(
     assert name_of(diagnosed(*first, "ChildFailedError: train.py")) == "none"
 
 
-def test_an_exception_that_a_line_only_mentions_is_better_than_none() -> None:
-    diagnosis = diagnosed("Run failed with CustomError: the third disk has no name", "bye")
-    assert (
-        diagnosis.cause
-        == "the program raised CustomError: the third disk has no name, which no rule knows"
-    )
-
-
 def test_a_message_of_several_lines_is_read_line_by_line_too() -> None:
     reason = (
         f'AlgorithmError: ExecuteUserScriptError:\n{HEADER}\n  File "train.py", line 7\nKeyError:'
@@ -190,15 +182,6 @@ def test_an_exception_is_known_by_where_it_was_raised_if_not_by_its_message(name
         f"    {code}",
     )
     assert name_of(diagnosed(HEADER, *lines, exception)) == name
-
-
-def test_a_setting_of_debugging_in_a_message_does_not_make_it_information() -> None:
-    assert (
-        name_of(
-            diagnosed("RuntimeError: unhandled cuda error (run with NCCL_DEBUG=INFO for details)")
-        )
-        != "none"
-    )
 
 
 def test_what_is_tried_again_is_not_the_cause_and_the_last_try_is() -> None:

@@ -14,17 +14,13 @@ import pytest
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.progress import rate_text
 from cloudtrain.cli.report import report
-from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
-from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import RESTART_ELSEWHERE, Ended, Profile, Progress
+from cloudtrain.runs.logs import LogLine, log_line
+from cloudtrain_launcher.events import RESTART_ELSEWHERE
 from tests.support.events import fold_json
-from tests.support.samples import BORN, born
-from tests.support.screens import START, Clock, Screen, Step, check, updates
+from tests.support.samples import BORN
+from tests.support.screens import Clock, Screen, Step, check, updates
 from tests.support.sessions import SESSIONS, TRAINER
-from tests.unit.test_events import line
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +74,6 @@ def test_a_session_looks_as_it_was_recorded(
     assert all(len(text) < columns for text in drawn)
 
 
-def test_a_wait_shows_numbers_and_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, _ = play(monkeypatch, "script", SESSIONS["script"], terminal=False, output=False)
-    assert "step 2  loss 0.5" in screen.text()
-    assert "reading" not in screen.text()
-
-
 def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     flood: list[Step] = [
         (30 + step / 100, {"type": "metrics", "rank": 0, "step": step, "values": {"x": step}})
@@ -94,15 +84,6 @@ def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.Monkey
         text for text in screen.text().split("\n") if text.startswith("  step ") and " x " in text
     ]
     assert (shown[0], 25 <= len(shown) <= 35) == ("  step 0  x 0", True)
-
-
-def test_an_evaluation_that_takes_its_time_is_told_in_a_pipe_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    evaluating: list[Step] = [(200.0, {"type": "activity", "rank": 0, "activity": "evaluating"})]
-    waiting: list[Step] = [(200.0 + second, "[rank 1] still here") for second in (5, 22, 35)]
-    screen, _ = play(monkeypatch, "trainer", [*TRAINER, *evaluating, *waiting], terminal=False)
-    assert screen.text().count("  evaluating for 22 s\n") == 1
 
 
 def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(
@@ -119,30 +100,6 @@ def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(
     assert [line for line in screen.text().split("\n") if "restart 1" in line] == [
         "  restart 1: rank 3 was killed by SIGKILL"
     ]
-
-
-def test_metrics_are_lines_of_the_log_and_can_be_left_out(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    folder = born(store, "a-1", {"type": "ended", "time": 9.0, "state": "succeeded"})
-    raw = [
-        b"[rank 0] begin",
-        line(type="metrics", time=3.0, rank=0, step=1, values={"loss": 0.5}),
-        line(type="progress", time=4.0, rank=0, step=1, steps=2, loss=0.5),
-        line(type="checkpoint", time=4.0, rank=0, step=1),
-        b"[rank 0] end",
-    ]
-    _, lines = split_events(raw, 0)
-    stamped = b"".join(b"2026-11-21T02:04:34.447Z " + text + b"\n" for text in lines)
-    log_file(folder.path, 0).parent.mkdir(exist_ok=True)
-    log_file(folder.path, 0).write_bytes(stamped)
-    texts = [(log.rank, log.kind, log.text) for log in Run(folder).logs()]
-    assert texts == [
-        (0, "", "begin"),
-        (0, "metrics", "step 1  loss 0.5"),
-        (0, "progress", "step 1/2  loss 0.5"),
-        (0, "", "end"),
-    ]
-    assert [log.text for log in Run(folder).logs(metrics=False)] == ["begin", "end"]
 
 
 def test_a_program_cannot_print_a_line_of_metrics() -> None:
@@ -181,19 +138,6 @@ def test_what_a_run_is_doing(events: list[dict[str, Any]], doing: str) -> None:
     assert fold_json("x", [BORN, waiting, *events]).to_json()["activity"] == doing
 
 
-def test_the_time_that_is_left_follows_from_the_latest_steps() -> None:
-    steps = [
-        {"type": "progress", "time": 100.0 + 2 * step, "step": step, "steps": 100}
-        for step in range(1, 11)
-    ]
-    state = fold_json("x", [BORN, *steps])
-    assert (state.laps.seconds_per_step, state.eta_seconds(120.0), state.eta_seconds(130.0)) == (
-        2.0,
-        180.0,
-        170.0,
-    )
-
-
 @pytest.mark.parametrize(
     ("between", "again_at"),
     [([], 5), ([{"type": "restarted", "time": 20.0, "node": 0, "attempt": 1}], 15)],
@@ -220,50 +164,3 @@ def test_the_speed_is_that_of_the_latest_minute_of_training_alone() -> None:
     assert rate_text(state) == "5 s/step"
     fold_json("x", [progress(170.0 + 0.5 * step, 14 + step) for step in range(1, 121)], state)
     assert rate_text(state) == "2 steps/s"
-
-
-def test_metrics_give_the_speed_of_a_script_until_progress_changes_unit() -> None:
-    epochs = [
-        {"type": "metrics", "time": 60.0 * step, "step": step, "values": {"loss": 1.0}}
-        for step in range(1, 5)
-    ]
-    state = fold_json("x", [BORN, *epochs])
-    assert rate_text(state) == "60 s/step"
-    assert state.laps.first == 60.0
-    progress = [
-        {"type": "progress", "time": 300.0 + 0.25 * step, "step": step, "steps": 500}
-        for step in (10, 20)
-    ]
-    fold_json("x", progress[:1], state)
-    assert rate_text(state) == ""
-    fold_json("x", progress[1:], state)
-    assert (rate_text(state), state.laps.first) == ("4 steps/s", progress[0]["time"])
-
-
-def test_a_script_that_only_reports_metrics_has_a_position() -> None:
-    state = fold_json(
-        "x", [BORN, {"type": "metrics", "time": START, "step": 7, "epoch": 2, "values": {"a": 1}}]
-    )
-    assert state.position == Progress(step=7, epoch=2)
-
-
-def test_the_end_of_a_run_tells_of_profiled_steps_where_the_output_has_them(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    profile = Profile(first_step=10, last_step=15, path="/opt/ml/output/data/profile")
-    state = fold("digits-1", [profile, Ended(time=1.0, state="succeeded")])
-    for artifacts in ({"model": "s3://b/model"}, {"output": "s3://b/output.tar.gz"}):
-        run: Any = SimpleNamespace(
-            id="digits-1", artifacts=lambda places=artifacts: places, folder=None
-        )
-        report(run, state)
-    hints = [line.strip() for line in capfd.readouterr().err.splitlines() if "profile" in line]
-    assert hints == [
-        "profile     output/profile/ has a trace of steps 10 to 15 by each rank; ui.perfetto.dev"
-        " shows it"
-    ]
-    assert state.to_json()["profile"] == {
-        "first_step": 10,
-        "last_step": 15,
-        "path": "/opt/ml/output/data/profile",
-    }
