@@ -18,7 +18,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.hints import hint_for, hint_for_message
+from cloudtrain.diagnosis.rules import hint_for, hint_for_message
 from cloudtrain.diagnosis.slowness import told_at_the_end
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from cloudtrain.diagnosis.rules.loaders import LOADERS
-from cloudtrain.diagnosis.rules.memory import MEMORY
+from cloudtrain.diagnosis.rules.data import LOADERS
+from cloudtrain.diagnosis.rules.tensors import MEMORY
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider

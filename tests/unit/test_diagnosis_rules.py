@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
-from cloudtrain.diagnosis.hints import hint_for_message
 from cloudtrain.diagnosis.log_text import MAX_CHARS, evidence_of
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules import RULES
+from cloudtrain.diagnosis.rules import RULES, hint_for_message
 
 DATA = Path(__file__).parents[1] / "data"
 EXAMPLES = dict(

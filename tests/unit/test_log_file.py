@@ -112,6 +112,6 @@ def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(
 ) -> None:
     for name in ("HEAD_BYTES", "TAIL_BYTES"):
         monkeypatch.setattr(log_file, name, 1 << 18)
-    diagnosis = diagnosed(gzip.compress(b"a line of text\n" * 500_000 + PLAIN))
-    assert (diagnosis.cause, diagnosis.evidence[0].line) == (CAUSE, 500_005)
+    diagnosis = diagnosed(gzip.compress(b"a line of text\n" * 100_000 + PLAIN))
+    assert (diagnosis.cause, diagnosis.evidence[0].line) == (CAUSE, 100_005)
     assert "in the middle of the log were not read" in diagnosis.notes[0]

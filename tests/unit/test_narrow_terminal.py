@@ -30,9 +30,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize("words", [("doctor",), ("plan", "--provider", "aws")])
-def test_lines_fit_unless_they_are_one_word_or_a_command(words: tuple[str, ...]) -> None:
-    result = call(*words)
+def test_lines_fit_unless_they_are_one_word_or_a_command() -> None:
+    result = call("plan", "--provider", "aws")
     long_lines = [line for line in (result.out + result.err).splitlines() if len(line) > WIDTH]
     assert result.out
     assert [

@@ -152,7 +152,7 @@ def test_any_text_survives_in_an_event(store: RunStore, text: str) -> None:
 
 def _append_many(path: str, writer: int) -> None:
     folder = RunFolder(Path(path))
-    for n in range(200):
+    for n in range(50):
         folder.append(event("x", writer=writer, n=n, filler="é" * (n * 37 % 3000)))
 
 
@@ -167,8 +167,8 @@ def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStor
     for process in writers:
         process.join()
     written = [(event["writer"], event["n"]) for event in events_of(folder)]
-    assert sorted(written) == [(writer, n) for writer in range(4) for n in range(200)]
-    assert [n for writer, n in written if writer == 0] == list(range(200))
+    assert sorted(written) == [(writer, n) for writer in range(4) for n in range(50)]
+    assert [n for writer, n in written if writer == 0] == list(range(50))
 
 
 def test_a_run_of_another_machine_is_meant_by_its_whole_id_only(store: RunStore) -> None:

@@ -1,26 +1,20 @@
-"""Table of known failures, one file for each field. The first match of a line counts."""
+"""Table of known failures by field. The first match of a line counts."""
 
 from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules.access import ACCESS
-from cloudtrain.diagnosis.rules.builds import BUILDS
-from cloudtrain.diagnosis.rules.capacity import CAPACITY
-from cloudtrain.diagnosis.rules.checkpoints import CHECKPOINTS
+from cloudtrain.diagnosis.rules.clouds import ACCESS, CAPACITY
 from cloudtrain.diagnosis.rules.communication import COMMUNICATION
 from cloudtrain.diagnosis.rules.consequences import CONSEQUENCES
-from cloudtrain.diagnosis.rules.data import DATA
+from cloudtrain.diagnosis.rules.data import DATA, LOADERS
 from cloudtrain.diagnosis.rules.hardware import HARDWARE
-from cloudtrain.diagnosis.rules.images import IMAGES
-from cloudtrain.diagnosis.rules.loaders import LOADERS
-from cloudtrain.diagnosis.rules.memory import MEMORY
-from cloudtrain.diagnosis.rules.models import MODELS
-from cloudtrain.diagnosis.rules.processes import PROCESSES
-from cloudtrain.diagnosis.rules.program import PROGRAM
-from cloudtrain.diagnosis.rules.settings import SAID_BY_LIBRARIES, SETTINGS
+from cloudtrain.diagnosis.rules.images import BUILDS, IMAGES
+from cloudtrain.diagnosis.rules.models import CHECKPOINTS, MODELS
+from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SAID_BY_LIBRARIES, SETTINGS
 from cloudtrain.diagnosis.rules.storage import STORAGE
-from cloudtrain.diagnosis.rules.tensors import TENSORS
+from cloudtrain.diagnosis.rules.tensors import MEMORY, TENSORS
 from cloudtrain.diagnosis.rules.versions import VERSIONS
+from cloudtrain_launcher.events import Cause
 
 FIELDS: dict[str, tuple[Rule, ...]] = {
     "Capacity, quota, time": CAPACITY,
@@ -54,3 +48,24 @@ def rule_named(name: str) -> Rule:
 
 
 _BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def hint_for(cause: Cause) -> str | None:
+    """Return a remedy for a root cause, or None. The reporter may have given one."""
+    return cause.hint or hint_for_message(f"{cause.exception}: {cause.message}")
+
+
+def hint_for_message(message: str) -> str | None:
+    """Return a remedy for a failure message; None if only a consequence is known."""
+    rule = rule_of(message)
+    return rule.remedy_for(message) if rule and not rule.is_consequence else None
+
+
+def rule_of(message: str) -> Rule | None:
+    """Return the most specific rule that matches a message, or None."""
+    matching = [rule for rule in RULES if rule.matches(message)]
+    return min(
+        matching,
+        key=lambda rule: (rule.is_consequence, rule.is_general, rule.is_catch_all),
+        default=None,
+    )

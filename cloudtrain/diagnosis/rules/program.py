@@ -1,8 +1,101 @@
-"""Rules of known mistakes of the program itself, and of training that diverges."""
+"""Rules of the program: its settings, its mistakes, and how its processes end."""
 
 from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
+
+_OF_PYTHON = (
+    r"(?![^<]*(NoneType|to unpack|expected str|subscriptable|not iterable))"
+    r"(?!(UnboundLocal|Name|ZeroDivision|Index|Key|Attribute)Error: [^<]{0,100}(<|$))"
+)
+"""Exceptions of Python itself: their kind tells more."""
+_ERROR = rf"^{_OF_PYTHON}(\w+Error|\w*Exception)"
+_ADVISES = (
+    r"\b([Pp]lease|[Yy]ou (can ?not|can't|must|should|need|have to|are"
+    r" (trying|attempting)|passed|provided|set)|"
+    r"[Yy]ou specified|[Mm]ake sure|[Tt]ry (to|using|setting)|[Cc]onsider|[Dd]id you)\b"
+)
+_FORBIDS = (
+    r"\b((must|should|has to|have to|needs? to|expected to) (be|have|match|equal)|can only|can"
+    r" ?not be|"
+    r"(is|are) not (supported|allowed|implemented|compatible|valid|available)|not"
+    r" supported|[Uu]nsupported|[Ii]nvalid|"
+    r"only supports?|requires?)\b"
+)
+_LONG = r": [^<]{12,}"
+_LIBRARY = r"<[^<]*(site|dist)-packages/"
+
+SETTINGS = (
+    Rule(
+        name="settings-refused",
+        patterns=(
+            r"MisconfigurationException|omegaconf\.errors\.\w+|hydra\.errors\.\w+|MissingMandatoryValue|"
+            r"is not in struct|"
+            r"ConfigAttributeError|ConfigKeyError|InstantiationException|Error merging '|Cannot"
+            r" find primary config",
+            r"correct the following DeepSpeed config|DeepSpeedConfigError|[Bb]atch related"
+            r" parameters|"
+            r"--\w{2,60} requires |validation errors? for \w|Could not override '|Missing mandatory"
+            r" value",
+            r"yaml\.(scanner|parser|constructor|reader)\.\w+Error|TOMLDecodeError|jsonargparse|Unknown"
+            r" (optimizer|"
+            r"scheduler|"
+            r"loss|dataset|model name|strategy|argument|config)|is not in the \w+ registry|mutually"
+            r" exclusive",
+            r"is not a valid \w+, please select|(can ?not|can't) be used (together|with|at the same"
+            r" time)|"
+            r"Some keys are not used",
+            r"must be (divisible|a multiple) (by|of)|should be divisible by|is not divisible by|"
+            r"Some specified arguments are not",
+            r"Target modules .{0,200}not found|conditioned on metric|could not find the monitored"
+            r" key|"
+            r"Could not find the transformer layer class",
+            r"Additional properties are not allowed|is not valid under any of the given schemas",
+        ),
+        places=(
+            r"^(?!KeyboardInterrupt)[^<]*<[^<]*[/\\](hydra|omegaconf|pydantic|pydantic_core|jsonargparse|yaml|"
+            r"simple_parsing)[/\\]",
+            r"^(ValueError|AssertionError|KeyError|TypeError)[^<]*<[^<]*/(training_args|hf_argparser|"
+            r"deepspeed/runtime/config\w*|config_utils|configuration_utils|data_connector|"
+            r"configuration_validator)\.py:",
+        ),
+        unless=r"ModuleNotFound|No module named|shape|[Ww]arning",
+        cause="the program refused its settings: one is unknown, missing, or contradicts another",
+        remedy=(
+            "the message names it: correct it in the configuration or in args; the versions of the"
+            " packages decide which settings there are"
+        ),
+        restart="after a change",
+        source="docs/reference/job-yaml.md",
+    ),
+)
+
+SAID_BY_LIBRARIES = (
+    Rule(
+        name="refused-by-library",
+        patterns=(
+            (
+                r"^\[?(ERROR|FATAL)\]?:? .{0,200}\b[Pp]lease (check|set|specify|provide|use|make"
+                r" sure|upgrade|install)\b"
+            ),
+        ),
+        places=(
+            _ERROR + r": [^<]*" + _ADVISES,
+            _ERROR + r": [^<]*" + _FORBIDS,
+            _ERROR + _LONG + _LIBRARY,
+        ),
+        unless=r"TrainingFailedError",
+        cause="a library rejected the call",
+        remedy=(
+            "read its message: it says what it expects; the frame of the program shows which call"
+            " it is"
+        ),
+        restart="after a change",
+        source="docs/guides/diagnose.md",
+        is_general=True,
+        is_catch_all=True,
+    ),
+)
 
 PROGRAM = (
     Rule(
@@ -110,5 +203,111 @@ PROGRAM = (
         ),
         restart="after a change",
         source="docs/guides/my-script.md",
+    ),
+)
+
+_SIGNALS = "https://man7.org/linux/man-pages/man7/signal.7.html"
+_RAY_GUESSES = r"crashed unexpectedly due to SIGSEGV or"
+"""Ray lists what may have happened to any worker that died."""
+_TORCHRUN = "https://docs.pytorch.org/docs/stable/elastic/errors.html"
+
+PROCESSES = (
+    Rule(
+        name="abort-while-leaving",
+        patterns=(r"SIGABRT.*while leaving|died by .* while leaving",),
+        cause="a process died while it was leaving, after all work was done",
+        remedy="all work was done; call destroy_process_group() at the end of the script",
+        restart="never",
+        source="https://github.com/pytorch/pytorch/issues/190489",
+    ),
+    Rule(
+        name="terminal-closed",
+        patterns=(r"got signal: 1\b|SIGHUP\b|exitcode {0,3}: ?-1\b",),
+        cause="the terminal or the session of the job was closed (SIGHUP)",
+        remedy=(
+            "start it so that it outlives its terminal (cloudtrain submit does; else nohup, tmux,"
+            " sbatch)"
+        ),
+        restart="retry",
+        source=_TORCHRUN,
+    ),
+    Rule(
+        name="illegal-instruction",
+        patterns=(r"SIGILL|[Ii]llegal instruction|exitcode {0,3}: ?-4\b|Signal 4\b",),
+        cause="a binary uses an instruction that this processor does not have",
+        remedy=(
+            "take a build of the package for a more general processor, or another type of machine"
+        ),
+        restart="after a change",
+        source=_SIGNALS,
+    ),
+    Rule(
+        name="segmentation-fault",
+        patterns=(
+            (
+                r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b|exit(ed"
+                r" with)? code 139"
+            ),
+        ),
+        unless=_RAY_GUESSES,
+        cause="native code crashed (segmentation fault)",
+        remedy=(
+            "the stack in the log shows where (if there is none: PYTHONFAULTHANDLER=1 in env);"
+            " packages built for another torch, and full stacks or memory, are usual"
+        ),
+        restart="after a change",
+        source="https://docs.python.org/3/library/faulthandler.html",
+        is_general=True,
+    ),
+    Rule(
+        name="aborted",
+        patterns=(
+            r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|Fatal Python error: "
+            "Aborted|terminate called after throwing",
+            (
+                r"free\(\): invalid|double free or corruption|malloc\(\): |corrupted size"
+                r" vs|munmap_chunk\(\)"
+            ),
+            r"exitcode {0,3}: ?-[58]\b|[Ee]xit ?[Cc]ode:? 13[46]\b|Floating point exception",
+        ),
+        is_catch_all=True,
+        cause="native code gave up (SIGABRT)",
+        remedy="the line before it in the log says what native code found wrong",
+        restart="after a change",
+        source=_SIGNALS,
+        is_general=True,
+    ),
+    Rule(
+        name="killed",
+        patterns=(
+            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|(exit(ed with)?|status) (code|status):?"
+            r" \(?137|"
+            r"^\s*Killed\s*$",
+            r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
+            r"WTERMSIG 9\b",
+        ),
+        unless=_RAY_GUESSES,
+        cause="a process was killed (SIGKILL), and nothing says by whom",
+        remedy=(
+            "look at the machine's memory before it (cloudtrain top, dmesg): if it was full, use"
+            " fewer DataLoader workers, a smaller batch, or a larger machine; if not, look for who"
+            " sent the signal"
+        ),
+        restart="retry",
+        source="https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer",
+        is_general=True,
+    ),
+    Rule(
+        name="exit-code",
+        patterns=(r"^(exit|SystemExit): exited with code [1-9]\d*$",),
+        cause="a process ended itself with an exit code, and raised no exception",
+        remedy=(
+            "look at what that rank printed last: sys.exit, os._exit, and exit in native code do"
+            " not say why by themselves"
+        ),
+        restart="after a change",
+        source="https://docs.python.org/3/library/sys.html#sys.exit",
+        is_general=True,
+        is_catch_all=True,
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from cloudtrain.diagnosis.hints import hint_for
+from cloudtrain.diagnosis.rules import hint_for
 from cloudtrain.errors import JobFailed, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.failure import explain

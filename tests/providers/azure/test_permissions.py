@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.diagnosis.hints import hint_for_message
+from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WRITE_BLOBS
 from cloudtrain.providers.shared.registry import RegistryImage
