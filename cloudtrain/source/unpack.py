@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import tarfile
 import time
 from pathlib import Path
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.runs.files import make_private_folder
+from cloudtrain.runs.files import FOLDER_MODE, make_private_folder
 from cloudtrain.source.extract import DAMAGED, Header
 
 _BLOCK = 1 << 20
@@ -54,3 +55,5 @@ def _extract(archive: Path, folder: Path) -> None:
         # Python before 3.11.4 lacks the filter.
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(folder, members)
+    for parent, _, _ in os.walk(folder):  # the filter leaves folders to the umask
+        Path(parent).chmod(FOLDER_MODE)
