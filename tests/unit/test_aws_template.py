@@ -133,25 +133,6 @@ def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
         ), name
 
 
-def test_names_are_left_to_aws_except_the_one_that_sagemaker_fixes() -> None:
-    named = (
-        "BucketName",
-        "RepositoryName",
-        "RoleName",
-        "ManagedPolicyName",
-        "GroupName",
-        "LogGroupName",
-        "AliasName",
-    )
-    policies = {
-        (name, key)
-        for name, resource in template()["Resources"].items()
-        for key in named
-        if key in resource["Properties"]
-    }
-    assert policies == {("LogGroup", "LogGroupName")}
-
-
 def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
     assert settings_of(resolved(**EVERYTHING).outputs()) == {
         "aws.region": "us-east-1",
@@ -184,18 +165,6 @@ def test_command_of_the_page_names_parameters_of_the_template(page: str) -> None
     assert "--capabilities CAPABILITY_IAM" in command
     named = re.findall(r"\b([A-Z][a-z]\w+)=", text)
     assert set(named) <= template()["Parameters"].keys()
-
-
-def test_every_exception_from_a_checkers_rule_is_justified_beside_its_resource() -> None:
-    """Found by checkov 3.3.30, which is too large to be installed for this alone."""
-    skipped = {
-        (name, skip["id"])
-        for name, resource in template()["Resources"].items()
-        for skip in resource.get("Metadata", {}).get("checkov", {}).get("skip", [])
-        if len(skip["comment"].split()) > 5
-    }
-    log_rules = {("LogGroup", "CKV_AWS_66"), ("LogGroup", "CKV_AWS_158")}
-    assert skipped == {("Bucket", "CKV_AWS_18"), ("Repository", "CKV_AWS_136")} | log_rules
 
 
 def test_cfn_lint_finds_nothing() -> None:

@@ -27,9 +27,8 @@ TABLE = "create_training_job.json"
 OPERATION_INPUT = "CreateTrainingJobRequest"
 TUNING_INPUT = "CreateHyperParameterTuningJobRequest"
 
-SHOWN = 60
-"""Maximum characters of a value in messages; in a map, such as variables, `SHOWN_IN_MAP`."""
-SHOWN_IN_MAP = 40
+SHOWN = 40
+"""Maximum characters of a value in messages, since a variable may be a secret."""
 FEW = 6
 """An enum with at most this many values is listed in full."""
 
@@ -107,27 +106,27 @@ def violations(shape: Any, value: Any) -> list[Issue]:
     pattern or a maximum is a warning. Types that no training job has are not checked.
     `shape`: a shape of botocore, or any object with the same attributes.
     """
-    return list(_walk(shape, value, (), SHOWN))
+    return list(_walk(shape, value, ()))
 
 
-def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
+def _walk(shape: Any, value: Any, path: Keys) -> Iterator[Issue]:
     if not _has_type(shape.type_name, value):
         yield Issue(path, f"expected {_EXPECTED[shape.type_name]}, got {_kind(value)}")
     elif shape.type_name == "structure":
-        yield from _structure(shape, value, path, limit)
+        yield from _structure(shape, value, path)
     elif shape.type_name == "list":
         yield from _bounds(shape, len(value), "{} items", path)
         for index, item in enumerate(value):
-            yield from _walk(shape.member, item, (*path, index), limit)
+            yield from _walk(shape.member, item, (*path, index))
     elif shape.type_name == "map":
         yield from _bounds(shape, len(value), "{} entries", path)
         for key, item in value.items():
             at = (*path, str(key))
-            for violation in _walk(shape.key, key, at, SHOWN):
+            for violation in _walk(shape.key, key, at):
                 yield replace(violation, path=at, message=f"the name {violation.message}")
-            yield from _walk(shape.value, item, at, SHOWN_IN_MAP)
+            yield from _walk(shape.value, item, at)
     elif shape.type_name == "string":
-        yield from _text(shape, value, path, limit)
+        yield from _text(shape, value, path)
     elif shape.type_name in ("integer", "long", "float"):
         yield from _bounds(shape, value, "{}", path)
 
@@ -150,20 +149,20 @@ def _has_type(type_name: str, value: Any) -> bool:
     return True
 
 
-def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> Iterator[Issue]:
+def _structure(shape: Any, value: Mapping[Any, Any], path: Keys) -> Iterator[Issue]:
     for name in shape.metadata.get("required", ()):
         if name not in value:
             yield Issue((*path, name), "is missing")
     for name, item in value.items():
         if name in shape.members:
-            yield from _walk(shape.members[name], item, (*path, name), limit)
+            yield from _walk(shape.members[name], item, (*path, name))
         else:
             meant = did_you_mean(str(name)[:SHOWN], shape.members)
             yield Issue((*path, str(name)), f"is not a known member{meant}")
 
 
-def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
-    shown = repr(_shortened(value, limit))
+def _text(shape: Any, value: str, path: Keys) -> Iterator[Issue]:
+    shown = repr(_shortened(value, SHOWN))
     values = shape.metadata.get("enum") or ()
     if values and value not in values:
         near = ", ".join(values if len(values) <= FEW else nearest(value[:SHOWN], values, 3))
@@ -178,7 +177,7 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     if pattern and not wrong:
         compiled = _compiled(pattern)
         if compiled is not None and not compiled.fullmatch(value):
-            yield warning(f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}", path=path)
+            yield warning(f"{shown} does not match {_shortened(pattern, 3 * SHOWN)}", path=path)
 
 
 @cache

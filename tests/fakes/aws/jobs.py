@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from tests.fakes.aws.errors import invalid
-from tests.fakes.aws.machines import instance_choices
 
 ENDED = ("Completed", "Failed", "Stopped")
 SPOT_SHARE_PERCENT = 40
@@ -186,3 +186,14 @@ class Job:
                 self._facts.setdefault("TrainingEndTime", time.time())
             self.enter(secondary, status=status)
             self._facts["SecondaryStatusTransitions"][-1]["EndTime"] = time.time()
+
+
+def instance_choices(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return types and counts in the order of preference; a single one without preferences."""
+    items = resources.get("InstancePreferences") or [resources]
+    return [(item.get("InstanceType", ""), item.get("InstanceCount", 0)) for item in items]
+
+
+def has_accelerators(kind: str) -> bool:
+    """Return whether a type has GPUs or Trainium chips."""
+    return re.match(r"ml\.(p|g|trn)\d", kind) is not None

@@ -13,8 +13,7 @@ from typing import Any
 
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
-from tests.fakes.aws.jobs import Job
-from tests.fakes.aws.machines import has_accelerators, instance_choices
+from tests.fakes.aws.jobs import Job, has_accelerators, instance_choices
 from tests.fakes.aws.rights import check_stage
 from tests.fakes.messages import ServiceError
 

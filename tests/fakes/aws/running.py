@@ -11,8 +11,7 @@ from pathlib import Path
 from cloudtrain.planning.sagemaker import TrainingJob, training_job
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.container_group import ContainerGroup, Node
-from tests.fakes.aws.jobs import Job
-from tests.fakes.aws.machines import instance_choices
+from tests.fakes.aws.jobs import Job, instance_choices
 from tests.fakes.aws.request_rules import no_objects
 from tests.fakes.aws.rights import check_stage
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,13 +20,15 @@ from cloudtrain.settings import load_settings
 from cloudtrain.submission.registry import inspect_image, login_for
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
-from tests.fakes.aws.rights import LOG_GROUP, check_push
-from tests.providers.aws.jobs import JOB
+from tests.fakes.aws.rights import check_push
+from tests.providers.aws.archives import entry, packed
+from tests.providers.aws.jobs import JOB, write_log
 from tests.support.native_sweeps import begin
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 LARGE_BYTES = 1_200_000
 """Upload of a source in parts, where tests have lowered the thresholds."""
+
 TAGGED = {"iam:PassRole", "sagemaker:AddTags", "sagemaker:CreateTrainingJob", "s3:PutObject"}
 
 
@@ -62,24 +62,14 @@ def fail_upload(cloud: Cloud, run: Run) -> None:
 
 
 def read_logs(cloud: Cloud, run: Run) -> None:
-    logs = cloud.client("logs", direct=True)
-    stream = f"{run.id}/algo-1-1795213216000"
-    with suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_group(logGroupName=LOG_GROUP)
-    with suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
-    event = {"timestamp": int(time.time() * 1000), "message": "a line"}
-    logs.put_log_events(logGroupName=LOG_GROUP, logStreamName=stream, logEvents=[event])
+    write_log(cloud, run.id, 0, "a line")
     assert list(new_lines(aws(REGION), run.id, 1, {}))
 
 
 def fetch(cloud: Cloud, run: Run, **stored: str) -> None:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("weights"))
     key = f"cloudtrain/runs/{run.id}/output/model.tar.gz"
     cloud.client("s3", direct=True).put_object(
-        Bucket=cloud.bucket, Key=key, Body=made.getvalue(), **stored
+        Bucket=cloud.bucket, Key=key, Body=packed(entry("weights")), **stored
     )
     target = Path(f"fetched-{time.time_ns()}").absolute()
     target.mkdir()

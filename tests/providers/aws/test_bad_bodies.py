@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import boto3.s3.transfer
 import pytest
 
 from cloudtrain.providers.aws.client import aws
@@ -13,7 +12,7 @@ from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
 from tests.providers.aws.jobs import submitted
-from tests.providers.aws.operations import LARGE_BYTES, OPERATIONS
+from tests.providers.aws.operations import OPERATIONS
 from tests.providers.bad_bodies import BODY_FAULTS, Do, calls_by_operation, complaints
 
 UNHARMED = {
@@ -31,13 +30,10 @@ UNHARMED = {
 
 
 @pytest.fixture
-def operations(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Do]]:
+def operations(
+    cloud: Cloud, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Do]]:
     """Everything that the client does, with one attempt of boto3's for each call."""
-    monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
-    in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
-    monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
-    monkeypatch.setattr("cloudtrain.submission.registry._docker_login", lambda _: None)
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", cloud.region)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     run = submitted(f"there-{len(cloud.service.jobs)}")
     aws.cache_clear()

@@ -5,9 +5,7 @@ with a message.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-import boto3.s3.transfer
 import pytest
 
 from cloudtrain.errors import CloudError, CloudtrainError
@@ -19,7 +17,7 @@ from tests.fakes.aws.policies import Statement, statements
 from tests.fakes.aws.samples import request
 from tests.fakes.messages import ServiceError
 from tests.providers.aws.jobs import submitted
-from tests.providers.aws.operations import KEY, LARGE_BYTES, OPERATIONS
+from tests.providers.aws.operations import KEY, OPERATIONS
 from tests.support.aws_permissions import IMPLIED, SUBMITTER
 from tests.support.aws_template import resolved
 
@@ -33,13 +31,10 @@ def policy() -> list[Statement]:
 
 
 @pytest.fixture(autouse=True)
-def everything_is_allowed_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def everything_is_allowed_again(
+    cloud: Cloud, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
-    in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
-    monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
-    monkeypatch.setattr("cloudtrain.submission.registry._docker_login", lambda _: None)
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", cloud.region)
     yield
     cloud.account.caller_policy = None
 
