@@ -92,6 +92,26 @@ class SweepJournal:
             self.folder.append(*events)
         self.read()
 
+    def suggest(self, suggester: Suggester, now: float) -> None:
+        """Record the values of the next trial."""
+        values = suggester.suggest(self.state)
+        self.write(Suggested(time=now, trial=len(self.state.trials), parameters=values))
+
+    def announce(self, action: Start, now: float) -> Trial:
+        """Record a run before its start, and return its trial."""
+        self.write(
+            Launching(
+                time=now,
+                trial=action.trial,
+                run=action.run,
+                until=action.until,
+                resumes=action.resumes,
+                cap_usd=action.cap.usd,
+                cap_seconds=action.cap.seconds,
+            )
+        )
+        return self.state.trials[action.trial]
+
 
 def drive(
     folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | None = None
@@ -139,7 +159,7 @@ class Driver:
         """Start announced runs that an earlier driver may not have started."""
         for trial in self.state.trials:
             if trial.state == "running":
-                self._start(trial.number)
+                self._start(trial)
 
     def advance(self) -> bool:
         """Run one round: act on the state, then observe every trial.
@@ -170,9 +190,9 @@ class Driver:
                 )
                 return True
             if isinstance(action, Suggest):
-                self._suggest()
+                self.journal.suggest(self.suggester, self.clock.now())
             else:
-                self._launch(action)
+                self._start(self.journal.announce(action, self.clock.now()))
         return False
 
     def _look_at(self, trial: Trial) -> None:
@@ -181,28 +201,8 @@ class Driver:
             self.journal.write(*events)
             self.trials.publish(self.state)
 
-    def _suggest(self) -> None:
-        values = self.suggester.suggest(self.state)
-        self.journal.write(
-            Suggested(time=self.clock.now(), trial=len(self.state.trials), parameters=values)
-        )
-
-    def _launch(self, action: Start) -> None:
-        self.journal.write(
-            Launching(
-                time=self.clock.now(),
-                trial=action.trial,
-                run=action.run,
-                until=action.until,
-                resumes=action.resumes,
-                cap_usd=action.cap.usd,
-                cap_seconds=action.cap.seconds,
-            )
-        )
-        self._start(action.trial)
-
-    def _start(self, number: int) -> None:
-        refused = self.trials.start(self.state.trials[number])
+    def _start(self, trial: Trial) -> None:
+        refused = self.trials.start(trial)
         if refused is not None:
             self.journal.write(refused)
             if refused.outcome == "interrupted":

@@ -319,19 +319,6 @@ def test_a_number_is_a_result_and_nan_is_none() -> None:
     assert life.state.state == "failed"
 
 
-def test_more_trials_revive_a_sweep_that_was_given_up() -> None:
-    life = first_running()
-    lose(life, MAX_ALIKE, cause="ImportError")
-    assert life.state.ended
-    life.write(Extended(time=life.now, trials=len(life.state.trials) + 2))
-    life.act()
-    assert life.state.trials[-1].state == "running"
-    life.report(life.state.trials[-1], 0.5)
-    life.end(life.state.trials[-1], "completed")
-    lose_all = next_action(life.state, life.now)
-    assert not isinstance(lose_all, End)
-
-
 def test_a_revived_sweep_is_given_up_again_for_the_same_cause() -> None:
     life = first_running()
     lose(life, MAX_ALIKE, cause="ImportError")

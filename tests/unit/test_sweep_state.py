@@ -41,7 +41,9 @@ def running(**changes: object) -> SweepLife:
 
 
 def test_a_definition_is_the_same_after_it_was_written_and_read() -> None:
-    definition = definition_of(rungs=(1, 3), budget=Caps(usd=5.0), trial_cap=Caps(seconds=60.0))
+    points = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
+    caps = {"budget": Caps(usd=5.0), "trial_cap": Caps(seconds=60.0)}
+    definition = definition_of(rungs=(1, 3), try_first=points, target=0.5, **caps)
     assert Definition.from_json(json.loads(json.dumps(definition.to_json()))) == definition
 
 

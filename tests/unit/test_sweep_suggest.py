@@ -32,39 +32,42 @@ from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import number_of, point_at, suggester_of, value_at
 from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
 
+SMALL = {"layers": "int(1, 4)", "mode": "choice(1, true, 'x')"}
+POINTS: tuple[dict[str, Scalar], ...] = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
 GRID = {"a": "int(1, 3)", "b": "choice(1, true, 'x')"}
 PARTS = st.floats(0.0, 1.0, exclude_max=True)
 
 
-@pytest.mark.parametrize(("sampler", "trials"), [("grid", 9), ("random", 30), ("tpe", 30)])
-def test_a_driver_that_was_killed_anywhere_goes_on_with_the_same_sequence(
-    sampler: str, trials: int
-) -> None:
-    space = GRID if sampler == "grid" else SPACE
-    promotes = sampler == "tpe"
-    rungs = (1, 3) if promotes else ()
-    life = SweepLife(
-        definition_of(
-            space=space,
-            sampler=sampler,
-            trials=trials,
-            parallel=3,
-            rungs=rungs,
-            promotes=promotes,
-            seed=7,
-        ),
-        seed=1,
-    )
+SEARCHES: dict[str, dict[str, Any]] = {
+    "grid": {"sampler": "grid", "space": GRID, "trials": 9},
+    "random": {"sampler": "random", "trials": 30},
+    "tpe with rungs": {"sampler": "tpe", "trials": 30, "rungs": (1, 3), "promotes": True},
+    "a finite space": {"sampler": "tpe", "space": SMALL, "trials": 20},
+    "known points": {"sampler": "tpe", "trials": 6, "try_first": POINTS},
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_suggestions_depend_on_the_journal_alone(search: str) -> None:
+    life = SweepLife(definition_of(parallel=3, seed=7, **SEARCHES[search]), seed=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # free of Optuna's experimental features
         life.run(most=5_000)
-    assert len(life.state.trials) == trials
     places = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
     for at in places[::3]:
         event = life.journal[at]
         assert isinstance(event, Suggested)
         state = state_of(life.state.definition, read_back(life.journal[:at]))
         assert suggester_of(state.definition).suggest(state) == event.parameters
+
+
+def test_known_points_come_first_and_open_settings_are_chosen() -> None:
+    life = SweepLife(definition_of(sampler="random", trials=6, try_first=POINTS))
+    life.run(most=5_000)
+    parameters = [trial.parameters for trial in life.state.trials]
+    assert parameters[0] == POINTS[0]
+    assert parameters[1]["lr"] == 0.05
+    assert all(point.keys() == SPACE.keys() for point in parameters)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
@@ -202,9 +205,6 @@ def test_a_sweep_with_a_removed_sampler_continues_with_another(earlier: str, sam
     assert Definition.from_json(document) == definition_of(sampler=sampler)
 
 
-SMALL = {"layers": "int(1, 4)", "mode": "choice(1, true, 'x')"}
-
-
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_space_with_an_end_is_tried_point_by_point_and_then_the_sweep_ends(sampler: str) -> None:
     life = SweepLife(definition_of(space=SMALL, sampler=sampler, trials=20, parallel=2), seed=3)
@@ -215,16 +215,6 @@ def test_a_space_with_an_end_is_tried_point_by_point_and_then_the_sweep_ends(sam
         "succeeded",
         "all 12 combinations of its values were tried",
     )
-
-
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_what_is_drawn_again_depends_on_the_journal_alone(sampler: str) -> None:
-    life = SweepLife(definition_of(space=SMALL, sampler=sampler, trials=20, parallel=2), seed=3)
-    life.run(most=2_000)
-    for at, event in enumerate(life.journal):
-        if isinstance(event, Suggested):
-            before = state_of(life.state.definition, read_back(life.journal[:at]))
-            assert suggester_of(before.definition).suggest(before) == event.parameters
 
 
 def test_of_the_points_that_are_left_each_is_as_likely_as_the_others() -> None:

@@ -21,15 +21,13 @@ from cloudtrain.runs.history import History
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal, to_be_stopped
 from cloudtrain.sweeps.events import (
-    Launching,
     Reported,
     RunEnded,
-    Suggested,
     SweepEnded,
     SweepEvent,
 )
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
+from cloudtrain.sweeps.schedule import End, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester, suggester_of
 from cloudtrain.sweeps.trials import RunTrials, run_ended
@@ -131,9 +129,9 @@ class RayDriver:
                     self.end = action
                     return None
                 if isinstance(action, Suggest):
-                    self._suggest()
+                    self.journal.suggest(self._suggester, self._clock.now())
                     continue
-                trial = self._launch(action)
+                trial = self.journal.announce(action, self._clock.now())
             if (handed_out := self._handed_out(trial)) is not None:
                 return handed_out
 
@@ -164,25 +162,6 @@ class RayDriver:
 
     def _announced_trial(self) -> Trial | None:
         return self.state.trials[self._announced.pop(0)] if self._announced else None
-
-    def _suggest(self) -> None:
-        values = self._suggester.suggest(self.state)
-        self.journal.write(
-            Suggested(time=self._clock.now(), trial=len(self.state.trials), parameters=values)
-        )
-
-    def _launch(self, action: Start) -> Trial:
-        self.journal.write(
-            Launching(
-                time=self._clock.now(),
-                trial=action.trial,
-                run=action.run,
-                resumes=action.resumes,
-                cap_usd=action.cap.usd,
-                cap_seconds=action.cap.seconds,
-            )
-        )
-        return self.state.trials[action.trial]
 
     def _handed_out(self, trial: Trial) -> Mapping[str, Any] | None:
         """Return a trial for Ray with its resources; None if its values are invalid."""

@@ -1,45 +1,15 @@
-"""Points to try first, a target, and steps of whole numbers."""
+"""A target of a sweep, and steps of whole numbers."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from cloudtrain.spec.search_space import Integers, Scalar, points_of, read_dimension
-from cloudtrain.sweeps.definition import Definition
+from cloudtrain.spec.search_space import Integers, points_of, read_dimension
 from cloudtrain.sweeps.driver import to_be_stopped
-from cloudtrain.sweeps.events import Extended, Suggested
-from cloudtrain.sweeps.state import SweepState, state_of
+from cloudtrain.sweeps.events import Extended
+from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of, value_at
-from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
-
-POINTS: tuple[dict[str, Scalar], ...] = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
-
-
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_known_points_come_first_and_open_settings_are_chosen(sampler: str) -> None:
-    life = SweepLife(definition_of(sampler=sampler, trials=6, try_first=POINTS))
-    life.run(most=5_000)
-    parameters = [trial.parameters for trial in life.state.trials]
-    assert parameters[0] == POINTS[0]
-    assert parameters[1]["lr"] == 0.05
-    assert all(point.keys() == SPACE.keys() for point in parameters)
-    places = [at for at, event in enumerate(life.journal) if isinstance(event, Suggested)]
-    for at in places:
-        state = state_of(life.state.definition, read_back(life.journal[:at]))
-        assert suggester_of(state.definition).suggest(state) == state_parameters(life, at)
-
-
-def state_parameters(life: SweepLife, at: int) -> object:
-    event = life.journal[at]
-    assert isinstance(event, Suggested)
-    return event.parameters
-
-
-def test_a_definition_keeps_what_is_known_before() -> None:
-    definition = definition_of(try_first=POINTS, target=0.5)
-    assert Definition.from_json(json.loads(json.dumps(definition.to_json()))) == definition
+from tests.support.sweep_lives import SweepLife, definition_of
 
 
 def reach(goal: str, value: float) -> SweepLife:
