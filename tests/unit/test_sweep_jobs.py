@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.azure.sweep import trial_document
 from cloudtrain.providers.azure.sweep_request import expression, sweep_document
+from cloudtrain.providers.azure.trial_document import trial_document
 from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from tests.golden.cases import AZURE_RANDOM, plan_of
 from tests.support.native_sweeps import changed

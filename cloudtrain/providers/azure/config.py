@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.runs.folder import RunFolder
 
+INSTALL = 'pip install "cloudtrain[azure]"'
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AzureConfig(CloudConfig):
@@ -56,8 +58,6 @@ def connect(subscription: str, resource_group: str, name: str) -> Workspace:
     try:
         from cloudtrain.providers.azure.client import workspace
     except ImportError as error:
-        from cloudtrain.providers.azure.rules import INSTALL
-
         message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
         raise UsageError(message, hint=INSTALL) from None
     return workspace(subscription, resource_group, name)

@@ -19,7 +19,7 @@ from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.account import format_issues
-from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.config import INSTALL, AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import (
     SERVICES,
@@ -45,7 +45,6 @@ JOB_BYTES = 100_000
 BUILD_FILES = 100
 BUILD_BYTES = 1_000_000
 """Limits of Azure ML for the folder of a Dockerfile."""
-INSTALL = 'pip install "cloudtrain[azure]"'
 
 # Compiled late: most plans need few of them.
 _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"

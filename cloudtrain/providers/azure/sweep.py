@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.planning.launch import Request
-from cloudtrain.planning.tuned import named_texts, parameters_of, plain_name
+from cloudtrain.planning.tuned import named_texts, parameters_of
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.discover import adopted_run
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
+from cloudtrain.providers.azure.trial_document import trial_document
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
-from cloudtrain.providers.shared.paths import as_folder
-from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, StopRequested
@@ -255,41 +253,3 @@ def _number(trial: TrialInfo) -> int:
 def _url(url: str, sweep: str, trial: str) -> str:
     """Return the trial's page in the studio, from its sweep job's page."""
     return url.replace(f"/runs/{sweep}", f"/runs/{trial}", 1)
-
-
-SWEEP_TAG = f"{TAG_PREFIX}sweep"
-"""Tag of the sweep job with its id, which distinguishes it from a run."""
-
-OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
-"""Keys of a command job that belong to the `trial` of a sweep job."""
-OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
-"""Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
-OPTIONAL = ("compute", "queue_settings", "identity")
-
-
-def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the command-job document of a trial.
-
-    `texts`: its values, by setting or by their plain names.
-    """
-    values = {plain_name(key): text for key, text in texts.items()}
-    trial: Mapping[str, Any] = sweep["trial"]
-    command = re.sub(
-        r"\$\{\{search_space\.(\w+)\}\}",
-        lambda match: values.get(match[1], match[0]),
-        str(trial["command"]),
-    )
-    outputs = {
-        kind: {**item, "path": f"{as_folder(item['path'])}{name}/"}
-        for kind, item in sweep["outputs"].items()
-    }
-    return {
-        **{key: sweep[key] for key in (*OF_SWEEP, "tags", *OPTIONAL) if key in sweep},
-        **trial,
-        "type": "command",
-        "name": name,
-        "display_name": name,
-        "command": command,
-        "outputs": outputs,
-        "limits": {"timeout": sweep["limits"]["trial_timeout"]},
-    }

@@ -33,7 +33,13 @@ from cloudtrain.providers.azure.request import (
     section_of,
 )
 from cloudtrain.providers.azure.rules import size_issues
-from cloudtrain.providers.azure.sweep import OF_SWEEP, OF_TRIAL, OPTIONAL, SWEEP_TAG, trial_document
+from cloudtrain.providers.azure.trial_document import (
+    OF_SWEEP,
+    OF_TRIAL,
+    OPTIONAL,
+    SWEEP_TAG,
+    trial_document,
+)
 from cloudtrain.providers.shared.sweep_budget import budget_issues
 from cloudtrain.providers.shared.sweep_gaps import gap_issues
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
