@@ -18,10 +18,10 @@ from cloudtrain.errors import CloudtrainError, SpecError, StorageError, UsageErr
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
         "init": ("init", "Write a job.yaml: a commented starter, or one for a script."),
-        "check": ("job", "Report every mistake in a spec, each at its line."),
-        "plan": ("job", "Show the exact request of a job, without starting it."),
+        "check": ("check", "Report every mistake in a spec, each at its line."),
+        "plan": ("submit", "Show the exact request of a job, without starting it."),
         "drill": ("drill", "Rehearse failures: a rank killed, a node lost, a disk full, ..."),
-        "submit": ("job", "Start a job, or a script without one, and follow it."),
+        "submit": ("submit", "Start a job, or a script without one, and follow it."),
         "sweep": ("sweep", "Search over settings: run trials of a job, and find the best."),
         "rerun": ("run", "Run again; a failed or stopped run continues from its checkpoint."),
     },
@@ -46,8 +46,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor", "Check that a machine or an account is ready for a job."),
         "image": ("image", "Build the image that jobs run in, and push it."),
         "infra": ("infra", "Print the template of an account; write its settings."),
-        "schema": ("job", "Print the JSON Schema of job.yaml."),
-        "completion": ("job", "Print the completion script of a shell."),
+        "schema": ("init", "Print the JSON Schema of job.yaml."),
+        "completion": ("options", "Print the completion script of a shell."),
     },
 }
 """Every command by purpose: its module, and its line in --help."""

@@ -1,4 +1,7 @@
-"""The command `init`: writes a starter job.yaml, or one that equals `submit train.py` and flags."""
+"""The commands `init` and `schema`.
+
+`init` writes a starter job.yaml, or one that equals `submit train.py` and flags.
+"""
 
 from __future__ import annotations
 
@@ -118,3 +121,12 @@ _ARGS = re.compile(r"^args:.*\n(?:  .*\n)+", re.MULTILINE)
 
 def _starter(name: str) -> str:
     return (files("cloudtrain.cli") / "starter" / name).read_text(encoding="utf-8")
+
+
+@click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")
+@json_option
+def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either way)
+    """Print the JSON Schema of job.yaml, for editors."""
+    from cloudtrain.spec.model import json_schema
+
+    print_json(json_schema())

@@ -14,6 +14,8 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cloudtrain.issues import Issue
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.submission.jobs import Job
 
 _ARGUMENTS = "cloudtrain.program_arguments"
@@ -115,3 +117,12 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
         for name, value in resources_of(options).items()
     ]
     return api.load(source, [*flags, *options["overrides"]], arguments=program_arguments())
+
+
+def sweep_issues_of(plan: Plan) -> list[Issue]:
+    """Return the issues of a job's search, if it has one."""
+    if plan.spec.sweep is None:
+        return []
+    from cloudtrain.sweeps.rules import sweep_issues  # few jobs have one
+
+    return sweep_issues(plan)

@@ -1,4 +1,4 @@
-"""Shared options and arguments, and the completion of run ids."""
+"""Shared options and arguments, and the completion of a shell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from cloudtrain.cli.terminal import write
 
 Command = Callable[..., Any]
 
@@ -87,3 +89,16 @@ yes_option = click.option(
     "--yes", "-y", is_flag=True, help="Do not ask before a job that costs money."
 )
 data_dir = click.pass_obj
+
+
+@click.command("completion", epilog='Example:\n\n  eval "$(cloudtrain completion bash)"')
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL; add the line below to your shell's start-up file."""
+    from click.shell_completion import get_completion_class
+
+    completer = get_completion_class(shell)
+    if completer is None:
+        ctx.fail(f"no completion for {shell}")
+    write(completer(ctx.find_root().command, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE").source())

@@ -16,7 +16,7 @@ from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output, table
 from cloudtrain.cli.plan_view import headline
-from cloudtrain.cli.start import confirm_cost
+from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.diagnosis.scaling import (
     Measurement,

@@ -16,7 +16,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import print_json, print_message, print_output
-from cloudtrain.cli.start import confirm_cost
+from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.errors import UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.cli.start import _confirm
+from cloudtrain.cli.submit import _confirm
 from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig, profile_of

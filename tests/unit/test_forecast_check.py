@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli import cli
-from cloudtrain.cli.check_view import forecast_lines
+from cloudtrain.cli.check import forecast_lines
 from cloudtrain.runs.forecast import Forecast, Span
 from cloudtrain.submission import first_steps
 from cloudtrain.submission import jobs as api

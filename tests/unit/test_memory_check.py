@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli.check_view import memory_lines
+from cloudtrain.cli.check import memory_lines
 from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission import memory

@@ -225,8 +225,8 @@ def test_nothing_is_downloaded_before_the_start_is_confirmed(
     def refuse(*_: object) -> None:
         raise RefusedError("not confirmed")
 
-    monkeypatch.setattr("cloudtrain.cli.start.confirm_cost", refuse)
-    monkeypatch.setattr("cloudtrain.cli.sweep_view.confirm_cost", refuse)
+    monkeypatch.setattr("cloudtrain.cli.submit.confirm_cost", refuse)
+    monkeypatch.setattr("cloudtrain.cli.sweep.confirm_cost", refuse)
     monkeypatch.setattr(wheels, "_pip", lambda *_: pytest.fail("it asks an index"))
     search = {
         "objective": {"metric": "x", "goal": "minimize"},
