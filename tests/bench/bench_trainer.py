@@ -1,18 +1,15 @@
-"""The shared trainer's step under ddp against hand-written DDP loops, Accelerate, Fabric and
-Lightning's Trainer.
+"""The shared trainer's step under ddp against hand-written DDP loops and Accelerate.
 
 All in one job of two ranks, so that they share processes and noise: windows of equally many steps
 take turns, the order rotating, and each round gives one ratio to the hand-written loop of that
 round. That loop is there twice: the second one's distance from 1 is the noise. Rates: a ratio above
-1 is faster than by hand. Those who are not installed are left out (pip install accelerate
-lightning).
+1 is faster than by hand. Accelerate is left out if it is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import statistics
 import subprocess
@@ -64,8 +61,6 @@ def main() -> int:
 def measure(steps: int, rounds: int, file: Path | None) -> None:
     """One rank of the job; rank 0 prints the table."""
     warnings.filterwarnings("ignore")
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     import torch
     import torch.distributed as dist
 
@@ -78,9 +73,6 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
         ways["accelerate"] = loop(*with_accelerate(Accelerator(cpu=True)), steps)
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    with suppress(ImportError):
-        ways["fabric"] = loop(*with_fabric(), steps)
-        ways["lightning"] = with_lightning(steps)
     ways = {
         "hand": loop(*by_hand(batched=True), steps),
         "hand again": loop(*by_hand(batched=True), steps),
@@ -217,66 +209,6 @@ def with_accelerate(accelerator: Any) -> tuple[Any, Any, Any, Callable[[Any], No
     return (*accelerator.prepare(net, adam(net), batches), accelerator.backward)
 
 
-def with_fabric() -> tuple[Any, Any, Any, Callable[[Any], None]]:
-    from lightning.fabric import Fabric
-    from torch.utils.data import DataLoader
-
-    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
-    fabric.launch()
-    net = model()
-    net, optimizer = fabric.setup(net, adam(net))
-    batches = fabric.setup_dataloaders(
-        DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True)
-    )
-    return net, optimizer, batches, fabric.backward
-
-
-def with_lightning(steps: int) -> Window:
-    import lightning
-    import torch
-    import torch.distributed as dist
-    from torch.utils.data import DataLoader
-
-    class Module(lightning.LightningModule):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = model()
-            self.begun = (0.0, 0.0)
-            self.taken = (0.0, 0.0)
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            return loss_of(self.net(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> Any:
-            optimizer = adam(self)
-            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100_000)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-            }
-
-        def on_train_batch_start(self, batch: Any, number: int) -> None:
-            if number == WARM:
-                dist.barrier()
-                self.begun = clocks()
-
-        def on_train_batch_end(self, outputs: Any, batch: Any, number: int) -> None:
-            if number == WARM + steps - 1:
-                self.taken = since(self.begun)
-
-    data = DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True)
-
-    def window() -> tuple[float, float]:
-        module = Module()
-        lightning.Trainer(
-            accelerator="cpu", devices=2, strategy="ddp", max_steps=WARM + steps, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        ).fit(module, data)  # fmt: skip
-        return module.taken
-
-    return window
-
-
 def with_trainer(steps: int) -> Window:
     """The trainer's own loop, whole: agreeing, counting, reporting and looking at the clock
     included.
@@ -293,7 +225,8 @@ def with_trainer(steps: int) -> Window:
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.tasks import digits
     from cloudtrain_trainer.tasks.digits import Digits
-    from cloudtrain_trainer.training.loop import Loop, Position
+    from cloudtrain_trainer.training.loop import Loop
+    from cloudtrain_trainer.training.run import Position
 
     options = parse(
         ["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"]

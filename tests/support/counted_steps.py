@@ -16,14 +16,13 @@ from torch.distributed.pipelining import PipelineStage, _utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cloudtrain_trainer import hardware, strategies, tasks
+from cloudtrain_trainer import strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
-from tests.support import gpt2, torchtitan
-from tests.support.compiled_counts import KernelCounter, counting_compiled
+from tests.support import gpt2
 from tests.support.counts import Counts, counting, fake_tensors, rules_of_gpus
 from tests.support.gpt2 import CONTEXT, LAYERS
 
@@ -41,65 +40,31 @@ GPT2_FLAGS = (
 )
 
 
-def count_by_hand(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
-    """Count a step of GPT-2 124M on this many sequences, written by hand; `compiled`: model and
-    loss as one graph.
-    """
-    with _counter(compiled) as counter, fake_tensors():
+def count_by_hand(batch: int, *, layers: int = LAYERS) -> Counts:
+    """Count a step of GPT-2 124M on this many sequences, written by hand."""
+    with fake_tensors():
         model = gpt2.GPT2(layers)
-        if counter:
-            model.compile(backend=counter.compile)
-        return _count_model(batch, gpt2.training_step(model, model, gpt2.optimizer(model)), counter)
+        step = gpt2.training_step(model, model, gpt2.optimizer(model))
+        tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
+        return _count(lambda: step(tokens, tokens))
 
 
-def count_torchtitan(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
-    """The same of a Llama model of that size, as torchtitan trains it; `compiled`: each layer, and
-    the loss.
-    """
-    with _counter(compiled) as counter, fake_tensors():
-        model = torchtitan.Llama(layers)
-        forward = (
-            torchtitan.compiled(model, counter.compile) if counter else torchtitan.forward(model)
-        )
-        return _count_model(
-            batch, gpt2.training_step(model, forward, torchtitan.optimizer(model)), counter
-        )
-
-
-def count_ours(batch: int, *flags: str, compiled: bool = False, layers: int = LAYERS) -> Counts:
+def count_ours(batch: int, *flags: str, layers: int = LAYERS) -> Counts:
     """Count the same of the shared trainer, in one process. `flags`: besides those of the task."""
     argv = [
         *GPT2_FLAGS,
         "--batch-size",
         str(batch),
-        "--compile",
-        "yes" if compiled else "no",
         *flags,
     ]
     shape = replace(gpt.SIZES["gpt2-124m"], layers=layers)
-    with _on_gpus(), _counter(compiled) as counter, patch.dict(gpt.SIZES, {"gpt2-124m": shape}):
+    with _on_gpus(), patch.dict(gpt.SIZES, {"gpt2-124m": shape}):
         options = parse(argv)
         task = tasks.build("gpt", 0, **options.task_options)
-        with fake_tensors(), patch.object(hardware, "COMPILE_BACKEND", counter and counter.compile):
+        with fake_tensors():
             step = Step(task, strategies.build(Ranks(), options), options, batch)
             run = _train(step, options.accumulate, batch // options.accumulate, task.tokens)
-            return _count(run, counter=counter)
-
-
-def _count_model(
-    batch: int, step: Callable[[Tensor, Tensor], None], counter: KernelCounter | None
-) -> Counts:
-    tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
-    return _count(lambda: step(tokens, tokens), counter=counter)
-
-
-@contextmanager
-def _counter(compiled: bool) -> Iterator[KernelCounter | None]:
-    if not compiled:
-        yield None
-        return
-    with counting_compiled() as counter:
-        yield counter
+            return _count(run)
 
 
 def bytes_to_device(task: Task, samples: int) -> int:
@@ -135,16 +100,12 @@ def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
         return counts
 
 
-def _count(
-    step: Callable[[], None], warm_up: int = 1, counter: KernelCounter | None = None
-) -> Counts:
+def _count(step: Callable[[], None], warm_up: int = 1) -> Counts:
     with rules_of_gpus():
         for _ in range(warm_up):
             step()
-    graphs = len(counter.graphs) if counter else 0
     with counting() as counts:
         step()
-    assert counter is None or len(counter.graphs) == graphs > 0, "the second step compiles nothing"
     return counts
 
 
