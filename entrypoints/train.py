@@ -129,12 +129,12 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     """Train, evaluate, or measure, as configured; return "succeeded" or "stopped"."""
     from cloudtrain_trainer.reporting.profiling import StepProfiler
     from cloudtrain_trainer.training import memory, throughput
-    from cloudtrain_trainer.training.batch_report import log_batch
 
     reports = throughput.reports_wanted()
     if reports != 1:  # a search for a batch size does not split the batch
         memory.fit_micro_batch(loop, micro_batches)
-    log_batch(loop)
+    if not loop.options.eval_only:
+        loop.ranks.log(loop.describe_batch())
     if reports:
         return throughput.measure(loop, reports)
     loop.resume()
@@ -185,8 +185,6 @@ def exit_not_finite(
         checkpoints.finish()  # a checkpoint in progress is older than the bad step
         saved = checkpoints.steps()
     hint = "try a lower --lr, --clip-norm or another --amp, and look at the data"
-    if not loop.step.skips_bad_steps:
-        hint += "; --on-nan skip skips such steps"
     checkpoint = (
         f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it"
         if saved
@@ -248,7 +246,7 @@ def export_model(loop: Any, folders: Folders) -> str:
 
 def _export_model(loop: Any, folders: Folders) -> str:
     from cloudtrain_trainer import state
-    from cloudtrain_trainer.checkpoints import model_file
+    from cloudtrain_trainer.checkpoints import files
 
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
@@ -262,8 +260,8 @@ def _export_model(loop: Any, folders: Folders) -> str:
         model = folders.model / "model"
         has_best = loop.checkpointer.best.step >= 0
         # Without a best evaluation of this run, the file of best weights is an earlier run's.
-        if not has_best or model_file.copy_best_model(folders.checkpoints, model) is None:
-            model_file.write_model(model, weights, loop.ranks.log)
+        if not has_best or files.copy_best_model(folders.checkpoints, model) is None:
+            files.write_model(model, weights, loop.ranks.log)
     return fingerprint
 
 

@@ -330,8 +330,8 @@ def _less_communication(setup: Setup) -> str:
             " rarely"
         )
     return (
-        f"--accumulate {more} with --gradient-sync last, or --strategy ddp if the model fits on one"
-        " device"
+        "--strategy ddp if the model fits on one device, or hsdp, which exchanges gradients between"
+        " nodes once per step"
     )
 
 

@@ -20,7 +20,7 @@ REPORTED: Mapping[str, str] = {
 
 LENGTHS = ("epochs", "eval-every")
 """Options of the shared trainer that set the number of evaluations."""
-_ENDS_EARLY = ("max-steps", "patience", "target-accuracy", "eval-every-steps")
+_ENDS_EARLY = ("max-steps", "patience", "eval-every-steps")
 """Options that make the number of evaluations differ from the epochs."""
 
 

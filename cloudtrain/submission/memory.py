@@ -189,7 +189,6 @@ def _report(answer: Mapping[str, Any], plan: Plan, row: Instance | None, gpu: st
 
 def _remedy(option: Mapping[str, Any]) -> str:
     flags = [f"--strategy {option['strategy']}"]
-    flags += [f"--accumulate {option['accumulate']}"] if option["accumulate"] > 1 else []
     flags += [f"--recompute {option['recompute']}"] if option["recompute"] != "none" else []
     return (
         f"{' '.join(flags)}: about {gib(option['needed'][1])}, at most {gib(option['needed'][2])}"

@@ -36,8 +36,7 @@ def trainer_issues(plan: Plan) -> list[Issue]:
     with _trainer_modules(ranks):
         arguments = import_module("cloudtrain_trainer.arguments")
         words = words_of(plan.spec.args)
-        issues = [*_issues(words, arguments), *_mpi_issues(words)]
-        return [plan.located(issue) for issue in issues]
+        return [plan.located(issue) for issue in _issues(words, arguments)]
 
 
 Word = tuple[str, Keys]
@@ -82,17 +81,6 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
         else:
             break
     return issues
-
-
-def _mpi_issues(words: Sequence[Word]) -> list[Issue]:
-    """Return an error for MPI, which needs ranks started by mpirun, not torchrun."""
-    option = "--backend"
-    message = "mpi needs ranks that mpirun starts; a job's ranks are started by torchrun"
-    for at, (word, path) in enumerate(words):
-        following = words[at + 1][0] if at + 1 < len(words) else ""
-        if word == f"{option}=mpi" or (word == option and following == "mpi"):
-            return [Issue(path, message, "leave it out: auto is nccl on GPUs and gloo on CPUs")]
-    return []
 
 
 def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:

@@ -175,9 +175,7 @@ def _add_distribution(parser: Parser) -> None:
     group.add_argument(
         "--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]"
     )
-    group.add_argument(
-        "--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]"
-    )
+    group.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="[auto]")
     group.add_argument(
         "--timeout",
         type=seconds,
@@ -220,7 +218,7 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--lr", type=positive, metavar="X", help="peak learning rate [task]")
     group.add_argument(
-        "--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]"
+        "--lr-schedule", choices=["cosine", "constant"], default="cosine", help="[cosine]"
     )
     group.add_argument(
         "--warm-up", type=share, default=0.1, metavar="X", help="share of all steps [0.1]"
@@ -229,14 +227,6 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
         "--clip-norm", type=positive, metavar="X", help="largest norm of the gradients [none]"
     )
     group.add_argument("--weight-decay", type=not_negative, metavar="X", help="[task]")
-    group.add_argument(
-        "--on-nan",
-        choices=["stop", "skip"],
-        default="stop",
-        help=(
-            "at a loss or gradient that is NaN or infinite: stop and fail, or skip the step [stop]"
-        ),
-    )
 
 
 def _add_performance(group: argparse._ArgumentGroup) -> None:
@@ -276,21 +266,9 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--recompute",
-        choices=["none", "blocks", "selective"],
+        choices=["none", "blocks"],
         default="none",
-        help=(
-            "save memory: keep no activations of layers (blocks), or those of matrix products only"
-            " (selective) [none]"
-        ),
-    )
-    group.add_argument(
-        "--gradient-sync",
-        choices=["each", "last"],
-        default="each",
-        help=(
-            "under fsdp, reduce gradients after each micro-batch of --accumulate, or after the last"
-            " only: fewer messages, and every rank holds all gradients whole [each]"
-        ),
+        help="blocks: save memory by computing the activations of layers twice [none]",
     )
     group.add_argument(
         "--workers",
@@ -339,9 +317,6 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         type=positive_int,
         metavar="N",
         help="end after N evaluations without a lower val_loss",
-    )
-    group.add_argument(
-        "--target-accuracy", type=positive, metavar="X", help="end once val_accuracy reaches X"
     )
 
 

@@ -84,20 +84,6 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kibi
 
 
-def allocated_memory(devices: Sequence[torch.device]) -> int:
-    """Return the bytes of tensors on the fullest GPU; 0 on a CPU."""
-    return max(
-        torch.cuda.memory_allocated(device) if device.type == "cuda" else 0 for device in devices
-    )
-
-
-def total_memory(devices: Sequence[torch.device]) -> int:
-    """Return the memory of the smallest GPU, in bytes; 0 on a CPU, which others share."""
-    return min(
-        torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0 for device in devices
-    )
-
-
 COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
 """torch's default backend, which needs a compiler."""
 

@@ -26,7 +26,7 @@ class Options:
     """True if `weights` may have other tensors than the model."""
     strategy: str
     backend: str
-    """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
+    """auto, nccl or gloo; auto is nccl on GPUs and gloo on CPUs."""
     timeout: float | None
     """Seconds for a collective in training; None: `ranks.TRAINING_SECONDS` on GPUs.
 
@@ -50,10 +50,11 @@ class Options:
     accumulate: int
     """Gradient accumulation steps per optimizer step."""
     optimizer: str
-    """adamw, sgd, adafactor, or `package.module:factory`."""
+    """adamw, sgd, or `package.module:factory`."""
     lr: float | None
     """The highest learning rate of the schedule."""
     lr_schedule: str
+    """cosine or constant."""
     warm_up: float
     """Share of all steps during which the learning rate rises, 0 to 1."""
     weight_decay: float | None
@@ -64,16 +65,12 @@ class Options:
     """True if GPUs compute with deterministic algorithms only, as CPUs always do."""
     profile: tuple[int, int] | None
     """The first and the last step to profile, from 1; None: none."""
-    on_nan: str
-    """stop or skip: what to do at a loss or gradient that is not finite."""
     amp: str
     """auto, no, bf16 or fp16."""
     compile: str
     """auto, yes or no."""
-    gradient_sync: str
-    """each or last: after which micro-batches of a step FSDP reduces the gradients."""
     recompute: str
-    """none, blocks or selective: activations to compute again in the backward pass."""
+    """none or blocks: layers whose activations are computed again in the backward pass."""
     workers: int | None
     """Data loader processes per rank."""
     probe_memory: str
@@ -85,7 +82,6 @@ class Options:
     """Steps between further evaluations within an epoch."""
     eval_only: bool
     """True to evaluate the newest checkpoint, or `weights`, instead of training."""
-    target_accuracy: float | None
     patience: int | None
     """Evaluations without a lower val_loss after which training ends."""
     checkpoint_every: float

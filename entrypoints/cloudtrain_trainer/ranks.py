@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
@@ -59,42 +58,26 @@ class Ranks:
     def init_process_group(self, backend: str = "auto") -> None:
         """Join the default process group.
 
-        With NCCL or MPI, a gloo group on the CPU carries the control messages. `backend`: auto,
-        nccl, gloo or mpi. Raise `Refused` if this machine or this torch does not support it.
+        With NCCL, a gloo group on the CPU carries the control messages. `backend`: auto, nccl or
+        gloo. Raise `Refused` if this machine or this torch does not support it.
         """
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
-        self._check_backend(backend)
+        if backend == "nccl" and (self.device.type != "cuda" or not dist.is_nccl_available()):
+            raise Refused(
+                "--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs"
+            )
         alone: dict[str, Any] = {"timeout": timedelta(seconds=self._start_timeout)}
         if "MASTER_ADDR" not in os.environ:  # not under torchrun: a world of one process
             alone |= {"store": HashStore(), "rank": 0, "world_size": 1}
         if backend == "nccl":
             prefer_messages(os.environ)
             alone["device_id"] = self.device
-        if backend == "mpi":  # MPI determines rank and world size itself
-            alone = {}
         dist.init_process_group(backend, **alone)
-        if backend == "mpi" and dist.get_world_size() != self.size:
-            raise Refused(
-                f"MPI has {dist.get_world_size()} processes, but WORLD_SIZE is {self.size}: start"
-                " them by mpirun, with RANK, LOCAL_RANK and WORLD_SIZE set, or use --backend gloo"
-                " under torchrun"
-            )
         self._control = dist.group.WORLD
         if backend == "nccl":
             seconds = max(self._start_timeout, START_SECONDS)
             self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
-
-    def _check_backend(self, backend: str) -> None:
-        if backend == "nccl" and (self.device.type != "cuda" or not dist.is_nccl_available()):
-            raise Refused(
-                "--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs"
-            )
-        if backend == "mpi" and not dist.is_mpi_available():
-            raise Refused(
-                "--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo"
-                " on CPUs"
-            )
 
     def all_devices(self) -> list[torch.device]:
         """Return the devices that this process sees, for strategies that use several."""
@@ -158,17 +141,6 @@ class Ranks:
             return [int(x) for x in shared.tolist()]
 
         return wait
-
-    def any_on_device(self, flag: Tensor) -> Tensor:
-        """Return whether any rank sets a flag: bool, shape (), on the device.
-
-        `flag`: bool, shape (). Does not wait for the device. Called by all ranks.
-        """
-        if self.size == 1:
-            return flag
-        number = flag.float()
-        dist.all_reduce(number, op=dist.ReduceOp.MAX)
-        return number > 0
 
     def all_reduce_sum(self, *values: float) -> list[float]:
         """Return the sums over all ranks, in float64. Called by all ranks."""

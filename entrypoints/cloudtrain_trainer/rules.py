@@ -19,7 +19,7 @@ ONE_PROCESS = {
 """Strategies that run in a single process, and its work."""
 
 
-OPTIMIZERS = ("adamw", "sgd", "adafactor")
+OPTIMIZERS = ("adamw", "sgd")
 """Built-in values of `--optimizer`."""
 
 
@@ -121,7 +121,6 @@ def check(
     _check_flags(options)
     _check_strategy(options, supported, ranks, per_node)
     _check_batch(options, supported, ranks)
-    _check_optimizer(options)
 
 
 def _check_flags(options: Options) -> None:
@@ -156,14 +155,6 @@ def _check_flags(options: Options) -> None:
             f"{flag} is about training, which --eval-only leaves out: leave out one of them"
         )
 
-    if options.gradient_sync == "last" and (
-        piped or options.strategy not in ("fsdp", "hsdp", "hybrid")
-    ):
-        raise Refused(
-            "--gradient-sync is for --strategy fsdp, hsdp and hybrid --tensor, not"
-            f" {options.strategy}, which sends gradients once per step anyway: leave it out"
-        )
-
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.compile == "yes" and not can_compile(options):
@@ -171,16 +162,6 @@ def _check_flags(options: Options) -> None:
         raise Refused(
             f"--compile is not offered with --strategy {options.strategy}{also}: leave it out, or"
             " use ddp or fsdp"
-        )
-
-
-def _check_optimizer(options: Options) -> None:
-    shards = options.strategy in ("fsdp", "hsdp", "tp") or options.tensor
-    if options.optimizer == "adafactor" and shards:
-        raise Refused(
-            "--optimizer adafactor needs the means of whole rows and columns, which torch does not"
-            f" compute from the shards of --strategy {options.strategy}: use adamw or sgd, or"
-            " --strategy ddp or pipeline"
         )
 
 

@@ -78,15 +78,6 @@ def restore_buffers(
         value.copy_(saved[name])
 
 
-@torch.no_grad()
-def restore_buffers_where(
-    condition: Tensor, model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
-) -> None:
-    """Do the same if `condition`, bool of shape (), is true, without waiting for it."""
-    for name, value in _data_dependent_tensors(model, statistics):
-        value.copy_(torch.where(condition.to(value.device), saved[name], value))
-
-
 def _data_dependent_tensors(
     model: nn.Module, statistics: Sequence[Tensor]
 ) -> Iterator[tuple[str, Tensor]]:

@@ -121,7 +121,6 @@ ROWS = [
     spec("script with a NUL", "1:1", "entrypoint: train.py: is", "entrypoint: train.py\n", {"train.py": "a = 1\0\n"}),
     spec("notebook that is not JSON", "1:1", "entrypoint: x.ipynb:1: is", "entrypoint: x.ipynb\n", {"x.ipynb": "{"}),
     spec("notebook nested deeply", "1:1", "entrypoint: x.ipynb: is", "entrypoint: x.ipynb\n", {"x.ipynb": "[" * 100_000}),
-    spec("backend of MPI", "1:8", "args.backend: mpi needs", "args: {backend: mpi}\n"),
     use("pyproject nested deeply", 2, "pyproject.toml is nested too deeply", argv="check", files={"pyproject.toml": "x = " + "[" * 100_000}),
     use("pyproject with an empty requirement", 2, "pyproject.toml: project.dependencies holds", argv="check", files={"pyproject.toml": '[project]\ndependencies = ["numpy", ""]\n'}),
     use("requirement with a NUL", 2, "requirements.txt:1: embedded null byte", argv="check", files={"requirements.txt": "./a\0b\n"}),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloudtrain_trainer.checkpoints import checkpointer, model_file
+from cloudtrain_trainer.checkpoints import checkpointer, files
 from cloudtrain_trainer.training.loop import Loop
 from tests.support.limits import HANG_SECONDS
 
@@ -22,7 +22,7 @@ class SlowDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
         self.goes_on = threading.Event()
-        self._write = model_file.write_model
+        self._write = files.write_model
         monkeypatch.setattr(checkpointer, "write_model", self.write)
 
     def write(self, *arguments: Any) -> Path:

@@ -18,7 +18,7 @@ import torch
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import model_file, sharded
+from cloudtrain_trainer.checkpoints import files, sharded
 from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
@@ -304,8 +304,8 @@ def test_the_model_is_written_completely_and_the_best_one_is_copied(
 ) -> None:
     weights = {"a": torch.arange(4.0), "b": torch.ones(2, 2).t()}
     weights["tied"] = weights["a"]
-    written = model_file.write_model(tmp_path / model_file.BEST, weights, Ranks().log)
-    taken = model_file.copy_best_model(tmp_path, tmp_path / "model" / "model")
+    written = files.write_model(tmp_path / files.BEST, weights, Ranks().log)
+    taken = files.copy_best_model(tmp_path, tmp_path / "model" / "model")
     assert taken is not None
     assert taken.read_bytes() == written.read_bytes()
     if find_spec("safetensors") is None:
@@ -317,4 +317,4 @@ def test_the_model_is_written_completely_and_the_best_one_is_copied(
         loaded = import_module("safetensors.torch").load_file(taken)
     assert set(loaded) == set(weights)
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
-    assert model_file.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None
+    assert files.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None

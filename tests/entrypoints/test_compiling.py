@@ -27,7 +27,7 @@ from tests.entrypoints.loss_curves import (
 )
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "gpt", "resnet50"])
+@pytest.mark.parametrize("name", ["digits", "gpt"])
 def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     expected = train(begin(small_task(name), task_flags(name), one_process()))
@@ -39,8 +39,7 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     assert relative_difference(trained.losses, expected.losses) < TOLERANCE
 
 
-@pytest.mark.parametrize("how", ["blocks", "selective"])
-def test_recomputed_layers_are_in_that_graph(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_layers_are_in_that_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     expected = train(begin(small_task("gpt"), task_flags("gpt"), one_process()))
     torch._dynamo.reset()
@@ -48,7 +47,9 @@ def test_recomputed_layers_are_in_that_graph(how: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
     trained = train(
         begin(
-            small_task("gpt"), [*task_flags("gpt"), "--compile", "--recompute", how], one_process()
+            small_task("gpt"),
+            [*task_flags("gpt"), "--compile", "--recompute", "blocks"],
+            one_process(),
         )
     )
     assert len(counter.graphs) == 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,20 +31,6 @@ def test_amp_auto_is_bf16_on_gpus_that_support_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert hardware.resolve_precision(requested, GPU) == expected
-
-
-def test_amp_auto_is_float32_on_a_cpu() -> None:
-    assert [hardware.resolve_precision(requested, CPU) for requested in ("auto", "no", "bf16")] == [
-        "no",
-        "no",
-        "bf16",
-    ]
-
-
-def test_all_devices_has_every_gpu_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert hardware.all_devices(GPU) == [torch.device("cuda", index) for index in range(3)]
-    assert hardware.all_devices(CPU) == [CPU]
 
 
 def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +72,6 @@ def test_compile_auto_is_for_gpus_with_all_that_it_needs(
     assert hardware.resolve_compile("no", device, possible) is False
 
 
-def test_peak_flops_are_looked_up_by_gpu_name() -> None:
-    assert hardware.peak_flops("NVIDIA H100 PCIe", "bf16") == 756.5e12
-    assert hardware.peak_flops("NVIDIA H100 80GB HBM3", "bf16") == 989.5e12
-    assert hardware.peak_flops("Tesla T4", "no") == 8.1e12
-    assert hardware.peak_flops("NVIDIA L40S", "bf16") == 362e12
-    assert hardware.peak_flops("Some Card", "bf16") == 0
-
-
 @pytest.mark.parametrize(
     "name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"]
 )
@@ -104,18 +79,3 @@ def test_the_allocator_grows_its_blocks_unless_the_user_has_set_something_for_it
     variables = {name: "max_split_size_mb:64"}
     use_expandable_segments(variables)
     assert variables == {name: "max_split_size_mb:64"}
-
-
-def test_torch_reads_that_variable_after_it_is_imported() -> None:
-    """A rank that is forked has imported torch before its program begins."""
-    program = (
-        "import os, torch, train; train.use_expandable_segments(os.environ); "
-        "print(torch._C._accelerator_getAllocatorSettings())"
-    )
-    clean = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
-    paths = os.pathsep.join(str(ROOT / part) for part in ("entrypoints", "entrypoints/job"))
-    command = [sys.executable, "-c", program]
-    process = subprocess.run(
-        command, env={**clean, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
-    )
-    assert process.stdout.strip() == "expandable_segments:True"

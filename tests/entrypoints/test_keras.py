@@ -30,8 +30,6 @@ HOOKS = "tests.entrypoints.keras_hooks"
 RUNS = {
     "two ranks": (2, 4, "save_statistics"),
     "one process": (1, 4, "save_statistics"),
-    "never training": (2, 1, "never_training"),
-    "never averaged": (2, 1, "without_averaging"),
 }
 """The ranks, the epochs, and the hook that is called in each rank."""
 
@@ -70,17 +68,6 @@ def test_batch_norm_statistics_are_equal_on_all_ranks_at_every_evaluation(
     assert len(first) == len(second) == 4
     assert all(map(are_equal, first, second))
     assert not any(map(are_equal, first, first[1:])), "training changes them"
-
-
-def test_without_averaging_they_differ(runs: dict[str, Group]) -> None:
-    first, second = evaluations(runs["never averaged"])
-    assert not any(map(are_equal, first, second))
-
-
-def test_without_training_true_keras_does_not_update_them(runs: dict[str, Group]) -> None:
-    initial = [torch.zeros(16), torch.ones(16), torch.zeros(32), torch.ones(32)]
-    for of_rank in evaluations(runs["never training"]):
-        assert all(are_equal(statistics, initial) for statistics in of_rank)
 
 
 def test_the_export_has_the_statistics_of_the_best_evaluation(runs: dict[str, Group]) -> None:

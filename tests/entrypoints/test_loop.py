@@ -11,7 +11,8 @@ import pytest
 
 from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.training.loop import Loop, Position
+from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_trainer.training.run import Position
 
 
 def fingerprint(loop: Loop) -> str:
@@ -130,31 +131,14 @@ def test_a_stop_during_an_evaluation_within_an_epoch_repeats_it(
 
 
 def test_an_evaluation_within_an_epoch_may_end_the_run(make_loop: Callable[..., Loop]) -> None:
-    flags = ("--target-accuracy", "0.2", "--eval-every-steps", "20")
+    flags = ("--patience", "1", "--eval-every-steps", "20")
     loop = make_loop(*flags)
+    loop.checkpointer.best = loop.checkpointer.best._replace(val_loss=0.0)
     assert list(reports_of(loop)) == [20]
     resumed = make_loop(*flags)
     resumed.resume()
     assert reports_of(resumed) == {}
     assert resumed.position == loop.position == Position(step=20, epoch=0, samples=20 * 32)
-
-
-def test_a_target_accuracy_ends_the_run_early(make_loop: Callable[..., Loop]) -> None:
-    loop = make_loop("--target-accuracy", "0.2", "--strategy", "dp", "--amp", "bf16")
-    assert loop.run() == "succeeded"
-    assert loop.position.epoch == 1
-
-
-def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(
-    make_loop: Callable[..., Loop],
-) -> None:
-    first = make_loop("--target-accuracy", "0.2")
-    first.run()
-    resumed = make_loop("--target-accuracy", "0.2")
-    resumed.resume()
-    assert resumed.run() == "succeeded"
-    assert resumed.position == first.position
-    assert fingerprint(resumed) == fingerprint(first)
 
 
 def test_no_resume_logs_where_the_checkpoints_are_moved(

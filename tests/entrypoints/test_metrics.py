@@ -38,18 +38,6 @@ def test_progress_is_due_after_the_first_step_and_then_every_half_second() -> No
     assert meter.due()
 
 
-def test_progress_is_less_frequent_in_a_long_run_but_at_least_every_ten_seconds() -> None:
-    clock = [0.0]
-    meter = Meter(clock=lambda: clock[0])
-    for began, pause in ((3600.0, 6.0), (86400.0, 10.0)):
-        clock[0] = began
-        meter.rate()
-        clock[0] = began + pause - 0.1
-        assert not meter.due()
-        clock[0] = began + pause + 0.1
-        assert meter.due()
-
-
 class TimedData:
     """Data whose batches take this many seconds of a simulated clock."""
 

@@ -1,6 +1,4 @@
-"""Losses, gradients, weights and evaluations that are NaN or infinite: training stops, or skips the
-step.
-"""
+"""Losses, gradients, weights and evaluations that are NaN or infinite stop training."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_job import MAX_LINE_BYTES, log_metrics
-from cloudtrain_trainer import finite, state
+from cloudtrain_trainer import finite
 from cloudtrain_trainer.data.batches import Batches
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
-from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.loop import Loop
 
 BAD = 7
@@ -102,10 +98,6 @@ def bad_step(loop: Loop) -> int:
     return next(number for number, draw in enumerate(draws, 1) if BAD in draw.indices)
 
 
-def parameters(loop: Loop) -> str:
-    return state.fingerprint(loop.step.model.state_dict())
-
-
 @pytest.mark.parametrize("kind", list(NAN))
 @pytest.mark.parametrize("flags", ["", "--clip-norm 1"], ids=["unclipped", "clipped"])
 def test_training_stops_and_names_the_step(
@@ -143,70 +135,6 @@ def test_a_stop_after_a_bad_step_saves_no_checkpoint(train_loop: Callable[..., L
     with pytest.raises(NotFinite, match=f"^step {bad_step(loop)}: the loss is nan$"):
         loop.checkpointer.save(last=True)
     assert loop.checkpointer.checkpoints.steps() == []
-
-
-@pytest.mark.parametrize("kind", list(NAN))
-@pytest.mark.parametrize("fast", [False, True], ids=["plain", "fused"])
-def test_a_skipped_step_changes_nothing(
-    train_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, kind: str, fast: bool
-) -> None:
-    """Weights, AdamW's moments and batch norm's statistics are bit-identical to a training without
-    it.
-    """
-    if fast:  # as on a GPU: one kernel, which reads the flag itself
-        monkeypatch.setattr(step_module, "FUSED_ON", ("cuda", "cpu"))
-    skipping = train_loop(NAN[kind], "--on-nan", "skip")
-    without = train_loop(NAN[kind])
-    for loop in (skipping, without):
-        loop.step.wrapped.train()
-        batches = list(loop.batches.load(0, 0))
-        for at, batch in enumerate(batches):
-            if loop is skipping or at + 1 != bad_step(loop):
-                loop.step.train_step(iter([batch]), at, 100)
-    assert (skipping.step.finite_watch.skipped_steps, without.step.finite_watch.skipped_steps) == (
-        1,
-        0,
-    )
-    assert parameters(skipping) == parameters(without)
-    assert finite.all_finite(skipping.step.model.state_dict().values())
-
-
-def test_a_run_that_skips_steps_logs_them_and_succeeds(
-    train_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]
-) -> None:
-    loop = train_loop(NAN["input"], "--on-nan", "skip")
-    assert loop.run() == "succeeded"
-    assert loop.metrics["skipped_steps"] == 2
-    assert all(math.isfinite(value) for value in loop.metrics.values())
-    assert finite.all_finite(loop.step.model.state_dict().values())
-    assert (
-        f"step {bad_step(loop)}: the loss is nan: skipped (--on-nan skip), 1 steps so far"
-        in capfd.readouterr()[0]
-    )
-
-
-def test_a_resume_continues_the_count_of_skipped_steps(train_loop: Callable[..., Loop]) -> None:
-    flags = "--on-nan", "skip"
-    train_loop(NAN["input"], *flags, "--max-steps", "10").run()
-    second = train_loop(NAN["input"], *flags)
-    second.resume()
-    second.run()
-    assert second.metrics["skipped_steps"] == 2
-
-
-def test_ten_bad_steps_in_a_row_stop_training_in_spite_of_skip(
-    train_loop: Callable[..., Loop],
-) -> None:
-    loop = train_loop(
-        task(Points(), loss=lambda outputs, targets: F.mse_loss(outputs, targets) * math.nan),
-        "--on-nan",
-        "skip",
-    )
-    with pytest.raises(
-        NotFinite, match=r"^step 1: the loss is nan, and so on for 10 steps in a row$"
-    ):
-        loop.run()
-    assert finite.all_finite(loop.step.model.parameters())
 
 
 def test_weights_that_overflow_are_not_saved(train_loop: Callable[..., Loop]) -> None:
@@ -259,33 +187,6 @@ def test_a_val_loss_that_is_not_finite_stops_training(train_loop: Callable[..., 
         loop.run()
 
 
-def test_with_skip_such_an_evaluation_is_never_the_best_and_counts_for_patience(
-    train_loop: Callable[..., Loop], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    loop = train_loop(BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--epochs", "5")
-    assert loop.run() == "succeeded"
-    assert (
-        loop.position.step,
-        loop.checkpointer.best.step,
-        loop.checkpointer.best.evaluations_since,
-    ) == (20, -1, 2)
-    assert not list(tmp_path.glob("best.*"))
-    lines = [line for line in capfd.readouterr()[0].splitlines() if '"type":"metrics"' in line]
-    assert [parse_json(line.partition(" ")[2])["values"]["val_loss"] for line in lines] == [
-        None,
-        None,
-    ]
-    (shared,) = tmp_path.glob("step-00000020/shared.json")
-    assert parse_json(shared.read_text())["metrics"]["val_loss"] is None
-    second = train_loop(
-        BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--target-accuracy", "0.9"
-    )
-    second.resume()
-    assert second.checkpointer.best == loop.checkpointer.best
-    assert second.run() == "succeeded"
-    assert second.position == loop.position, "a finished run is not trained further"
-
-
 def test_minus_infinity_is_not_a_best_loss(train_loop: Callable[..., Loop]) -> None:
     loop = train_loop(task(Points()))
     loop.position = loop.position._replace(step=1)
@@ -306,7 +207,6 @@ def test_in_fp16_the_scaler_handles_gradients_that_overflow(
     assert loop.run() == "succeeded"
     assert loop.step.scaler is not None
     assert loop.step.scaler.get_scale() < 2.0**40
-    assert loop.step.finite_watch.skipped_steps == 0
 
 
 @pytest.mark.parametrize(
@@ -318,20 +218,6 @@ def test_in_fp16_a_bad_loss_or_overflow_at_the_lowest_scale_stops_training(
     loop = fp16(train_loop, NAN[kind], scale)
     with pytest.raises(NotFinite, match=f"^step {bad_step(loop)}: {MESSAGES[kind]}$"):
         loop.run()
-
-
-def test_in_fp16_a_step_with_a_bad_loss_is_skipped(train_loop: Callable[..., Loop]) -> None:
-    """Even if its gradients, the only values that the scaler checks, are finite."""
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        mean_error = F.mse_loss(outputs.float(), targets.clamp(max=10))
-        return mean_error + math.nan if bool((targets > 50).any()) else mean_error
-
-    loop = fp16(train_loop, task(Points(bad_target=99), loss=loss), 1024.0, "--on-nan", "skip")
-    updates: list[Any] = []
-    loop.step.optimizer.register_step_post_hook(lambda *_: updates.append(1))
-    assert loop.run() == "succeeded"
-    assert (len(updates), loop.metrics["skipped_steps"]) == (18, 2)
 
 
 def parse_json(text: str) -> Any:

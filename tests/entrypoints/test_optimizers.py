@@ -1,5 +1,5 @@
-"""The optimizers of `--optimizer`: which parameters each updates, resumes, skipped steps, and a
-user's own.
+"""The optimizers of `--optimizer`: which parameters each updates, resumes, and a user's
+own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cloudtrain_trainer.rules import OPTIMIZERS, Refused
-from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.loop import Loop
 
 OWN = "tests.entrypoints.own_optimizers"
@@ -59,27 +58,6 @@ def test_each_group_follows_the_schedule_from_its_own_rate(make_loop: Callable[.
     loop = make_loop("--optimizer", f"{OWN}:two_rates", "--lr", "0.5", "--warm-up", "0.5")
     loop.step.train_step(loop.batches.load(0, 0), 0, 10)  # the first of five steps of warm-up
     assert [group["lr"] for group in loop.step.optimizer.param_groups] == pytest.approx([0.1, 1.0])
-
-
-@pytest.mark.parametrize("fused", [(), ("cpu",)], ids=["host", "fused"])
-@pytest.mark.parametrize("name", ALL)
-def test_a_bad_step_is_skipped(
-    name: str,
-    fused: tuple[str, ...],
-    make_loop: Callable[..., Loop],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The bad step is the first of all, when an optimizer creates its state; a good one follows."""
-    monkeypatch.setattr(step_module, "FUSED_ON", fused)
-    loop = make_loop("--optimizer", name, "--on-nan", "skip")
-    batches = loop.batches.load(0, 0)
-    start = [parameter.detach().clone() for parameter in loop.step.model.parameters()]
-    inputs, targets = next(batches)
-    loop.step.train_step(iter([(inputs * float("nan"), targets)]), 0, 100)
-    assert all(map(torch.equal, start, loop.step.model.parameters()))
-    loop.step.train_step(batches, 1, 100)
-    assert not any(map(torch.equal, start, loop.step.model.parameters()))
-    assert all(bool(torch.isfinite(parameter).all()) for parameter in loop.step.model.parameters())
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -6,10 +6,6 @@ import gzip
 import json
 from pathlib import Path
 
-import pytest
-
-from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.rules import Refused
 from tests.entrypoints.groups import StartGroup
 
 PROFILE = Path("cloudtrain-output/output/profile")
@@ -26,9 +22,7 @@ def test_each_rank_leaves_a_trace_of_the_steps_and_training_is_as_without(
     (event,) = ranks.events("profile")
     assert (event["first_step"], event["last_step"], event["path"]) == (3, 4, str(PROFILE))
     files = tmp_path / "with" / PROFILE
-    assert {path.name for path in files.iterdir()} == {
-        f"rank-{rank}.{end}" for rank in (0, 1) for end in ("txt", "json.gz")
-    }
+    assert {path.name for path in files.iterdir()} == {f"rank-{rank}.json.gz" for rank in (0, 1)}
     for rank in (0, 1):
         trace = json.loads(gzip.decompress((files / f"rank-{rank}.json.gz").read_bytes()))
         steps = [
@@ -37,7 +31,6 @@ def test_each_rank_leaves_a_trace_of_the_steps_and_training_is_as_without(
             if event.get("name", "").startswith("Optimizer.step#")
         ]
         assert len(steps) == 2
-        assert "aten::conv" in (files / f"rank-{rank}.txt").read_text()
     progress = ranks.events("progress")
     assert all(0 < values["lr"] <= 1 and values["gradient_norm"] > 0 for values in progress)
 
@@ -56,10 +49,3 @@ def test_a_profile_that_fails_does_not_end_training(group: StartGroup, tmp_path:
     ranks = group(1, f"{STEPS} --profile 2:3")
     ranks.succeed()
     assert "--profile is turned off: FileExistsError" in ranks.output()
-
-
-@pytest.mark.parametrize("text", ["10", "0:5", "7:6", "a:b", "-1:4", "3:"])
-def test_what_is_no_range_of_steps_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="expected the first and the last step, such as 10:15"):
-        parse([f"--profile={text}"])
-    assert parse(["--profile", "10:15"]).profile == (10, 15)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from cloudtrain_trainer import ranks as ranks_module
-from cloudtrain_trainer.ranks import EXCHANGE_SECONDS, MAX_STRIDE, CollectiveFlags, Ranks
+from cloudtrain_trainer.ranks import EXCHANGE_SECONDS, CollectiveFlags, Ranks
 from cloudtrain_trainer.rules import Refused
 
 
@@ -85,23 +85,6 @@ def test_fast_steps_exchange_flags_every_few_steps() -> None:
     assert {after - before for before, after in pairwise(requested[4:])} <= {8, 10}
 
 
-def test_slow_steps_exchange_flags_at_each_step() -> None:
-    assert exchange_steps(step_seconds=2 * EXCHANGE_SECONDS, steps=5) == [0, 1, 2, 3, 4]
-
-
-def test_a_resumed_run_does_not_count_earlier_steps_as_fast() -> None:
-    assert exchange_steps(step_seconds=2 * EXCHANGE_SECONDS, steps=3, first=100_000, began=20) == [
-        100_000,
-        100_001,
-        100_002,
-    ]
-
-
-def test_steps_of_no_measurable_time_exchange_flags_at_least_every_max_stride() -> None:
-    requested = exchange_steps(step_seconds=0, steps=200)
-    assert max(after - before for before, after in pairwise(requested)) == MAX_STRIDE
-
-
 def test_a_flag_is_known_after_the_next_exchange() -> None:
     flags = CollectiveFlags(OnlyRank())  # type: ignore[arg-type]
     wait = flags.start(0, lambda: (True, False))
@@ -153,12 +136,6 @@ def test_collectives_have_more_time_until_the_first_step_is_done(alone: Ranks) -
     assert timeout(dist.group.WORLD) == 33, "only the first step of a process begins the training"
 
 
-def test_on_cpus_the_time_stays_that_of_the_start_unless_one_is_asked_for(alone: Ranks) -> None:
-    alone.allow_slow_start()
-    alone.begin_training(timeout=None)
-    assert timeout(dist.group.WORLD) == 77
-
-
 def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(
     alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,12 +149,3 @@ def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(
     )
     alone.begin_training(timeout=None)
     assert finished == ["device", "ranks", "600 s"]
-
-
-def test_messages_of_nccl_go_first_unless_the_user_says_otherwise() -> None:
-    environ = dict[str, str]()
-    ranks_module.prefer_messages(environ)
-    assert environ == {"TORCH_NCCL_HIGH_PRIORITY": "1"}
-    environ["TORCH_NCCL_HIGH_PRIORITY"] = "0"
-    ranks_module.prefer_messages(environ)
-    assert environ == {"TORCH_NCCL_HIGH_PRIORITY": "0"}

@@ -78,16 +78,6 @@ def parse_on(
         (4, "--strategy hsdp", "one group of all 4 ranks, which is --strategy fsdp"),
         (
             2,
-            "--gradient-sync last",
-            "is for --strategy fsdp, .*, not ddp, which sends gradients once per step anyway",
-        ),
-        (
-            4,
-            "--strategy hybrid --stages 2 --gradient-sync last",
-            "is for --strategy fsdp, hsdp and hybrid --",
-        ),
-        (
-            2,
             "--task keras-mnist --strategy fsdp",
             "FSDP cannot shard the parameters .*: use --strategy ddp",
         ),
@@ -114,22 +104,12 @@ def parse_on(
         ),
         (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
         (
-            2,
-            "--strategy fsdp --optimizer adafactor",
-            "of whole rows and columns, .* use adamw or sgd",
-        ),
-        (
-            4,
-            "--strategy hybrid --tensor 2 --optimizer adafactor",
-            "the shards of --strategy hybrid",
-        ),
-        (
             1,
             "--eval-only --no-resume",
             "--no-resume is about training, which --eval-only leaves out",
         ),
         (1, "--eval-only --profile 1:2", "--profile is about training"),
-        (1, "--optimizer lion", "choose from 'adamw', 'sgd', 'adafactor'.*module:factory"),
+        (1, "--optimizer lion", "choose from 'adamw', 'sgd'.*module:factory"),
         (
             2,
             "--task gpt --strategy tp --recompute blocks --compile",
@@ -154,11 +134,10 @@ def test_invalid_combinations_are_refused_with_a_hint(
         (2, "--strategy pipeline --schedule gpipe --microbatches 1"),
         (4, "--strategy hybrid --tensor 2"),
         (2, "--task gpt --strategy tp --recompute blocks"),
-        (2, "--task gpt --strategy fsdp --recompute selective --compile"),
+        (2, "--task gpt --strategy fsdp --recompute blocks --compile"),
         (8, "--task gpt --strategy hybrid --stages 4"),
         (8, "--task gpt --size gpt2-124m --tied no --strategy hybrid --tensor 4"),
         (6, "--model mine:factory --strategy tp"),
-        (2, "--strategy pipeline --optimizer adafactor"),
         (2, "--strategy tp --optimizer mine:factory"),
     ],
 )

@@ -58,12 +58,6 @@ def test_evaluations_are_those_of_epochs_of_steps_and_of_the_end(
     assert announced(steps, epoch, **options)["evaluations"] == evaluations == len(made)
 
 
-def test_without_validation_data_there_are_none() -> None:
-    schedule = announced(30, 10, validation=None)
-    assert schedule["evaluations"] == 0
-    assert "evaluation_samples" not in schedule
-
-
 def test_samples_and_checkpoints_are_announced() -> None:
     schedule = announced(30, 10, checkpoint_every_steps=7)
     expected = {

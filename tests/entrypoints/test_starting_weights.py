@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoints.starting_weights import check, read
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import digits
@@ -136,8 +135,3 @@ def test_a_run_starts_from_them_and_resumes_from_its_own(
         resumed.step.model.state_dict()["0.weight"], loop.step.model.state_dict()["0.weight"]
     )
     assert not torch.equal(resumed.step.model.state_dict()["0.weight"], initial["0.weight"])
-
-
-def test_partial_weights_alone_are_refused() -> None:
-    with pytest.raises(Refused, match="--partial-weights is about --weights"):
-        parse(["--partial-weights"])

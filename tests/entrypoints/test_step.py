@@ -29,7 +29,6 @@ def test_the_learning_rate_increases_then_decays_to_zero() -> None:
 @pytest.mark.parametrize(
     ("kind", "warm_up", "expected"),
     [
-        ("linear", 0.0, [1, 0.75, 0.5, 0.25, 0]),
         ("constant", 0.5, [0.5, 1, 1, 1, 1]),
         ("cosine", 0.0, [1, 0.854, 0.5]),
     ],
@@ -40,12 +39,11 @@ def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: li
 
 
 @pytest.mark.parametrize("amp", ["no", "bf16"])
-@pytest.mark.parametrize("how", ["blocks", "selective"])
 def test_recomputed_layers_have_the_same_gradients(
-    how: str, amp: str, make_loop: Callable[..., Loop]
+    amp: str, make_loop: Callable[..., Loop]
 ) -> None:
     gradients = []
-    for flag in ("none", how):
+    for flag in ("none", "blocks"):
         flags = ["--task", "gpt", "--batch-size", "2", "--amp", amp, "--recompute", flag]
         loop = make_loop(*flags, task=tasks.build("gpt", 0))
         loop.step.forward_backward(*next(loop.batches.load(0, 0)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,10 +14,7 @@ import pytest
 from cloudtrain_trainer.reporting.step_times import PHASES, STRIDE, StepClock, TimeLine
 from cloudtrain_trainer.reporting.waiting import (
     BlockedWaiting,
-    DdpWaiting,
-    Unknown,
     Waiting,
-    schedule_seconds,
 )
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import StartGroup
@@ -109,41 +104,6 @@ def test_the_time_without_a_core_is_reported_since_the_last_report() -> None:
     assert "run_delay" not in unknown.to_json(), (
         "a system that does not tell it has not said that there is none"
     )
-
-
-@pytest.mark.linux("tells how long a thread had no core")
-def test_a_thread_that_shares_a_core_had_none_for_a_part_of_the_time() -> None:
-    core = min(os.sched_getaffinity(0))
-    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        cores = os.sched_getaffinity(0)
-        before = schedule_seconds()
-        os.sched_setaffinity(0, {core})
-        try:
-            ended = time.monotonic() + 0.5
-            while time.monotonic() < ended:
-                pass
-            after = schedule_seconds()
-        finally:
-            os.sched_setaffinity(0, cores)
-            process.kill()
-    assert before is not None
-    assert after is not None
-    assert after[1] - before[1] > 0.1
-
-
-def test_communication_that_is_not_measured_is_no_zero() -> None:
-    clock = Clock()
-    made = StepClock(Unknown(), clock=clock)
-    steps(clock, made, 1)
-    with made.during("communication"):
-        clock.now += 1
-    event = made.take(1, 1)
-    assert event.communication is None
-    assert event.other == 1.25
-    assert "communication" not in event.to_json()
 
 
 class Marks:
@@ -254,27 +214,6 @@ def test_ddp_tells_the_wait_for_a_slower_rank_from_its_own_work(group: StartGrou
     assert busy[1] > busy[0]
     assert waits[0] > 2 * waits[1]
     assert started.events("step_times")[-1]["message_mb"] > 0
-
-
-def test_what_ddp_has_measured_is_looked_at_rarely() -> None:
-    class Logged:
-        looks = 0
-
-        def _get_ddp_logging_data(self) -> Any:
-            Logged.looks += 1
-            return type("Data", (), {"ints_map": {"backward_comm_time": 3_000_000}})()
-
-    class Ddp:
-        device_type = "cuda"
-        logger = Logged()
-
-    clock = Clock()
-    waiting = DdpWaiting(Ddp(), clock)  # type: ignore[arg-type]
-    for _ in range(100):
-        clock.now += 0.001
-        waiting.end()
-    assert waiting.take(100) == pytest.approx(0.3)
-    assert 19 <= Logged.looks <= 21
 
 
 def own_program() -> None:

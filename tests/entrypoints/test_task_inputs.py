@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import random
 import struct
-import threading
-from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,7 +12,6 @@ import torch
 from torch import Tensor
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.data import dataset_files
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, gpt, mnist, resnet50
 
@@ -130,14 +124,6 @@ def test_images_without_pillow_or_without_an_input_are_refused(
         tasks.build("resnet50", 0)
 
 
-def test_a_random_crop_lies_inside_its_image() -> None:
-    for size in ((90, 70), (1, 1), (1000, 3)):
-        for number in range(50):
-            x_min, top, right, bottom = resnet50.crop(*size, random.Random(number))
-            assert 0 <= x_min < right <= size[0] + 1e-9
-            assert 0 <= top < bottom <= size[1] + 1e-9
-
-
 # MNIST
 
 
@@ -156,102 +142,11 @@ def mnist_files() -> dict[str, bytes]:
     return {name: idx_file(values) for name, values in zip(mnist.FILES, contents, strict=True)}
 
 
-@pytest.fixture
-def server(mnist_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Provide a local server of the files, in the place of MNIST's; return the requested paths."""
-    requested: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            requested.append(self.path)
-            content = mnist_files.get(self.path[1:])
-            self.send_response(404 if content is None else 200)
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        digests = {
-            name: (len(data), hashlib.sha256(data).hexdigest())
-            for name, data in mnist_files.items()
-        }
-        monkeypatch.setattr(mnist, "ADDRESS", f"http://127.0.0.1:{serving.server_port}/")
-        monkeypatch.setattr(mnist, "FILES", digests)
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield requested
-        serving.shutdown()
-        thread.join()
-
-
 def set_input(files: dict[str, bytes], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the files to a folder and make it the input of the job."""
     for name, content in files.items():
         (folder / name).write_bytes(content)
     monkeypatch.setenv(mnist.INPUT, str(folder))
-
-
-def test_mnist_is_downloaded_once_into_the_cache(server: list[str], own_home: Path) -> None:
-    task = tasks.build("mnist", 0)
-    assert (len(task.train), len(task.validation)) == (40, 20)
-    assert task.train[Draw(0, [3, 4])][0].shape == (2, 1, 28, 28)
-    assert server == ["/" + name for name in mnist.FILES]
-    tasks.build("mnist", 1)
-    assert len(server) == 4
-    cached = own_home / ".cache" / "cloudtrain" / "mnist" / "train-labels-idx1-ubyte.gz"
-    cached.write_bytes(b"changed meanwhile")
-    tasks.build("mnist", 0)
-    assert server[4:] == ["/train-labels-idx1-ubyte.gz"]
-
-
-def test_the_ranks_of_a_node_download_once(server: list[str]) -> None:
-    ranks = [threading.Thread(target=mnist.read) for _ in range(4)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert len(server) == 4
-
-
-def test_a_download_with_another_checksum_is_refused(
-    server: list[str], mnist_files: dict[str, bytes]
-) -> None:
-    mnist_files["train-labels-idx1-ubyte.gz"] = idx_file(torch.zeros(40, dtype=torch.uint8))
-    with pytest.raises(
-        Refused, match=r"train-labels.* has changed: its sha256 is .*input called mnist"
-    ):
-        tasks.build("mnist", 0)
-    assert not list(dataset_files.cache_folder("mnist").glob("train-labels*"))
-
-
-def test_a_download_stops_after_the_expected_size(
-    server: list[str], mnist_files: dict[str, bytes]
-) -> None:
-    name = "train-images-idx3-ubyte.gz"
-    size = len(mnist_files[name])
-    mnist_files[name] += b"x" * 1_000_000
-    assert len(dataset_files._download(mnist.ADDRESS + name, size)) == size + 1
-    with pytest.raises(Refused, match="has changed: its sha256 is"):
-        tasks.build("mnist", 0)
-
-
-def test_a_failed_download_says_what_to_do(
-    server: list[str], mnist_files: dict[str, bytes]
-) -> None:
-    mnist_files.clear()
-    with pytest.raises(
-        Refused, match=r"could not be downloaded .*404.*CLOUDTRAIN_INPUT_MNIST.*--data digits"
-    ):
-        tasks.build("mnist", 0)
-
-
-def test_a_slow_download_times_out(server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_files, "DOWNLOAD_TIMEOUT_SECONDS", -1)
-    with pytest.raises(Refused, match="took longer than"):
-        tasks.build("mnist", 0)
 
 
 def test_mnist_is_read_from_an_input(
@@ -260,7 +155,7 @@ def test_mnist_is_read_from_an_input(
     set_input(mnist_files, tmp_path, monkeypatch)
     images, labels = tasks.build("mnist", 0).validation[Draw(0, [7])]
     assert labels.dtype == torch.int64
-    raw = dataset_files.read_idx(tmp_path / "t10k-images-idx3-ubyte.gz", 3)
+    raw = mnist.read_idx(tmp_path / "t10k-images-idx3-ubyte.gz", 3)
     assert torch.equal(images[0, 0], raw[7])
 
 
@@ -331,16 +226,4 @@ def test_invalid_mnist_files_are_refused(
 ) -> None:
     set_input({**mnist_files, name: content}, tmp_path, monkeypatch)
     with pytest.raises(Refused, match=message):
-        tasks.build("mnist", 0)
-
-
-def test_a_missing_file_of_the_input_is_named(
-    mnist_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_input(
-        {name: content for name, content in mnist_files.items() if name != LABELS},
-        tmp_path,
-        monkeypatch,
-    )
-    with pytest.raises(Refused, match=rf"{LABELS} cannot be read: .*No such file"):
         tasks.build("mnist", 0)

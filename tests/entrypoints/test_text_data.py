@@ -1,10 +1,7 @@
-"""Files of tokens and of text as data of a language model: shared out once, and read on at the very
-sample.
-"""
+"""Files of tokens as data of a language model: shared out once, and read on at the very sample."""
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,9 @@ import torch
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.data.batches import Batches
-from cloudtrain_trainer.data.streams import StreamBatches, adapt
-from cloudtrain_trainer.data.text_stream import TextStream, tokenizer
 from cloudtrain_trainer.data.token_files import LLM_C_MAGIC, TokenFiles, token_data
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw
-
-BYTES = tokenizer("bytes")
 
 
 def write_tokens(folder: Path, name: str, first: int, count: int) -> Path:
@@ -131,127 +124,3 @@ def test_gpt_trains_on_an_input_of_tokens(
     assert task.loss(task.call(task.model(), inputs, True), targets).item() == pytest.approx(
         np.log(50_304), rel=0.1
     )
-
-
-def write_text(folder: Path, kind: str, name: str, documents: list[str]) -> None:
-    path = folder / f"{name}.{kind}"
-    if kind == "parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
-        table = pytest.importorskip("pyarrow").table
-        parquet.write_table(
-            table({"text": documents, "id": list(range(len(documents)))}), path, row_group_size=2
-        )
-    elif kind == "jsonl":
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    else:
-        path.write_text("".join(documents))
-
-
-def text_folder(folder: Path, kind: str) -> Path:
-    for at in range(4):
-        write_text(folder, kind, f"part-{at}", [chr(97 + 5 * at + n) * 7 for n in range(5)])
-    return folder
-
-
-def taken(stream: TextStream, count: int | None = None) -> list[list[int]]:
-    iterator = iter(stream)
-    return (
-        [inputs.tolist() for inputs, _ in iterator]
-        if count is None
-        else [next(iterator)[0].tolist() for _ in range(count)]
-    )
-
-
-KINDS = ("txt", "jsonl", "parquet")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_documents_are_joined_and_cut_into_sequences(tmp_path: Path, kind: str) -> None:
-    stream = TextStream(text_folder(tmp_path, kind), BYTES, 16)
-    sequences = taken(stream)
-    assert len({tuple(sequence) for sequence in sequences}) == len(sequences) >= 8
-    text = bytes(token for sequence in sequences for token in sequence)
-    assert text.startswith(b"aaaaaaa" + (b"" if kind == "txt" else b"\x00") + b"bbbbbbb")
-    assert taken(stream) == sequences, "it begins anew"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [1, 4, 7])
-def test_text_is_read_on_at_the_very_sequence(tmp_path: Path, kind: str, count: int) -> None:
-    folder = text_folder(tmp_path, kind)
-    stream = TextStream(folder, BYTES, 6, seed=1)
-    stream.set_epoch(3)
-    whole = taken(TextStream(folder, BYTES, 6, seed=1))
-    first = taken(stream, count)
-    resumed = TextStream(folder, BYTES, 6, seed=1)
-    resumed.set_epoch(3)
-    resumed.load_state_dict(stream.state_dict())
-    stream.load_state_dict({"file": 0, "document": 0, "left": torch.tensor([], dtype=torch.int32)})
-    assert [*first, *taken(resumed)] == taken(stream)
-    assert whole != [*first, *taken(resumed)], "each epoch has its own order"
-
-
-def test_ranks_read_each_file_once_together(tmp_path: Path) -> None:
-    stream = TextStream(text_folder(tmp_path, "jsonl"), BYTES, 7)
-    parts = [stream.shard(num_shards=2, index=index) for index in range(2)]
-    assert sorted(path for part in parts for path in part.files) == stream.files
-    of_ranks = [
-        StreamBatches(adapt(stream, 0, "train"), 0, 4, 1, rank, 2, 0, pin_memory=False, max_steps=4)
-        for rank in range(2)
-    ]
-    letters = [
-        {token for inputs, _ in rank_sequences.load(0, 0) for token in inputs.flatten().tolist()}
-        for rank_sequences in of_ranks
-    ]
-    assert letters[0] & letters[1] == {0}, "only the end of documents is common"
-
-
-def test_files_are_opened_only_when_their_turn_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    before = Path.open
-
-    def record(path: Path, *args: Any, **options: Any) -> Any:
-        opened.append(path.name)
-        return before(path, *args, **options)
-
-    monkeypatch.setattr(Path, "open", record)
-    stream = TextStream(text_folder(tmp_path, "jsonl"), BYTES, 7)
-    taken(stream, 1)
-    assert opened.count("part-0.jsonl") == 2, "written and read"
-    assert opened.count("part-1.jsonl") == 1, "written"
-
-
-def test_text_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="does not exist: expected text"):
-        TextStream(tmp_path / "nowhere", BYTES, 4)
-    with pytest.raises(Refused, match="has no text"):
-        TextStream(tmp_path, BYTES, 4)
-    (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"other": 1}\n')
-    with pytest.raises(Refused, match=r"bad.jsonl:2: not a JSON object with 'text'"):
-        taken(TextStream(tmp_path, BYTES, 4))
-    with pytest.raises(
-        Refused, match=r"nothing.json (needs the package|cannot be read as a tokenizer)"
-    ):
-        tokenizer(str(tmp_path / "nothing.json"))
-
-
-def test_a_tokenizer_of_hugging_face_is_read_from_its_file(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = {"<|endoftext|>": 0, "a": 1, "b": 2, "[UNK]": 3}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "tokenizer.json"))
-    loaded = tokenizer(str(tmp_path / "tokenizer.json"))
-    assert (loaded.encode("a b x"), loaded.end, loaded.vocabulary) == ([1, 2, 3], 0, 4)
-    with pytest.raises(Refused, match="has no token '</s>'"):
-        tokenizer(str(tmp_path / "tokenizer.json"), end="</s>")
-
-
-def test_an_unknown_tokenizer_is_refused() -> None:
-    pytest.importorskip("tiktoken")
-    with pytest.raises(
-        Refused, match=r"neither `bytes`, a tokenizer.json nor an encoding of tiktoken"
-    ):
-        tokenizer("no-such-encoding")

@@ -15,12 +15,11 @@ import pytest
 import torch
 import yaml
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.data.batches import Batches, loader
-from cloudtrain_trainer.data.samples import Samples
 from cloudtrain_trainer.data.streams import adapt
 from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.own.task import from_options
@@ -107,13 +106,6 @@ def test_a_user_task_gets_the_seed(user_code: Path, option: str) -> None:
 def test_a_task_may_have_the_users_data(user_code: Path) -> None:
     task = build("--task", "digits", "--data", "own_data:both")
     assert (len(task.train), len(task.validation), task.lr) == (40, 40, tasks.build("digits", 0).lr)
-
-
-@pytest.mark.parametrize("package", ["models", "tasks"])
-def test_user_packages_may_have_the_names_of_the_trainers_modules(
-    user_code: Path, package: str
-) -> None:
-    assert parameters(build("--model", f"{package}.net:net", "--task", "digits").model()) == 650
 
 
 MODEL_MISTAKES = {
@@ -230,27 +222,6 @@ class DataWithoutLength(Dataset[int]):
         return index
 
 
-class TrainerData(Dataset[Any]):
-    """A torch data set that accepts a `Draw`."""
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        return torch.tensor(draw.indices), torch.tensor(draw.indices)
-
-
-def test_batches_are_stacked_from_samples() -> None:
-    data = adapt(TensorDataset(torch.arange(10.0).reshape(5, 2), torch.arange(5)), 0, "train")
-    inputs, targets = data[Draw(0, [3, 1])]
-    assert (inputs.tolist(), targets.tolist(), len(data)) == ([[6.0, 7.0], [2.0, 3.0]], [3, 1], 5)
-
-
-def test_a_list_of_pairs_is_a_data_set() -> None:
-    inputs, targets = adapt([(torch.ones(2), 1), (torch.zeros(2), 0)], 0, "train")[Draw(0, [1])]
-    assert (inputs.tolist(), targets.tolist()) == ([[0.0, 0.0]], [0])
-
-
 def test_augmentation_depends_on_seed_epoch_and_index_only() -> None:
     def samples_of(seed: int, epoch: int, ranks: int, workers: int) -> dict[int, list[float]]:
         samples: dict[int, list[float]] = {}
@@ -299,16 +270,6 @@ def test_creating_samples_does_not_change_the_random_generators_of_training() ->
 def test_unsupported_data_sets_are_refused_with_a_reason(data: Any, message: str) -> None:
     with pytest.raises(Refused, match=message):
         adapt(data, 0, "train")
-
-
-def test_data_written_for_the_trainer_is_returned_unchanged() -> None:
-    custom = TrainerData()
-    assert adapt(custom, 0, "train") is custom
-    wrapped = Samples(
-        ConstantData({"a": 1}),
-        collate=lambda samples: (torch.ones(len(samples)), torch.ones(len(samples))),
-    )
-    assert adapt(wrapped, 0, "train") is wrapped
 
 
 def test_the_example_learns_from_its_own_data_set(tmp_path: Path, group: StartGroup) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from cloudtrain_trainer import trees
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.memory.device import precision
-from cloudtrain_trainer.memory.rehearsal import World, rehearse
+from cloudtrain_trainer.memory.rehearsal import rehearse
 from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from tests.entrypoints.loss_curves import begin
@@ -49,9 +49,9 @@ def _copy(batch: Any) -> Any:
     return trees.map_tensors(lambda t: t.clone(), batch)
 
 
-def estimated(argv: Sequence[str], world: World) -> int:
+def estimated(argv: Sequence[str]) -> int:
     """The same from a rehearsal. `WORLD_SIZE` in the environment says how many ranks the options
     are for.
     """
     options = parse(list(argv))
-    return rehearse(options, world, like_gpu=False, amp=precision(options.amp, "")).peak
+    return rehearse(options, like_gpu=False, amp=precision(options.amp, "")).peak

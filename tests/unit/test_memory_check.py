@@ -33,8 +33,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         estimates.append(request)
         needed = [24 * GIB, 25 * GIB, 30 * GIB]
         estimate = {
-            "strategy": "ddp",
-            "accumulate": 4,
+            "strategy": "fsdp",
             "recompute": "none",
             "needed": [GIB, 8 * GIB, 11 * GIB],
         }
@@ -64,7 +63,7 @@ def test_the_machine_of_the_plan_is_asked_about(
         " by about 11.0 GiB"
     )
     assert "not measured on this GPU" in lines[1]
-    assert lines[3].strip() == "--strategy ddp --accumulate 4: about 8.0 GiB, at most 11.0 GiB"
+    assert lines[3].strip() == "--strategy fsdp: about 8.0 GiB, at most 11.0 GiB"
     assert "GiB per GPU" in lines[4]  # a machine with as many GPUs, each of them large enough
     assert report.to_json()["verdict"] == "does not fit"
 

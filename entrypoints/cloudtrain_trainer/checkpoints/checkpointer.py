@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from cloudtrain_job import activity
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints import sharded
+from cloudtrain_trainer.checkpoints.files import BEST, write_model
 from cloudtrain_trainer.checkpoints.host_copies import HostCopies
-from cloudtrain_trainer.checkpoints.model_file import BEST, write_model
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.streams import StreamBatches
 from cloudtrain_trainer.rules import Refused
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.loop import Loop
-
+from cloudtrain_trainer.training.run import TrainingRun
 
 OF_TRAINING = ("batch_size", "optimizer")
 """Parts of a run's identity that an evaluation of its weights ignores."""
@@ -38,36 +35,36 @@ class Best(NamedTuple):
 
 
 class Checkpointer:
-    """Saves and resumes the checkpoints of a training loop.
+    """Saves and resumes the checkpoints of a training.
 
     All ranks call each method together, except `is_due` and `is_due_at`.
     """
 
-    def __init__(self, loop: Loop, checkpoints: CheckpointStore) -> None:
-        self.loop = loop
+    def __init__(self, run: TrainingRun, checkpoints: CheckpointStore) -> None:
+        self.run = run
         self.checkpoints = checkpoints
         self.best = Best()
         self._saved_step = -1
         self._saved_at = time.monotonic()
         self._best_copies = HostCopies()
         self._best_writer: threading.Thread | None = None
-        if loop.device.type == "cuda":
+        if run.device.type == "cuda":
             for copies in (checkpoints.copies, self._best_copies):
-                loop.step.optimizer.register_step_pre_hook(
+                run.step.optimizer.register_step_pre_hook(
                     lambda *_, copies=copies: copies.before_update()
                 )
 
     def is_due(self) -> bool:
         """Return whether `--checkpoint-every` has passed. Raise the error of a failed save."""
         self.checkpoints.check()
-        return time.monotonic() - self._saved_at >= self.loop.options.checkpoint_every
+        return time.monotonic() - self._saved_at >= self.run.options.checkpoint_every
 
     def is_due_at(self, step: int) -> bool:
         """Return whether `--checkpoint-every-steps` asks for a checkpoint after this step.
 
         The answer is the same on all ranks.
         """
-        every = self.loop.options.checkpoint_every_steps
+        every = self.run.options.checkpoint_every_steps
         return every is not None and step % every == 0
 
     def save(self, last: bool = False) -> None:
@@ -76,41 +73,40 @@ class Checkpointer:
         `last`: wait until it is complete, and raise its error, such as OSError for a full disk.
         Raise `NotFinite` if the weights are not finite.
         """
-        with self.loop.stop.busy(), activity("saving"), self.loop.step.clock.during("saving"):
+        with self.run.stop.busy(), activity("saving"), self.run.step.clock.during("saving"):
             self._save()
             if last:
                 self.checkpoints.finish()
 
     def _save(self) -> None:
-        loop = self.loop
-        if self._saved_step == loop.position.step:
+        run = self.run
+        if self._saved_step == run.position.step:
             return
 
-        step = loop.step
+        step = run.step
         tensors = sharded.tensors_of(step.model, step.optimizer)
         # A bad checkpoint must not replace a good one.
-        loop.check_finite(self._trained_tensors(tensors))
+        run.check_finite(self._trained_tensors(tensors))
 
         rank_state: dict[str, Any] = {
-            "generators": state.generator_states(loop.strategy.devices),
+            "generators": state.generator_states(run.strategy.devices),
             "buffers": state.buffers(step.model, step.task.statistics(step.model)),
             "loss": step.loss.state(),
             "groups": step.group_numbers.changed(),
         }
-        if isinstance(loop.batches, StreamBatches):
-            rank_state["stream"] = loop.batches.state()
+        if isinstance(run.batches, StreamBatches):
+            rank_state["stream"] = run.batches.state()
         # The weights must not depend on the rank that writes them.
-        loop.strategy.sync_buffers(step.model)
-        loop.strategy.average_statistics(step.task.statistics(step.model))
+        run.strategy.sync_buffers(step.model)
+        run.strategy.average_statistics(step.task.statistics(step.model))
 
         shared = {
             "run": self._identity(),
             "layout": self._layout(),
             "settings": self._settings(),
-            "at": list(loop.position),
-            "metrics": dict(loop.metrics),
+            "at": list(run.position),
+            "metrics": dict(run.metrics),
             "best": list(self.best),
-            "skipped": step.finite_watch.skipped_steps,
             "groups": rank_state["groups"],
             "scaler": step.scaler.state_dict() if step.scaler is not None else None,
         }
@@ -120,10 +116,10 @@ class Checkpointer:
         }
 
         self.checkpoints.save(
-            loop.position.step, loop.position.epoch, tensors, shared, rank_state, steady
+            run.position.step, run.position.epoch, tensors, shared, rank_state, steady
         )
         state.restore_buffers(step.model, rank_state["buffers"], step.task.statistics(step.model))
-        self._saved_step = loop.position.step
+        self._saved_step = run.position.step
         self._saved_at = time.monotonic()
 
     def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
@@ -133,7 +129,7 @@ class Checkpointer:
         ]
 
     def _trained(self) -> dict[str, Tensor]:
-        return {name: p for name, p in self.loop.step.model.named_parameters() if p.requires_grad}
+        return {name: p for name, p in self.run.step.model.named_parameters() if p.requires_grad}
 
     def resume(self) -> None:
         """Load the newest complete checkpoint, if any. Raise `Refused` if options differ."""
@@ -155,9 +151,9 @@ class Checkpointer:
 
         Raise `Refused` without a checkpoint, or if it is of another task, model or data.
         """
-        loop = self.loop
-        if loop.options.weights is not None:
-            loop.ranks.log(f"evaluates {loop.options.weights}")
+        run = self.run
+        if run.options.weights is not None:
+            run.ranks.log(f"evaluates {run.options.weights}")
             return
         checkpoint = self.checkpoints.find_newest()
         if checkpoint is None:
@@ -175,23 +171,23 @@ class Checkpointer:
                 f"{checkpoint.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
             )
         with activity("restoring"):
-            self.checkpoints.load(checkpoint, loop.step.model, None)
-        loop.position = type(loop.position)(*shared["at"])
-        loop.ranks.log(f"evaluates {checkpoint.folder}")
+            self.checkpoints.load(checkpoint, run.step.model, None)
+        run.position = type(run.position)(*shared["at"])
+        run.ranks.log(f"evaluates {checkpoint.folder}")
 
     def _load(
         self, checkpoint: FoundCheckpoint, shared: dict[str, Any], rank_state: dict[str, Any] | None
     ) -> None:
         """Load a checkpoint of the same options. Raise `Refused` if a weight is not finite."""
-        loop = self.loop
-        step = self.loop.step
-        loop.run_discarded_step()
+        run = self.run
+        step = self.run.step
+        run.run_discarded_step()
         step.loss.restore((0.0, 0))
         self.checkpoints.load(checkpoint, step.model, step.optimizer)
 
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
         # An earlier release saved such weights.
-        if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:
+        if run.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:
             raise Refused(
                 f"{checkpoint.folder} contains weights that are not finite: remove it to resume from an"
                 " earlier checkpoint, or start from scratch: --no-resume here, cloudtrain rerun"
@@ -203,10 +199,9 @@ class Checkpointer:
         groups = (rank_state or {}).get("groups") or shared.get("groups")
         if groups:  # of rank 0, if this rank's are missing
             step.group_numbers.restore(groups)
-        step.finite_watch.restore(shared.get("skipped", 0))
-        loop.position = type(loop.position)(*shared["at"])
+        run.position = type(run.position)(*shared["at"])
         # JSON has null for a number that is not finite.
-        loop.metrics = {
+        run.metrics = {
             name: math.nan if value is None else value for name, value in shared["metrics"].items()
         }
 
@@ -217,9 +212,9 @@ class Checkpointer:
         layout = self._layout()
 
         if rank_state is None or before != layout:
-            loop.seed_this_rank()
-            loop.ranks.log(
-                f"resumed on {loop.ranks.size} ranks from a checkpoint of {checkpoint.ranks}"
+            run.seed_this_rank()
+            run.ranks.log(
+                f"resumed on {run.ranks.size} ranks from a checkpoint of {checkpoint.ranks}"
                 f" ({_describe_layout(before)}, now {_describe_layout(layout)}): weights and optimizer"
                 " state continue, the random generators are seeded anew; the result is not"
                 " bit-identical to that of an uninterrupted run"
@@ -228,11 +223,11 @@ class Checkpointer:
             state.restore_buffers(
                 step.model, rank_state["buffers"], step.task.statistics(step.model)
             )
-            state.restore_generators(rank_state["generators"], loop.strategy.devices)
+            state.restore_generators(rank_state["generators"], run.strategy.devices)
             step.loss.restore(rank_state["loss"])
-            if isinstance(loop.batches, StreamBatches) and "stream" in rank_state:
-                loop.batches.resume(rank_state["stream"])
-        self._saved_step = loop.position.step
+            if isinstance(run.batches, StreamBatches) and "stream" in rank_state:
+                run.batches.resume(rank_state["stream"])
+        self._saved_step = run.position.step
 
     def record_evaluation(self, val_loss: float) -> None:
         """Keep the weights if this evaluation is the best; else count it.
@@ -240,32 +235,32 @@ class Checkpointer:
         They are copied and written during training. No later checkpoint is complete before they
         are.
         """
-        loop = self.loop
+        run = self.run
         best = self.best
-        if loop.position.step == best.evaluated_at:
+        if run.position.step == best.evaluated_at:
             return
         if not (math.isfinite(val_loss) and val_loss < best.val_loss):
             self.best = best._replace(
-                evaluations_since=best.evaluations_since + 1, evaluated_at=loop.position.step
+                evaluations_since=best.evaluations_since + 1, evaluated_at=run.position.step
             )
             return
-        self.best = Best(val_loss, loop.position.step, 0, loop.position.step)
+        self.best = Best(val_loss, run.position.step, 0, run.position.step)
 
-        weights = loop.strategy.full_state_dict(loop.step.model)
-        if loop.ranks.rank != 0:
+        weights = run.strategy.full_state_dict(run.step.model)
+        if run.ranks.rank != 0:
             return
 
         if self._best_writer is not None:
             self._best_writer.join()  # it reads the copies to overwrite
         # Weights of a sharded model on GPUs were gathered on the host and stay unchanged.
         live = {
-            name: value for name, value in weights.items() if value.device.type == loop.device.type
+            name: value for name, value in weights.items() if value.device.type == run.device.type
         }
         copies = weights | self._best_copies.copy(live, self._trained())
 
         def write() -> None:
             self._best_copies.wait()
-            write_model(self.checkpoints.folder / BEST, copies, loop.ranks.log)
+            write_model(self.checkpoints.folder / BEST, copies, run.ranks.log)
 
         self._best_writer = self.checkpoints.write_behind(write)
 
@@ -274,27 +269,27 @@ class Checkpointer:
 
         The state of a single rank fits only the same layout.
         """
-        options = self.loop.options
-        shard = self.loop.strategy.shard_group_size if options.strategy == "hsdp" else None
+        options = self.run.options
+        shard = self.run.strategy.shard_group_size if options.strategy == "hsdp" else None
         layout = {
             "strategy": options.strategy,
             "shard": shard,
             "tensor": options.tensor,
             "stages": options.stages,
         }
-        devices = len(self.loop.strategy.devices)
+        devices = len(self.run.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
 
     def _settings(self) -> dict[str, Any]:
         """Return settings that a resume may change: the current ones count."""
-        options = self.loop.options
+        options = self.run.options
         return {
-            "lr": self.loop.step.lr,
-            "weight_decay": self.loop.step.weight_decay,
+            "lr": self.run.step.lr,
+            "weight_decay": self.run.step.weight_decay,
             "lr_schedule": options.lr_schedule,
             "warm_up": options.warm_up,
             "clip_norm": options.clip_norm,
-            "steps": self.loop.steps,
+            "steps": self.run.steps,
         }
 
     def _log_changes(self, before: dict[str, Any]) -> None:
@@ -305,17 +300,17 @@ class Checkpointer:
             if current.get(name) != was
         ]
         if changes:
-            self.loop.ranks.log(
+            self.run.ranks.log(
                 f"goes on with settings other than the checkpoint's: {', '.join(changes)}"
             )
 
     def _identity(self) -> dict[str, Any]:
         """Return what a resume must not change: split, order and size of the batches."""
-        options = self.loop.options
+        options = self.run.options
         identity = {
             "task": options.task,
             "seed": options.seed,
-            "batch_size": self.loop.batches.batch_size,
+            "batch_size": self.run.batches.batch_size,
         }
         if options.model:
             identity["model"] = options.model

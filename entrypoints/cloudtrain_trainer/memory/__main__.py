@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cloudtrain_trainer.options import Options
 
-MAX_ACCUMULATE = 1024
-
 
 @dataclass(frozen=True)
 class Request:
@@ -66,12 +64,10 @@ def main(argument: str) -> dict[str, Any]:
 def _plan(options: Options, request: Request, memory: int) -> dict[str, Any]:
     """Return the memory of a rank with these options."""
     from cloudtrain_trainer.memory import device
-    from cloudtrain_trainer.memory.live_bytes import CUDA_BLOCK
-    from cloudtrain_trainer.memory.rehearsal import World, rehearse
+    from cloudtrain_trainer.memory.rehearsal import CUDA_BLOCK, rehearse
 
     held = rehearse(
         options,
-        World(request.ranks, request.per_node),
         like_gpu=bool(request.gpu),
         amp=device.precision(options.amp, request.gpu),
         block=CUDA_BLOCK if request.gpu else 1,
@@ -79,7 +75,6 @@ def _plan(options: Options, request: Request, memory: int) -> dict[str, Any]:
     need = device.needed(held.peak, request.gpu, request.ranks)
     return {
         "strategy": options.strategy,
-        "accumulate": options.accumulate,
         "recompute": options.recompute,
         "held": {**vars(held), "activations": held.activations},
         "needed": need,
@@ -88,55 +83,21 @@ def _plan(options: Options, request: Request, memory: int) -> dict[str, Any]:
 
 
 def _alternatives(options: Options, request: Request, memory: int) -> Iterator[dict[str, Any]]:
-    """Yield plans that fit: smaller micro-batches, recomputation, sharding."""
+    """Yield plans that fit: with recomputation, sharding, or both."""
     from cloudtrain_trainer import rules
 
-    changes: list[dict[str, Any]] = [{}, {"recompute": "blocks"}]
+    changes = [{"recompute": "blocks"}]
     if request.ranks > 1:
         changes += [{"strategy": "fsdp"}, {"strategy": "fsdp", "recompute": "blocks"}]
-    tried: list[Options] = []
     for change in changes:
-        changed = replace(options, **change)
-        if changed in tried:
-            continue
-        tried.append(changed)
+        changed = replace(options, **change)  # type: ignore[arg-type]
         try:
             rules.check(changed, request.ranks, request.per_node)
-            plan = _with_smaller_parts(changed, request, memory)
+            plan = _plan(changed, request, memory)
         except rules.Refused:
             continue
-        if plan is not None:
+        if changed != options and plan["verdict"] == "fits":
             yield plan
-
-
-def _with_smaller_parts(options: Options, request: Request, memory: int) -> dict[str, Any] | None:
-    """Return the first plan that fits with more accumulation steps, or None."""
-    candidates = [options]
-    while _can_split(candidates[-1], request.ranks):
-        candidates.append(replace(options, accumulate=candidates[-1].accumulate * 2))
-    smallest = _plan(candidates[-1], request, memory)
-    if smallest["verdict"] != "fits":
-        return None
-    for candidate in candidates[:-1]:
-        plan = _plan(candidate, request, memory)
-        if plan["verdict"] == "fits":
-            return plan
-    return smallest
-
-
-def _can_split(options: Options, ranks: int) -> bool:
-    """Return whether each rank has a sample for twice as many accumulation steps."""
-    from cloudtrain_trainer import rules
-
-    count = options.accumulate * 2
-    if count > MAX_ACCUMULATE or options.strategy in ("pipeline", "hybrid"):
-        return False
-    batch = options.batch_size
-    if batch is None:
-        if options.task not in rules.TASKS:
-            return False
-        batch = rules.capabilities(options.task, options.task_options).batch_size
-    return count * ranks <= batch
 
 
 if __name__ == "__main__":

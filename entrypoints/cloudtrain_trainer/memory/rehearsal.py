@@ -1,52 +1,120 @@
 """Run a step of one rank on tensors without memory, and return what it would have held.
 
-The step is the trainer's own code, in a process group whose other ranks do not exist.
+The step is the trainer's own code with the whole model. What FSDP shares out is divided afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from cloudtrain_trainer import rules, strategies, tasks, trees
-from cloudtrain_trainer.memory.live_bytes import LiveBytes, sizes
+from cloudtrain_trainer import rules, trees
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.reporting.waiting import Waiting
-from cloudtrain_trainer.strategies import Strategy
-from cloudtrain_trainer.strategies.ddp import DistributedData
-from cloudtrain_trainer.strategies.pipeline import Pipeline
+from cloudtrain_trainer.strategies import Strategy, layers_of
 from cloudtrain_trainer.tasks import Draw, Task
-from cloudtrain_trainer.training.initial_model import InitialModel
 from cloudtrain_trainer.training.step import Step
+
+CUDA_BLOCK = 512
+"""torch's CUDA allocator rounds each tensor up to a multiple of this (kMinBlockSize)."""
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the memory of every tensor that an operation makes, until it is freed.
+
+    An operation that asks for a value gets 1: a count, a scale, a loss. `block`: memory is rounded
+    up to a multiple of it.
+    """
+
+    def __init__(self, block: int = 1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = 0
+        self.peak = 0
+        self._block = block
+        self._sizes: dict[int, int] = {}
+
+    @contextmanager
+    def as_if_before(self) -> Iterator[None]:
+        """Count tensors that are created inside and stay as if the earlier peak had them."""
+        peak = self.peak
+        before = self.now
+        yield
+        self.peak = max(self.now, peak + self.now - before)
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Count tensors that were made before."""
+        for tensor in tensors:
+            self._count(tensor.untyped_storage())
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            return _one(args[0])
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors((result,)):
+            if tensor.layout is torch.strided:
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        size = -(-storage.nbytes() // self._block) * self._block
+        if key not in self._sizes:
+            weakref.finalize(storage, self._forget, key)
+        self.now += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self.peak = max(self.peak, self.now)
+
+    def _forget(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among arguments and in lists of them; operations take no others."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _one(tensor: Tensor) -> float | int | bool:
+    """Return 1 of the tensor's type; False for a flag."""
+    if tensor.dtype is torch.bool:
+        return False
+    return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def sizes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors: a shared one once."""
+    return sum({id(tensor): tensor.nbytes for tensor in tensors}.values())
+
 
 LOCAL_DATA = {
     "mnist": {"data": "digits"},
     "keras-mnist": {"data": "digits"},
     "resnet50": {"data": "synthetic"},
 }
-"""Data of the same shape, by task, that need no download and no input."""
-MOST_PARTS = 2
+"""Data of the same shape, by task, that need no input."""
+MAX_ACCUMULATION_STEPS = 2
 """Accumulation steps of a rehearsed step: the first, and the last, which adds to gradients."""
-NO_ESTIMATE = ("dp", "model-parallel")
-"""Strategies of one process with several devices, without a rehearsal."""
-
-
-class World(NamedTuple):
-    """The ranks of a job."""
-
-    ranks: int
-    per_node: int
+ESTIMATED = ("single", "ddp", "fsdp", "hsdp")
+"""Strategies with an estimate: the others split layers or use several devices."""
 
 
 @dataclass(frozen=True)
@@ -64,63 +132,77 @@ class Held:
         """The rest of a step: activations, gathered layers, intermediate results."""
         return max(0, self.peak - self.parameters - self.gradients - self.optimizer)
 
+    def shared_out(self, ranks: int, layer: int) -> Held:
+        """Return the bytes if FSDP shares the model over ranks; `layer`: of its largest unit.
 
-def rehearse(options: Options, world: World, *, like_gpu: bool, amp: str, block: int = 1) -> Held:
-    """Return the tensors of the rank that holds most.
+        Its parameters and gradients are whole while it computes.
+        """
+        parameters = self.parameters // ranks
+        gradients = self.gradients // ranks
+        optimizer = self.optimizer // ranks
+        peak = parameters + gradients + optimizer + self.activations + 2 * layer
+        return Held(peak, parameters, gradients, optimizer)
+
+
+def rehearse(options: Options, *, like_gpu: bool, amp: str, block: int = 1) -> Held:
+    """Return the tensors of a rank of $WORLD_SIZE.
 
     `amp`: no, bf16 or fp16. `like_gpu`: with a GPU's optimizers and layouts. Raise `Refused`, and
     the model's own error if it needs values.
     """
-    if options.strategy in NO_ESTIMATE:
+    if options.strategy not in ESTIMATED:
         raise rules.Refused(f"there is no estimate for --strategy {options.strategy}")
-    options = replace(
-        options, amp=amp, compile="no", weights=None, workers=0, probe_memory="no", profile=None
-    )
+    options = replace(options, amp=amp, compile="no", weights=None, workers=0)
     if not rules.is_own(options):
         task_options = options.task_options | LOCAL_DATA.get(options.task, {})
         if options.task == "gpt" and task_options.get("data") == "tokens":
             task_options["data"] = "synthetic"
         options = replace(options, task_options=task_options)
-    task = from_options(options)
-    capabilities = tasks.capabilities(task) if rules.is_own(options) else None
-    rules.check(options, world.ranks, world.per_node, capabilities)
-    different_ranks = 1
-    if options.strategy == "pipeline":  # its stages differ
-        different_ranks = world.ranks
-    elif options.strategy == "hybrid" and options.stages:
-        different_ranks = options.stages
-    by_rank = [
-        _rehearse(task, options, _RankAlone(world, rank), LiveBytes(block), like_gpu=like_gpu)
-        for rank in range(different_ranks)
-    ]
-    return max(by_rank, key=lambda held: held.peak)
+    ranks = Ranks()
+    with torch.random.fork_rng(devices=[]):
+        task = from_options(options)
+        held, layer = _rehearse(task, options, ranks, LiveBytes(block), like_gpu=like_gpu)
+    if options.strategy == "fsdp":
+        return held.shared_out(ranks.size, layer)
+    if options.strategy == "hsdp":
+        return held.shared_out(options.shard or ranks.local_size, layer)
+    return held
 
 
 def _rehearse(
-    task: Task, options: Options, rank: _RankAlone, live: LiveBytes, *, like_gpu: bool
-) -> Held:
-    strategy = strategies.build(rank, options)
-    strategy.waiting = lambda wrapped: Waiting()  # type: ignore[method-assign]  # noqa: ARG005
-    if isinstance(strategy, (DistributedData, Pipeline)):
-        strategy.replicated = _Buckets
-    with torch.random.fork_rng(devices=[]), _group(strategy):
-        batch = options.batch_size or task.batch_size
-        parts = options.accumulate if strategy.n_microbatches == 1 else 1
-        samples = -(-batch // (strategy.data_ranks * parts))
-        sample = _sample(task, samples)
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, live:
-            inputs, targets = (trees.map_tensors(mode.from_tensor, part) for part in sample)
-            live.add([*trees.tensors(inputs), *trees.tensors(targets)])
-            if isinstance(strategy, Pipeline):
-                strategy.shapes = partial(_shapes, inputs, strategy.n_microbatches)  # type: ignore[method-assign]
-                strategy.is_warm = True  # the shapes are known
-            step = _RehearsedStep(task, strategy, options, batch, like_gpu=like_gpu)
-            step.accumulation_steps = min(MOST_PARTS, step.accumulation_steps)
-            step.wrapped.train()
-            _update_twice(step.optimizer, live)
-            live.peak = live.now
-            step.train_step(repeat((inputs, targets)), 0, 1)
-            return _held(step, live.peak)
+    task: Task, options: Options, ranks: Ranks, live: LiveBytes, *, like_gpu: bool
+) -> tuple[Held, int]:
+    """Return what a rank with the whole model holds, and the bytes of its largest layer."""
+    strategy = Strategy(ranks, options)
+    batch = options.batch_size or task.batch_size
+    sample = _sample(task, -(-batch // (ranks.size * options.accumulate)))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, live:
+        inputs, targets = (trees.map_tensors(mode.from_tensor, part) for part in sample)
+        live.add([*trees.tensors(inputs), *trees.tensors(targets)])
+        step = _RehearsedStep(task, strategy, options, batch, like_gpu=like_gpu)
+        step.accumulation_steps = min(MAX_ACCUMULATION_STEPS, step.accumulation_steps)
+        step.wrapped.train()
+        if options.strategy == "ddp":
+            _keep_gradients(step.model)
+        _update_twice(step.optimizer, live)
+        live.peak = live.now
+        step.train_step(repeat((inputs, targets)), 0, 1)
+        return _held(step, live.peak), _largest_layer(step)
+
+
+def _keep_gradients(model: nn.Module) -> None:
+    """Keep memory for all gradients between steps, as DDP's buckets do."""
+
+    def copy_to(view: Tensor) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            parameter.grad = view.copy_(parameter.grad)  # type: ignore[arg-type]
+
+        return hook
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            view = torch.empty_like(parameter, requires_grad=False)
+            parameter.register_post_accumulate_grad_hook(copy_to(view))  # type: ignore[no-untyped-call]
 
 
 def _update_twice(optimizer: torch.optim.Optimizer, live: LiveBytes) -> None:
@@ -135,12 +217,18 @@ def _update_twice(optimizer: torch.optim.Optimizer, live: LiveBytes) -> None:
     optimizer.step = step  # type: ignore[method-assign]
 
 
-def _held(step: _RehearsedStep, peak: int) -> Held:
+def _held(step: Step, peak: int) -> Held:
     model = step.model
     trained = sizes(p for p in model.parameters() if p.requires_grad)
     states = step.optimizer.state.values()
     state = sizes(x for values in states for x in values.values() if isinstance(x, Tensor))
     return Held(peak, sizes([*model.parameters(), *model.buffers()]), trained, state)
+
+
+def _largest_layer(step: Step) -> int:
+    """Return the bytes of the largest unit of FSDP: a layer, or the rest of the model."""
+    layers = [sizes(layer.parameters()) for layer in layers_of(step.model, step)]
+    return max([*layers, sizes(step.model.parameters()) - sum(layers)])
 
 
 def _sample(task: Task, samples: int) -> tuple[Any, Any]:
@@ -154,34 +242,8 @@ def _sample(task: Task, samples: int) -> tuple[Any, Any]:
     return batch
 
 
-def _shapes(
-    inputs: Tensor, count: int, step: Step, whole: Sequence[nn.Module]
-) -> list[dict[str, Any]]:
-    """Return an example of what each stage of a pipeline receives and sends.
-
-    `count`: micro-batches; the example is one of them.
-    """
-    values = [step.to_device(inputs[: -(-len(inputs) // count)], None)[0]]
-    with torch.no_grad(), step.precision():
-        for stage in whole:
-            values.append(stage(values[-1]))
-    values = [value.requires_grad_(value.is_floating_point()) for value in values]
-    return [{"input_args": received, "output_args": sent} for received, sent in pairwise(values)]
-
-
-@contextmanager
-def _group(strategy: Strategy) -> Iterator[None]:
-    """Start the strategy's process group, and end it."""
-    strategy.start()
-    try:
-        yield
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
 class _RehearsedStep(Step):
-    """A step whose model has its device at once, as it takes no memory."""
+    """A step that computes on the CPU as if on a GPU."""
 
     def __init__(
         self, task: Task, strategy: Strategy, options: Options, batch_size: int, *, like_gpu: bool
@@ -196,75 +258,5 @@ class _RehearsedStep(Step):
         """Return the model: it takes as many bytes either way."""
         return model
 
-    def initial_model(self) -> InitialModel:
-        return InitialModel(self.task.model, self.options, self.strategy.ranks, False)
-
     def place(self, module: nn.Module, device: torch.device | None = None) -> None:
-        """Do nothing."""
-
-
-class _RankAlone(Ranks):
-    """One rank on the CPU, in a process group whose messages go nowhere."""
-
-    def __init__(self, world: World, rank: int) -> None:
-        self.rank = rank
-        self.size = world.ranks
-        self.local_size = world.per_node
-        self.local_rank = rank % world.per_node
-        self.device = torch.device("cpu")
-        self._start_timeout = 0.0
-        self._has_begun = False
-        self._groups = []
-        self._control = None
-
-    def init_process_group(self, backend: str = "auto") -> None:  # noqa: ARG002
-        """Join a group whose other ranks do not exist."""
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.size)
-
-    def any_on_device(self, flag: Tensor) -> Tensor:
-        """Return this rank's flag."""
-        return flag
-
-    def log(self, text: str) -> None:
-        """Print nothing."""
-
-
-class _Buckets(nn.Module):
-    """The memory of DDP: gradients are copied into buckets, which stay.
-
-    DDP itself is in C++ and reads the values of tensors.
-    """
-
-    def __init__(
-        self, module: nn.Module, *_: Any, gradient_as_bucket_view: bool = False, **__: Any
-    ) -> None:
-        super().__init__()
-        self.module = module
-        self._syncs = True
-        self._views_are_gradients = gradient_as_bucket_view
-        self._views: dict[Tensor, Tensor] = {}
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                self._views[parameter] = torch.empty_like(parameter, requires_grad=False)
-                parameter.register_post_accumulate_grad_hook(self._after)  # type: ignore[no-untyped-call]
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        return self.module(*inputs, **named)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Keep gradients apart from the buckets inside."""
-        self._syncs = False
-        try:
-            yield
-        finally:
-            self._syncs = True
-
-    def _after(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None  # noqa: S101  (it was added just now)
-        if self._syncs:
-            view = self._views[parameter].copy_(parameter.grad)
-            if self._views_are_gradients:
-                parameter.grad = view
+        """Do nothing: the model has its device at once."""

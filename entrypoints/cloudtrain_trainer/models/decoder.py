@@ -3,8 +3,7 @@
 It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix
 whose rows are ordered by head, and gate and up one whose rows are ordered by group, so that tensor
 parallelism gives each rank complete heads and pairs. Under autocast in bf16 all activations are
-bf16, as under FSDP, and each layer's weights are converted together: autocast would convert each
-one by a separate kernel, in the forward and again in the backward pass.
+bf16, as under FSDP.
 
 Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary
 positions); Shazeer, arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised
@@ -21,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from cloudtrain_trainer.models.partition import split
@@ -186,10 +184,6 @@ class Block(nn.Module):
         self.feed = FeedForward(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = weights_to_convert(self, x.dtype)
-        if weights:  # again, with the converted ones
-            output: Tensor = functional_call(self, convert_together(weights, x.dtype), (x,))
-            return output
         x = x + self.attention(self.attention_norm(x))
         out: Tensor = x + self.feed(self.feed_norm(x))
         return out
@@ -276,89 +270,3 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
                 plan[f"{name}.{part}"] = style
     plan["head"] = styles.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
     return plan
-
-
-class _Cast(torch.autograd.Function):
-    """Copies of tensors in another dtype; gradients are converted back."""
-
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.dtype = weights[0].dtype
-        return _convert(weights, dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return (None, *_convert(grads, ctx.dtype))
-
-
-def _convert(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(copies, tensors)
-    return tuple(copies)
-
-
-def weights_to_convert(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the layer's parameters that should be converted together, by name.
-
-    Empty if something else converts them: FSDP gathers them in bf16, those split by tensor
-    parallelism go through autocast, and a compiler makes one kernel of the conversions itself.
-    """
-    if torch.compiler.is_compiling():
-        return {}
-    weights: dict[str, Tensor] = dict(layer.named_parameters())
-    kinds = {(weight.dtype, hasattr(weight, "to_local")) for weight in weights.values()}
-    return weights if kinds == {(torch.float32, False)} and dtype != torch.float32 else {}
-
-
-def convert_together(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return copies in `dtype` by the same names; gradients return to the originals."""
-    return dict(zip(weights, _Cast.apply(dtype, *weights.values()), strict=True))  # type: ignore[no-untyped-call]
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats, float32, shape (), without float32 copies of logits.
-
-    `logits`: (n, classes). `targets`: (n,), int64. For bf16 logits only the probabilities are
-    stored, in bf16, and summed in float32. That rounds each loss by up to 0.004, and a small loss
-    by less than 1 %; the logits are rounded by as much or more. A compiler fuses the float32 form
-    and gets that form.
-    """
-    if logits.dtype == torch.bfloat16 and not torch.compiler.is_compiling():
-        return _FromProbabilities.apply(logits, targets)  # type: ignore[no-any-return, no-untyped-call]
-    return F.cross_entropy(logits.float(), targets)
-
-
-class _FromProbabilities(torch.autograd.Function):
-    """Cross-entropy whose gradient is (probabilities - 1 at the target) / n.
-
-    In bf16 a probability above 0.998 is 1, and the gradient of its token would be 0. So 1 less the
-    probability of the target is computed as the sum of the others, which bf16 holds precisely even
-    if they are small.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        # Autocast would compute softmax in float32.
-        with torch.autocast(logits.device.type, enabled=False):
-            probabilities = torch.softmax(logits, dim=-1)
-        columns = targets[:, None]
-        chosen = probabilities.gather(1, columns).float()
-        other_probabilities = probabilities.scatter_(1, columns, 0.0).sum(
-            1, keepdim=True, dtype=torch.float32
-        )
-        ctx.save_for_backward(probabilities, columns, other_probabilities)
-        logs = chosen.clamp_min_(torch.finfo(torch.bfloat16).tiny).log_()
-        return (
-            torch.where(other_probabilities < 0.5, torch.log1p(-other_probabilities), logs)
-            .mean()
-            .neg_()
-        )
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        probabilities, columns, other_probabilities = ctx.saved_tensors
-        weight = grad / len(columns)
-        gradient = probabilities.mul(weight)
-        return gradient.scatter_(
-            1, columns, other_probabilities.mul(-weight).to(gradient.dtype)
-        ), None

@@ -1,6 +1,7 @@
 """Divide a model into stages for pipelines, and into repeated blocks that FSDP shards.
 
-Parameters keep their names in both, so that a checkpoint does not depend on the division.
+Parameters keep their names in both, so that a checkpoint does not depend on the division. Layers
+may compute their activations twice, which saves memory.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from cloudtrain_trainer.rules import Refused
 
 
 def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> list[nn.Sequential]:
@@ -120,3 +127,30 @@ def _parameter_uses(module: nn.Module) -> Counter[int]:
     return Counter(
         id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)
     )
+
+
+def recompute(layers: Sequence[nn.Module]) -> None:
+    """Make each layer compute its activations again in the backward pass, in place.
+
+    Raise `Refused` without layers, or if one has batch norm, which
+    would count each batch twice.
+    """
+    if not layers:
+        raise Refused("--recompute finds no layers that this model repeats: leave it out")
+    if any(isinstance(module, _BatchNorm) for layer in layers for module in layer.modules()):
+        raise Refused(
+            "--recompute would count each batch twice in the statistics of batch norm: leave it out"
+        )
+    for layer in layers:
+        layer.forward = _recomputed(layer)
+
+
+def _recomputed(layer: nn.Module) -> Callable[..., Any]:
+    original = layer.forward
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return original(*inputs, **named)
+        return checkpoint(original, *inputs, use_reentrant=False, **named)
+
+    return forward

@@ -79,24 +79,15 @@ class Meter:
 
 
 class LossMean:
-    """The mean loss over samples, on the device, since reading it would stall a GPU.
+    """The mean loss over samples, on the device, since reading it would stall a GPU."""
 
-    `finite`: leave out samples whose loss is NaN or infinite, since one would make the mean
-    useless.
-    """
-
-    def __init__(self, device: torch.device, finite: bool = False) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self._excluded = torch.zeros((), dtype=torch.float64, device=device) if finite else None
         self._samples = 0
 
     def add(self, loss: Tensor, samples: int) -> None:
         """Add the mean loss of a micro-batch of `samples`, a tensor of shape ()."""
-        loss = loss.detach()
-        if self._excluded is not None:
-            self._excluded.add_(~torch.isfinite(loss), alpha=samples)
-            loss = loss.nan_to_num(0.0, 0.0, 0.0)
-        self.total.add_(loss, alpha=samples)
+        self.total.add_(loss.detach(), alpha=samples)
         self._samples += samples
 
     def value(self) -> float:
@@ -106,16 +97,12 @@ class LossMean:
 
     def state(self) -> tuple[float, int]:
         """Return (sum of the losses, number of samples in it). Waits for the device."""
-        return float(self.total), self._samples - (
-            0 if self._excluded is None else int(self._excluded)
-        )
+        return float(self.total), self._samples
 
     def restore(self, state: tuple[float, int]) -> None:
         """Continue from a `state`: (sum of the losses, number of samples)."""
         self.total.fill_(state[0])
         self._samples = state[1]
-        if self._excluded is not None:
-            self._excluded.zero_()
 
 
 @torch.no_grad()

@@ -1,7 +1,4 @@
-"""`--profile 10:15`: profile some steps of each rank with torch.profiler.
-
-On GPUs a memory snapshot is written as well.
-"""
+"""`--profile 10:15`: profile some steps of each rank with torch.profiler."""
 
 from __future__ import annotations
 
@@ -16,17 +13,12 @@ from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Profile
 from cloudtrain_trainer.ranks import Ranks
 
-TABLE_ROWS = 30
-MEMORY_EVENTS = 100_000
-"""Maximum allocations in a memory snapshot, the latest ones."""
-
 
 class StepProfiler:
     """Profiles the steps `first` to `last`, counted from 1 as in progress, on each rank.
 
-    Files in `folder`, per rank: `rank-0.json.gz`, a trace for ui.perfetto.dev; `rank-0.txt`, the
-    operations that took longest; on a GPU `rank-0-memory.pickle`, a snapshot for
-    pytorch.org/memory_viz. A failure is a warning.
+    The file in `folder`, per rank: `rank-0.json.gz`, a trace for ui.perfetto.dev. A failure is a
+    warning.
     """
 
     def __init__(self, first: int, last: int, folder: Path, ranks: Ranks) -> None:
@@ -35,27 +27,24 @@ class StepProfiler:
         self._folder = folder
         self._ranks = ranks
         self._profile: Any = None
-        self._started_at = self._done = 0
+        self._started_at = 0
+        self._done = 0
         self._failed = False
 
     def before_step(self, step: int) -> None:
         """Start at the first step to profile; a resumed run may begin between them."""
-        if (
-            self._profile is None
-            and not self._failed
-            and max(self.first, self._done + 1) <= step <= self.last
-        ):
+        if self._profile is None and not self._failed and self.first <= step <= self.last:
             self._started_at = step
             self._try(self._start)
 
     def after_step(self, step: int) -> None:
-        """Write the files after the last step to profile."""
+        """Write the file after the last step to profile."""
         self._done = step
         if self._profile is not None and step >= self.last:
             self.finish()
 
     def finish(self) -> None:
-        """Write the files of the profiled steps; warn if training ended before the first."""
+        """Write the file of the profiled steps; warn if training ended before the first."""
         if self._profile is not None:
             self._try(self._write)
             self._profile = None
@@ -66,32 +55,16 @@ class StepProfiler:
             )
 
     def _start(self) -> None:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self._ranks.device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-            torch.cuda.memory._record_memory_history(max_entries=MEMORY_EVENTS)
-        profile: Any = torch.profiler.profile(
-            activities=activities, record_shapes=True, profile_memory=True
-        )
+        profile: Any = torch.profiler.profile(record_shapes=True, profile_memory=True)
         profile.start()
         self._profile = profile
 
     def _write(self) -> None:
-        on_gpu = self._ranks.device.type == "cuda"
-        name = f"rank-{self._ranks.rank}"
-        if on_gpu:
+        if self._ranks.device.type == "cuda":
             torch.cuda.synchronize()
         self._profile.stop()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._profile.export_chrome_trace(str(self._folder / f"{name}.json.gz"))
-        longest = f"self_{'cuda' if on_gpu else 'cpu'}_time_total"
-        table = self._profile.key_averages().table(sort_by=longest, row_limit=TABLE_ROWS)
-        (self._folder / f"{name}.txt").write_text(f"{table}\n")
-        if on_gpu:
-            torch.cuda.memory._dump_snapshot(  # type: ignore[no-untyped-call]
-                str(self._folder / f"{name}-memory.pickle")
-            )
-            torch.cuda.memory._record_memory_history(enabled=None)
+        self._profile.export_chrome_trace(str(self._folder / f"rank-{self._ranks.rank}.json.gz"))
         if self._ranks.rank == 0:
             emit_event(
                 Profile(first_step=self._started_at, last_step=self._done, path=str(self._folder))

@@ -1,110 +1,90 @@
-"""Events of a loop: its schedule at the start, then progress and times since the last report."""
+"""Events of a training: its schedule at the start, then progress and times since the last report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Progress, Schedule
-from cloudtrain_trainer import finite, hardware
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.data.streams import Stream
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_trainer.training.run import TrainingRun
 
 
 class ProgressReporter:
-    """Sends the progress events of a training loop. All ranks call each method together."""
+    """Sends the progress events of a training run. All ranks call each method together."""
 
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-        self._skipped = 0
-        self._loss = loop.step.loss.state()
+    def __init__(self, run: TrainingRun) -> None:
+        self.run = run
+        self._loss = run.step.loss.state()
 
     def restart(self) -> None:
         """Restart the loss after a resume or in a new epoch. Waits for the device."""
-        self._loss = self.loop.step.loss.state()
+        self._loss = self.run.step.loss.state()
 
     def report(self) -> None:
-        """Send an event from rank 0, to the trackers as well; log newly skipped steps."""
-        loop = self.loop
-        total, samples = loop.step.loss.state()
+        """Send an event from rank 0, to the trackers as well."""
+        run = self.run
+        total, samples = run.step.loss.state()
         mine = (
             total - self._loss[0],
             samples - self._loss[1],
-            hardware.peak_memory(loop.strategy.devices),
+            hardware.peak_memory(run.strategy.devices),
         )
         self._loss = total, samples
-        by_rank = loop.ranks.all_gather(mine)
-        self.report_skipped()
-        rate = loop.meter.rate()
-        if loop.ranks.rank != 0:
+        by_rank = run.ranks.all_gather(mine)
+        rate = run.meter.rate()
+        if run.ranks.rank != 0:
             return
         values = self._values(by_rank, rate)
-        position = loop.position
+        position = run.position
         progress = Progress(
-            epoch=position.epoch + 1, epochs=loop.epochs, step=position.step, steps=loop.steps
+            epoch=position.epoch + 1, epochs=run.epochs, step=position.step, steps=run.steps
         )
-        emit_event(progress.replace(unit=loop.task.unit, **values))
-        if loop.trackers is not None:
-            loop.trackers.log(
+        emit_event(progress.replace(unit=run.task.unit, **values))
+        if run.trackers is not None:
+            run.trackers.log(
                 position.step, {f"train/{name}": value for name, value in values.items()}
             )
 
     def report_times(self) -> None:
         """Send this rank's time by phase since the last such event."""
-        loop = self.loop
-        emit_event(loop.step.clock.take(loop.position.step, loop.batches.batch_size))
-
-    def report_skipped(self) -> int:
-        """Log the steps skipped since the last call; return the count of all.
-
-        0 without `--on-nan skip`; else waits for the device.
-        """
-        if not self.loop.step.skips_bad_steps:
-            return 0
-        *record, count = self.loop.step.finite_watch.read_record()
-        if count > self._skipped:
-            self.loop.ranks.log(
-                f"{finite.describe(record)}: skipped (--on-nan skip), {count:.0f} steps so far"
-            )
-            self._skipped = int(count)
-        return int(count)
+        run = self.run
+        emit_event(run.step.clock.take(run.position.step, run.batches.batch_size))
 
     def _values(self, by_rank: Sequence[tuple[float, int, int]], rate: float) -> dict[str, float]:
         """Return the fields of the event.
 
         `by_rank`: (sum of losses, samples, peak memory in bytes). `rate`: samples per second.
         """
-        task = self.loop.task
-        device = self.loop.device
+        task = self.run.task
+        device = self.run.device
         losses, counts, memory = zip(*by_rank, strict=True)
         values = {
             **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),
             "samples_per_s": round(rate, 1),
-            "seconds_per_step": round(self.loop.batches.batch_size / rate, 6),
+            "seconds_per_step": round(self.run.batches.batch_size / rate, 6),
             "peak_memory_gb": round(max(memory) / 1e9, 3),
         }
-        values["lr"] = float(f"{self.loop.step.optimizer.param_groups[0]['lr']:.6g}")
-        if self.loop.step.clipped_norm is not None:
-            values["gradient_norm"] = round(float(self.loop.step.clipped_norm), 6)
+        values["lr"] = float(f"{self.run.step.optimizer.param_groups[0]['lr']:.6g}")
+        if self.run.step.clipped_norm is not None:
+            values["gradient_norm"] = round(float(self.run.step.clipped_norm), 6)
         if task.tokens:
             values["tokens_per_s"] = round(rate * task.tokens, 1)
-        peak = hardware.peak_flops(hardware.device_name(device), self.loop.step.amp)
+        peak = hardware.peak_flops(hardware.device_name(device), self.run.step.amp)
         if peak and task.flops:
-            devices = self.loop.ranks.size * len(self.loop.strategy.devices)
+            devices = self.run.ranks.size * len(self.run.strategy.devices)
             values["mfu"] = round(rate * task.flops / (peak * devices), 4)
         return values
 
 
-def schedule(loop: Loop) -> Schedule:
-    """Return the event, as if no `--patience` or `--target-accuracy` ended the run earlier."""
-    options = loop.options
-    data = loop.task.validation
-    batch = loop.batches.batch_size
-    event = Schedule(step_samples=batch, evaluations=0 if data is None else _evaluations(loop))
+def schedule(run: TrainingRun) -> Schedule:
+    """Return the event, as if no `--patience` ended the run earlier."""
+    options = run.options
+    data = run.task.validation
+    batch = run.batches.batch_size
+    event = Schedule(step_samples=batch, evaluations=0 if data is None else _evaluations(run))
     if data is not None and not isinstance(data, Stream):
         event = event.replace(evaluation_samples=len(data))
     if options.checkpoint_every_steps is not None:
@@ -112,12 +92,12 @@ def schedule(loop: Loop) -> Schedule:
     return event.replace(checkpoint_seconds=float(options.checkpoint_every))
 
 
-def _evaluations(loop: Loop) -> int:
+def _evaluations(run: TrainingRun) -> int:
     """Return the evaluations of a run: at ends of epochs, every N steps, and at the end."""
-    last = loop.steps
-    epoch = max(1, loop.batches.samples_per_epoch // loop.batches.batch_size)
-    ends = epoch * loop.options.eval_every
-    every = loop.options.eval_every_steps
+    last = run.steps
+    epoch = max(1, run.batches.samples_per_epoch // run.batches.batch_size)
+    ends = epoch * run.options.eval_every
+    every = run.options.eval_every_steps
     count = 1 + _multiples(ends, last)
     return (
         count

@@ -4,9 +4,8 @@ When: the model, its gradients or the optimizer state do not fit on one device. 
 gradients and optimizer state divided by the number of ranks, plus one complete layer at a time.
 Communication: per micro-batch the parameters are gathered twice (forward and backward) and the
 gradients reduced once, 1.5 times what ddp sends. Accumulated micro-batches are reduced, too, since
-unreduced gradients would be complete on every rank; `--gradient-sync last` keeps them so, and
-reduces once per step, if memory allows it. In bf16, parameters are gathered in bf16, half the
-bytes, and gradients are reduced in float32. A model with batch norm is gathered in float32, and
+unreduced gradients would be complete on every rank. In bf16, parameters are gathered in bf16, half
+the bytes, and gradients are reduced in float32. A model with batch norm is gathered in float32, and
 autograd keeps bf16 copies of its weights until the backward pass. Batch norm's statistics differ
 between ranks until an evaluation or checkpoint, when all take rank 0's.
 
@@ -22,20 +21,17 @@ Rajbhandari et al., "ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import ModelWithLoss, Step, Strategy, layers_of
+from cloudtrain_trainer.strategies import Step, Strategy, layers_of
 
 
 class FullyShardedData(Strategy):
@@ -74,28 +70,6 @@ class FullyShardedData(Strategy):
         fully_shard(model, mesh=self.mesh, mp_policy=policy)
         step.place(model)
         return model, self.with_loss(model, step)
-
-    @contextmanager
-    def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
-        """Keep gradients whole until the last micro-batch of a step.
-
-        This is `--gradient-sync last`; `each` reduces them after each micro-batch.
-        """
-        if self.options.gradient_sync == "each":
-            yield
-            return
-        model = self._sharded(wrapped)
-        model.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            model.set_requires_gradient_sync(True)
-
-    @staticmethod
-    def _sharded(wrapped: nn.Module) -> FSDPModule:
-        assert isinstance(wrapped, ModelWithLoss)  # noqa: S101  (made by `with_loss`)
-        assert isinstance(wrapped.model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
-        return wrapped.model
 
     def sync_buffers(self, model: nn.Module) -> None:
         """Broadcast rank 0's buffers."""

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.strategies import ModelWithLoss, Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 
 
@@ -34,13 +35,11 @@ class HybridShardedData(FullyShardedData):
     def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
         """Reduce all micro-batches except the last in the group only.
 
-        Between groups their sum is sent once. With `--gradient-sync last` nothing is sent before.
+        Between groups their sum is sent once.
         """
-        if self.options.gradient_sync == "last":
-            with super().accumulation_context(wrapped):
-                yield
-            return
-        model = self._sharded(wrapped)
+        assert isinstance(wrapped, ModelWithLoss)  # noqa: S101  (made by `with_loss`)
+        model = wrapped.model
+        assert isinstance(model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
         model.set_requires_all_reduce(False)
         try:
             yield

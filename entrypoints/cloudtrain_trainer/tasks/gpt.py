@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cloudtrain_trainer.data.token_files import TokenFiles, token_data
 from cloudtrain_trainer.models.decoder import (
     Shape,
     blocks,
-    cross_entropy,
     decoder,
     ends,
     stages,
@@ -121,7 +121,7 @@ def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
 
     `logits`: (batch, sequence, vocabulary). `next_tokens`: (batch, sequence), int64.
     """
-    return cross_entropy(logits.flatten(0, 1), next_tokens.flatten())
+    return F.cross_entropy(logits.flatten(0, 1).float(), next_tokens.flatten())
 
 
 def correct(logits: Tensor, next_tokens: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def build(seed: int, data: str = "mnist") -> Task:
 
     Raise `Refused` without Keras, or without the files of MNIST.
     """
-    load_keras()  # refuse at once, not after the download
+    load_keras()
     train, validation = mnist.images(data, seed)
     return Task(
         model=model,

@@ -1,46 +1,34 @@
-"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input or downloaded.
+"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input.
 
-An input has the four files, and may hold other data in the same format, such as Fashion-MNIST.
-Source: LeCun, Cortes, Burges.
+The input has the four files in the idx format, also of other data such as Fashion-MNIST. Source:
+LeCun, Cortes, Burges; the format: http://yann.lecun.com/exdb/mnist.
 """
 
 from __future__ import annotations
 
+import gzip
+import math
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.data.dataset_files import cache_folder, fetch, read_idx
 from cloudtrain_trainer.data.pixels import Normalize
 from cloudtrain_trainer.models.partition import stages
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, digits
 
 INPUT = "CLOUDTRAIN_INPUT_MNIST"
-ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-"""The mirror that torchvision uses."""
-FILES = {
-    "train-images-idx3-ubyte.gz": (
-        9_912_422,
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        28_881,
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        1_648_877,
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        4_542,
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
-}
-"""File name -> size in bytes and SHA-256."""
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
 PIXELS = 28
 CLASSES = 10
 MEAN = 0.1307
@@ -49,6 +37,12 @@ DEVIATION = 0.3081
 normalize = Normalize([MEAN], [DEVIATION])
 SHIFT = 2
 """Maximum shift of training images, in pixels."""
+
+
+MAX_IDX_BYTES = 1 << 28
+"""The largest file, unpacked. MNIST's largest has 47 MB."""
+IDX_UINT8 = 8
+"""The format's code for unsigned bytes."""
 
 
 class Images:
@@ -90,18 +84,15 @@ class Images:
 def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images (n, 28, 28) and labels (n,), then validation's; all uint8.
 
-    Raise `Refused` if a file is missing, cannot be downloaded, or has another format.
+    Raise `Refused` if a file is missing or has another format.
     """
     input_folder = os.environ.get(INPUT)
-    if input_folder:
-        paths = [Path(input_folder, name) for name in FILES]
-    else:
-        hint = (
-            f"give the job an input called mnist with its four files (${INPUT}), or use --data"
-            " digits"
+    if not input_folder:
+        raise Refused(
+            f"--data mnist needs an input called mnist with its four files (${INPUT}), or use"
+            " --data digits"
         )
-        folder = cache_folder("mnist")
-        paths = [fetch(ADDRESS + name, folder, *checks, hint) for name, checks in FILES.items()]
+    paths = [Path(input_folder, name) for name in FILES]
     arrays = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
     for at in (0, 2):
         images, labels = arrays[at : at + 2]
@@ -115,6 +106,35 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
                 f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}"
             )
     return arrays[0], arrays[1], arrays[2], arrays[3]
+
+
+def read_idx(path: Path, dimensions: int) -> Tensor:
+    """Return the content of a gzipped idx file: uint8, of the shape in its header.
+
+    `dimensions`: number of dimensions that the shape must have. At most the announced bytes, and at
+    most `MAX_IDX_BYTES`, are unpacked: a small file may unpack to a huge one. Raise `Refused` if it
+    is not such a file.
+    """
+    try:
+        with gzip.open(path, "rb") as content:
+            header = content.read(4 + 4 * dimensions)
+            if (
+                header[:4] != bytes((0, 0, IDX_UINT8, dimensions))
+                or len(header) < 4 + 4 * dimensions
+            ):
+                raise Refused(f"{path} is not an idx file of bytes in {dimensions} dimensions")
+            shape = struct.unpack(f">{dimensions}I", header[4:])
+            size = math.prod(shape)
+            if not 0 < size <= MAX_IDX_BYTES:
+                raise Refused(f"{path} announces {size} bytes: expected 1 to {MAX_IDX_BYTES}")
+            values = bytearray(content.read(size))
+            if len(values) < size:
+                raise Refused(f"{path} is truncated: {len(values)} of {size} bytes")
+            if content.read(1):
+                raise Refused(f"{path} has data after its {size} bytes")
+    except (OSError, EOFError, zlib.error) as error:  # missing, not gzip, truncated, damaged
+        raise Refused(f"{path} cannot be read: {error}") from error
+    return torch.frombuffer(values, dtype=torch.uint8).reshape(shape)
 
 
 def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -49,7 +49,9 @@ def multiple_of(unit: int, limit: int) -> Callable[[str], int]:
 
 
 HANDWRITTEN = Option(
-    one_of("mnist", "digits"), "mnist", "mnist|digits: digits need no network [mnist]"
+    one_of("mnist", "digits"),
+    "mnist",
+    "mnist|digits: $CLOUDTRAIN_INPUT_MNIST, or scikit-learn's [mnist]",
 )
 
 OPTIONS: dict[str, dict[str, Option]] = {

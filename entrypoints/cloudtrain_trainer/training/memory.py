@@ -11,7 +11,6 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,9 +19,7 @@ from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.optimizers import NUMBERS_PER_PARAMETER
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_trainer.training.run import TrainingRun
 
 OOM_EXIT = 12
 """The exit code of a rank that ran out of memory: the number of ENOMEM."""
@@ -32,10 +29,6 @@ FILE = "micro-batch.json"
 
 RESERVE_BYTES = 64 << 20
 """Memory that a trial must leave free for checkpoint threads, libraries and fragmentation."""
-
-TOLD_FACTOR = 1.5
-ROOM_SHARE = 0.9
-"""Log a micro-batch that could be this many times as large in this share of the free memory."""
 
 _OOM_MESSAGES = {
     r"out of memory": "",
@@ -105,123 +98,88 @@ class MicroBatchCache:
         temporary.replace(self.path)
 
 
-def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
+def fit_micro_batch(run: TrainingRun, cache: MicroBatchCache) -> None:
     """Increase the accumulation steps until a micro-batch fits: the cached size, then trials.
 
     Raise `Refused` if the batch cannot be split further. Called by all ranks.
     """
-    step = loop.step
-    device = loop.device
+    step = run.step
+    device = run.device
     cached = cache.read()
-    if cached is not None and cached < loop.micro_batch:
-        loop.split_to_fit(cached)
-        loop.ranks.log(
-            f"an earlier start ran out of memory: micro-batches of {loop.micro_batch} samples per"
-            f" rank, {step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
+    if cached is not None and cached < run.micro_batch:
+        run.split_to_fit(cached)
+        run.ranks.log(
+            f"an earlier start ran out of memory: micro-batches of {run.micro_batch} samples per"
+            f" rank, {step.accumulation_steps} per step; the batch stays {run.batches.batch_size}"
         )
 
-    probe = loop.options.probe_memory
-    if probe == "no" or loop.options.eval_only or (probe == "auto" and device.type != "cuda"):
+    probe = run.options.probe_memory
+    if probe == "no" or run.options.eval_only or (probe == "auto" and device.type != "cuda"):
         return
 
-    if loop.strategy.communicates_in_forward:
+    if run.strategy.communicates_in_forward:
         if probe == "yes":
-            loop.ranks.log(
-                f"--probe-memory: --strategy {loop.options.strategy} can only be tried by its first"
+            run.ranks.log(
+                f"--probe-memory: --strategy {run.options.strategy} can only be tried by its first"
                 " step"
             )
         return
 
     refused = []
-    trial = _fits(loop)
-    while loop.ranks.all_reduce_max(trial is None)()[0]:
-        refused.append(loop.micro_batch)
-        loop.split_to_fit(loop.micro_batch // 2)
-        trial = _fits(loop)
+    while run.ranks.all_reduce_max(not _fits(run))()[0]:
+        refused.append(run.micro_batch)
+        run.split_to_fit(run.micro_batch // 2)
 
     if refused:
-        cache.write(loop.micro_batch)
-        loop.ranks.log(
+        cache.write(run.micro_batch)
+        run.ranks.log(
             f"memory: micro-batches of {' and '.join(map(str, refused))} samples per rank do not"
-            f" fit on all ranks; they now have {loop.micro_batch} samples, with"
-            f" {step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}. Batch"
+            f" fit on all ranks; they now have {run.micro_batch} samples, with"
+            f" {step.accumulation_steps} per step; the batch stays {run.batches.batch_size}. Batch"
             " norm sees the smaller micro-batches"
         )
-        if loop.ranks.rank == 0:
+        if run.ranks.rank == 0:
             emit_event(
-                Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps)
+                Memory(refused=refused, micro_batch=run.micro_batch, parts=step.accumulation_steps)
             )
-    elif trial is not None:
-        _tell_room(loop, trial)
 
 
-class Trial(NamedTuple):
-    """Memory of a GPU in bytes: before the forward pass, peak, and total. 0 on CPUs."""
-
-    before: int
-    peak: int
-    total: int
-
-    def largest(self, samples: int) -> int:
-        """Estimate how many samples would fit, from the memory of these."""
-        bytes_per_sample = max(1.0, (self.peak - self.before) / samples)
-        return (
-            max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / bytes_per_sample))
-            if self.total
-            else samples
-        )
-
-
-def _tell_room(loop: Loop, trial: Trial) -> None:
-    """Log the largest micro-batch that the fullest rank could take, if it is much larger."""
-    largest = min(loop.ranks.all_gather(trial.largest(loop.micro_batch)))
-    if largest >= TOLD_FACTOR * loop.micro_batch:
-        loop.ranks.log(
-            f"memory: a micro-batch of {loop.micro_batch} samples per rank takes"
-            f" {trial.peak / 1e9:.1f} of {trial.total / 1e9:.1f} GB; about {largest} would fit: a"
-            " larger --batch-size, or less --accumulate and --recompute, may use the GPU better"
-        )
-
-
-def _fits(loop: Loop) -> Trial | None:
-    """Try one micro-batch with the optimizer's state on this rank; return None if they do not fit.
+def _fits(run: TrainingRun) -> bool:
+    """Try one micro-batch with the optimizer's state on this rank; return whether they fit.
 
     Model and generators are restored.
     """
-    step = loop.step
-    devices = loop.strategy.devices
+    step = run.step
+    devices = run.strategy.devices
     generators = state.generator_states(devices)
     buffers = state.buffers(step.model, step.task.statistics(step.model))
     sums = step.loss.state()
     step.wrapped.train()
     try:
-        return _try(loop)
+        _try(run)
+        return True
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return None  # the error's frames hold tensors, which are freed here
+        return False  # the error's frames hold tensors, which are freed here
     finally:
         step.optimizer.zero_grad(set_to_none=True)
         state.restore_generators(generators, devices)
         state.restore_buffers(step.model, buffers, step.task.statistics(step.model))
         step.loss.restore(sums)
-        if loop.device.type == "cuda":
+        if run.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def _try(loop: Loop) -> Trial:
-    step = loop.step
-    inputs, targets = step.to_device(*loop.batches.trial(loop.micro_batch))
+def _try(run: TrainingRun) -> None:
+    step = run.step
+    inputs, targets = step.to_device(*run.batches.trial(run.micro_batch))
     # The optimizer's first step allocates its state; of a user's it is not known.
     copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
     moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(copies)]
-    reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
-    devices = loop.strategy.devices
-    hardware.peak_memory(devices)  # count from here
-    before = hardware.allocated_memory(devices)
+    reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=run.device)
     with hardware.run_eagerly():  # a graph for each size that is tried would cost minutes
-        loop.strategy.forward_backward_alone(step, inputs, targets)
-    if loop.device.type == "cuda":
+        run.strategy.forward_backward_alone(step, inputs, targets)
+    if run.device.type == "cuda":
         torch.cuda.synchronize()
     del moments, reserve
-    return Trial(before, hardware.peak_memory(devices), hardware.total_memory(devices))

@@ -1,30 +1,26 @@
-"""One optimizer step: passes over its micro-batches, gradient clipping, the update.
-
-A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is recorded, or skipped
-(`--on-nan skip`).
-"""
+"""One optimizer step: passes over its micro-batches, gradient clipping, the update."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
+from cloudtrain_trainer import finite, hardware, rules, strategies, trees
 from cloudtrain_trainer.finite import FiniteWatch
-from cloudtrain_trainer.models.recompute import recompute
+from cloudtrain_trainer.models.partition import recompute
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.reporting.metrics import LossMean
 from cloudtrain_trainer.reporting.step_times import step_clock
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
-from cloudtrain_trainer.training.gradients import Gradients
 from cloudtrain_trainer.training.initial_model import InitialModel
+from cloudtrain_trainer.training.optimizers import Gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED_ON: tuple[str, ...] = ("cuda",)
@@ -45,9 +41,8 @@ class Step:
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Passes per rank and step. A pipeline makes its own micro-batches."""
 
-        self.skips_bad_steps = options.on_nan == "skip"
-        self._asynchronous = fused = self.computes_like_gpu()
-        self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
+        fused = self.computes_like_gpu()
+        self.finite_watch = FiniteWatch(self.device)
         self.loss = self.new_loss_mean()
         self._zero = self._local_loss = torch.zeros((), device=self.device)
         """This rank's sum of losses of the step: finite only if all of them are."""
@@ -68,7 +63,7 @@ class Step:
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
         if options.recompute != "none":
-            recompute(strategies.layers_of(model, self), options.recompute)
+            recompute(strategies.layers_of(model, self))
 
         self.model, self.wrapped = strategy.wrap(model, self)
         del model, self._initial  # in a pipeline only this rank's stage is kept
@@ -120,7 +115,7 @@ class Step:
 
     def new_loss_mean(self) -> LossMean:
         """Return an empty mean of the training loss, for a new epoch."""
-        return LossMean(self.device, finite=self.skips_bad_steps)
+        return LossMean(self.device)
 
     def train_step(self, batches: Iterator[tuple[Any, Any]], step: int, steps: int) -> None:
         """Train on the next micro-batches: one step with the gradient of the global mean loss.
@@ -129,7 +124,6 @@ class Step:
         counts from 0.
         """
         self.clock.begin_step()
-        before = self._buffers() if self.skips_bad_steps else {}
         self._local_loss = self._zero
         for _ in range(self.accumulation_steps - 1):
             with self.strategy.accumulation_context(self.wrapped):
@@ -141,14 +135,7 @@ class Step:
         self.group_numbers.scale_rates(
             lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
         )
-
-        if self.skips_bad_steps or self.scaler is not None:
-            bad = self._update_if_finite(step) if self.scaler is None else self._update_scaled(step)
-            if self.skips_bad_steps:
-                state.restore_buffers_where(bad, self.model, before, self._statistics())
-        else:
-            self._update(step)
-
+        self._update(step)
         self.optimizer.zero_grad(set_to_none=True)
         self.clock.end_step()
 
@@ -163,62 +150,19 @@ class Step:
 
     def _update(self, step: int) -> None:
         """Update the weights, whatever the loss is: a bad step ends training soon after."""
-        norm = self._clip()
-        if self._asynchronous:
-            self.finite_watch.note_step(step + 1, self._local_loss, norm)
-        else:
-            self.finite_watch.record_step(
-                step + 1, self._local_loss, norm, self._is_bad(self._local_loss, norm)
-            )
-        self.optimizer.step()
-
-    def _update_if_finite(self, step: int) -> Tensor:
-        """Update the weights unless this step is bad; return True if so.
-
-        The flag is a bool on the device, shape ().
-        """
-        norm = self._clip()
-        bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
-        self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
-        # Kernels of torch's fused optimizers read the flag themselves: the host does not wait.
-        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
-            self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+        if self.scaler is None:
+            self.finite_watch.note_step(step + 1, self._local_loss, self._clip())
             self.optimizer.step()
-        elif not bool(bad):
-            self.optimizer.step()
-        return bad
-
-    def _update_scaled(self, step: int) -> Tensor:
-        """Do the same in fp16: the scaler skips steps whose gradients overflow.
-
-        It then lowers its scale. Such a step is not bad, unless the scale is at its minimum.
-        """
-        assert self.scaler is not None  # noqa: S101  (checked by the caller)
-        bad = self._on_any_rank(self._is_bad(self._local_loss))
-        gradients = self.gradients.by_sharding()
-        if self.skips_bad_steps and gradients:  # the scaler only checks gradients: make one bad
-            gradients[0][0].add_(torch.where(bad, torch.nan, 0.0))
+            return
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
+        # The scaler skips a step whose gradients overflow and lowers its scale. Such a step is not
+        # bad, unless the scale is at its minimum.
         scale = self.scaler.scale(torch.ones((), device=self.device))
-        bad = bad | (self._is_bad(norm) & (scale <= finite.MIN_LOSS_SCALE))
-        self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
+        noted = torch.where(scale <= finite.MIN_LOSS_SCALE, norm, 0.0)
+        self.finite_watch.note_step(step + 1, self._local_loss, noted)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return bad
-
-    def _is_bad(self, *values: Tensor) -> Tensor:
-        """Return a bool on the device: True if a value is not finite.
-
-        On a CPU the host computes it, which is faster.
-        """
-        if self._asynchronous:
-            return ~torch.isfinite(torch.stack(values)).all()
-        return torch.tensor(not all(math.isfinite(float(value)) for value in values))
-
-    def _on_any_rank(self, bad: Tensor) -> Tensor:
-        """Return whether the step is bad: on any rank if all must skip it, else on this rank."""
-        return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
     def forward_backward(self, inputs: Any, targets: Any) -> None:
         """Run the passes of one micro-batch: inputs (batch, ...), targets (batch, ...).
@@ -282,27 +226,17 @@ class Step:
         norm = self.clipped_norm = self.gradients.clip(self.options.clip_norm)
         return norm
 
-    def _buffers(self) -> dict[str, Tensor]:
-        """Return copies of tensors that forward passes change, such as batch norm's statistics.
-
-        A bad number would stay in them.
-        """
-        return state.buffers(self.model, self._statistics())
-
-    def _statistics(self) -> Sequence[Tensor]:
-        return self.task.statistics(self.model)
-
 
 def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
     """Return the learning rate at a step (from 0), as a fraction of the peak.
 
-    It rises linearly, then decays. `kind`: cosine or linear decay, to zero at the last step; or
-    constant. `warm_up`: its fraction of all steps, 0 to 1.
+    It rises linearly, then decays. `kind`: cosine, to zero at the last step, or constant.
+    `warm_up`: its fraction of all steps, 0 to 1.
     """
     rise = max(1, int(warm_up * steps)) if warm_up else 0
     if step < rise:
         return (step + 1) / rise
+    if kind == "constant":
+        return 1.0
     passed = (step - rise) / max(1, steps - rise)
-    if kind == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * passed))
-    return 1 - passed if kind == "linear" else 1.0
+    return 0.5 * (1 + math.cos(math.pi * passed))

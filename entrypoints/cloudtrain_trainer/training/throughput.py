@@ -6,16 +6,14 @@ import os
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from cloudtrain_job import emit_event, log_metrics
 from cloudtrain_launcher.environment import MEASURED, MEASURED_REPORTS
 from cloudtrain_trainer.training.memory import RESERVE_BYTES
-
-if TYPE_CHECKING:
-    from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_trainer.training.run import TrainingRun
 
 WARM_UP_STEPS = 3
 """First steps that are not measured: they import, compile, choose kernels and allocate."""
@@ -32,69 +30,69 @@ def reports_wanted() -> int:
     return int(os.environ.get(MEASURED_REPORTS, "1"))
 
 
-def measure(loop: Loop, reports: int) -> str:
+def measure(run: TrainingRun, reports: int) -> str:
     """Train for a few steps and report `samples_per_s` of all ranks, `reports` times.
 
     Return "succeeded" or "stopped". The memory that training needs beside the steps is held
     meanwhile. Called by all ranks.
     """
-    reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
-    batches = _batches(loop)
-    loop.step.wrapped.train()
-    _train(loop, batches, 0, WARM_UP_STEPS)
-    loop.ranks.begin_training(loop.options.timeout)
-    loop.step.clock.restart()
+    reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=run.device)
+    batches = _batches(run)
+    run.step.wrapped.train()
+    _train(run, batches, 0, WARM_UP_STEPS)
+    run.ranks.begin_training(run.options.timeout)
+    run.step.clock.restart()
 
     steps_done = WARM_UP_STEPS
     for _ in range(reports):
-        steps, seconds = _measure_once(loop, batches, steps_done)
+        steps, seconds = _measure_once(run, batches, steps_done)
         if not steps:
             return "stopped"
         steps_done += steps
-        rate = round(steps * loop.batches.batch_size / seconds, 3)
-        emit_event(loop.step.clock.take(steps_done, loop.batches.batch_size))
+        rate = round(steps * run.batches.batch_size / seconds, 3)
+        emit_event(run.step.clock.take(steps_done, run.batches.batch_size))
         log_metrics(step=steps_done, samples_per_s=rate)
-        loop.ranks.log(
-            f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {loop.task.unit} per second"
+        run.ranks.log(
+            f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {run.task.unit} per second"
         )
-        loop.metrics["samples_per_s"] = rate
+        run.metrics["samples_per_s"] = rate
     del reserve
     return "succeeded"
 
 
 def _measure_once(
-    loop: Loop, batches: Iterator[tuple[Any, Any]], steps_done: int
+    run: TrainingRun, batches: Iterator[tuple[Any, Any]], steps_done: int
 ) -> tuple[int, float]:
     """Return the number of steps and their seconds; no steps if a stop was requested."""
     steps = 0
     ended = False
-    loop.ranks.barrier()
+    run.ranks.barrier()
     began = time.monotonic()
     while not ended:
-        _train(loop, batches, steps_done + steps, STEPS_AT_ONCE)
+        _train(run, batches, steps_done + steps, STEPS_AT_ONCE)
         steps += STEPS_AT_ONCE
         seconds = time.monotonic() - began
-        is_over = loop.ranks.rank == 0 and seconds >= MIN_SECONDS
-        ended, stopped = map(bool, loop.ranks.all_reduce_max(is_over, loop.stop.requested)())
+        is_over = run.ranks.rank == 0 and seconds >= MIN_SECONDS
+        ended, stopped = map(bool, run.ranks.all_reduce_max(is_over, run.stop.requested)())
         if stopped:
             return 0, seconds
     return steps, seconds
 
 
-def _train(loop: Loop, batches: Iterator[tuple[Any, Any]], first: int, steps: int) -> None:
+def _train(run: TrainingRun, batches: Iterator[tuple[Any, Any]], first: int, steps: int) -> None:
     """Train for `steps` steps and wait until their kernels have ended.
 
     The schedule stays at its last step.
     """
     for step in range(first, first + steps):
-        loop.step.train_step(batches, min(step, loop.steps - 1), loop.steps)
-        loop.stop.step_done()
-    if loop.device.type == "cuda":
-        for device in loop.strategy.devices:
+        run.step.train_step(batches, min(step, run.steps - 1), run.steps)
+        run.stop.step_done()
+    if run.device.type == "cuda":
+        for device in run.strategy.devices:
             torch.cuda.synchronize(device)
 
 
-def _batches(loop: Loop) -> Iterator[tuple[Any, Any]]:
+def _batches(run: TrainingRun) -> Iterator[tuple[Any, Any]]:
     """Yield this rank's micro-batches, of one epoch after the other."""
     for epoch in count():
-        yield from loop.batches.load(epoch, skip=0)
+        yield from run.batches.load(epoch, skip=0)

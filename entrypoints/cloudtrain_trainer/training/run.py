@@ -1,0 +1,164 @@
+"""State of one training: what the loop advances, and what reports and checkpoints read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NoReturn
+
+from torch import Tensor
+
+from cloudtrain_trainer import finite, state
+from cloudtrain_trainer.data.batches import Batches, loader_processes
+from cloudtrain_trainer.data.streams import Stream, StreamBatches
+from cloudtrain_trainer.finite import NotFinite
+from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.ranks import available_cores
+from cloudtrain_trainer.reporting.metrics import Meter
+from cloudtrain_trainer.reporting.trackers import Trackers
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.training.step import Step
+
+
+class Position(NamedTuple):
+    """Progress of training."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    epoch: int = 0
+    """Epochs finished, including their evaluation."""
+    samples: int = 0
+    """Samples of the current epoch over all ranks; after all, only the evaluation remains."""
+
+
+class TrainingRun:
+    """One task under one strategy: its step, its batches, and how far it has come."""
+
+    def __init__(
+        self,
+        task: Task,
+        strategy: Strategy,
+        options: Options,
+        stop: Stop,
+        trackers: Trackers | None = None,
+    ) -> None:
+        self.task = task
+        self.strategy = strategy
+        self.options = options
+        self.stop = stop
+        self.ranks = strategy.ranks
+        self.device = strategy.ranks.device
+        self.trackers = trackers
+
+        batch_size = options.batch_size or task.batch_size
+        self.workers = loader_processes(
+            options.workers, task.workers, available_cores(), self.ranks.local_size
+        )
+        self.step = Step(task, strategy, options, batch_size)
+        self.batches = self._make_batches()
+
+        self.epochs = options.epochs or task.epochs
+        steps = self.epochs * self.batches.samples_per_epoch // batch_size
+        self.steps = min(steps, options.max_steps or steps)
+        self.seed_this_rank()
+
+        self.position = Position()
+        self.meter = Meter()
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of the largest micro-batch, per rank and accumulation step."""
+        return math.ceil(
+            self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps)
+        )
+
+    def split_to_fit(self, micro_batch: int) -> None:
+        """Increase the accumulation steps until micro-batches have at most this many samples.
+
+        The batch stays the same. Raise `Refused` if it cannot be split into such small parts.
+        """
+        samples = self.batches.batch_size / self.strategy.data_ranks
+        n_microbatches = self.strategy.n_microbatches
+        for count in range(self.step.accumulation_steps + 1, int(samples) + 1):
+            divides = n_microbatches == 1 or samples % (count * n_microbatches) == 0
+            if math.ceil(samples / count) <= micro_batch and divides:
+                self.step.accumulation_steps = count
+                self.batches = self._make_batches()
+                return
+        raise Refused(
+            f"micro-batches of {self.micro_batch} samples per rank do not fit into memory, and a"
+            f" batch of {self.batches.batch_size} cannot be split further here:"
+            f" {self.strategy.oom_hint}"
+        )
+
+    def describe_batch(self) -> str:
+        """Return the size of the batch, in total and per rank, in one line."""
+        parts = self.strategy.data_ranks
+        passes = self.step.accumulation_steps * self.strategy.n_microbatches
+        batch = self.batches.batch_size
+        line = f"batch: {batch} {self.task.unit} per step over all ranks"
+        if parts == self.ranks.size:
+            line += f", {math.ceil(batch / parts)} per rank"
+        if passes > 1:
+            line += f", in {passes} micro-batches of {math.ceil(batch / (parts * passes))}"
+        return line
+
+    def run_discarded_step(self) -> None:
+        """Run one forward and backward pass without effect, before a checkpoint is loaded.
+
+        DDP reorders its buckets after its first backward pass, and so the order of the sums of
+        gradients on three or more ranks. A resumed run must be past that point, as the
+        uninterrupted one was.
+        """
+        self.step.wrapped.train()
+        self.step.forward_backward(*next(self.batches.load(epoch=0, skip=0)))
+        self.step.optimizer.zero_grad(set_to_none=True)
+
+    def seed_this_rank(self) -> None:
+        """Seed the random generators, differently on ranks with other data.
+
+        Noise such as dropout then differs.
+        """
+        state.seed_generators(
+            (self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices
+        )
+
+    def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
+        """Raise `NotFinite` on all ranks after a bad step or if a tensor is not finite."""
+        is_bad = self.step.finite_watch.first_bad() is not None
+        if self.ranks.all_reduce_max(is_bad or not finite.all_finite(tensors))()[0]:
+            self.raise_not_finite()
+
+    def raise_not_finite(self) -> NoReturn:
+        """Raise `NotFinite` with the first bad step of any rank. Called by all ranks."""
+        bad_steps = self.ranks.all_gather(self.step.finite_watch.first_bad())
+        if any(bad_steps):
+            raise NotFinite(finite.reason(bad_steps))
+        raise NotFinite(f"step {self.position.step}: the weights are not finite")
+
+    def _make_batches(self) -> Batches | StreamBatches:
+        strategy = self.strategy
+        arguments: dict[str, Any] = {
+            "data": self.task.train,
+            "seed": self.options.seed,
+            "batch_size": self.step.batch_size,
+            "accumulation_steps": self.step.accumulation_steps,
+            "rank": strategy.data_rank,
+            "ranks": strategy.data_ranks,
+            "workers": self.workers,
+            "pin_memory": self.device.type == "cuda",
+        }
+        parts = strategy.data_ranks * self.step.accumulation_steps * strategy.n_microbatches
+        if strategy.n_microbatches > 1 and self.step.batch_size % parts:
+            raise Refused(
+                f"a batch of {self.step.batch_size} cannot be split into {parts} micro-batches of"
+                " equal size: use another --batch-size or --microbatches"
+            )
+        if isinstance(self.task.train, Stream):
+            max_steps = 1 if self.options.eval_only else self.options.max_steps
+            return StreamBatches(**arguments, max_steps=max_steps)
+        return Batches(**arguments)
