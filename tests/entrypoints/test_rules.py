@@ -30,15 +30,9 @@ def parse_on(
             "trains in one process; each of 2 processes would train alone: use --strategy ddp",
         ),
         (2, "--strategy dp", "drives all GPUs from one process; .* use --strategy ddp"),
-        (2, "--strategy model-parallel", "spreads one process .* use --strategy fsdp or pipeline"),
         (
             2,
             "--task resnet50 --strategy tp",
-            "has no tensor-parallel plan .* use --strategy ddp or fsdp",
-        ),
-        (
-            2,
-            "--task gpt --tied yes --strategy tp",
             "has no tensor-parallel plan .* use --strategy ddp or fsdp",
         ),
         (
@@ -56,19 +50,12 @@ def parse_on(
             "--strategy pipeline",
             "at most 4 stages, not 8: use --strategy hybrid --stages 4 or less",
         ),
-        (
-            1,
-            "--strategy pipeline",
-            "1 ranks cannot form several pipelines of 1 stages: start several processes",
-        ),
         (4, "--strategy hybrid", "choose it with --tensor N .* or --stages N"),
-        (4, "--strategy hybrid --tensor 2 --stages 2", "choose it with --tensor N"),
         (
             4,
             "--strategy hybrid --tensor 4",
             "less than the 4 ranks, .* or --strategy tp for all ranks",
         ),
-        (4, "--strategy hybrid --stages 4", "for all 4 ranks use --strategy pipeline"),
         (
             2,
             "--strategy hybrid --stages 3",
@@ -91,24 +78,13 @@ def parse_on(
             "--strategy pipeline --microbatches 1",
             "1 micro-batches do not fill 2 stages .* --schedule gpipe",
         ),
-        (
-            4,
-            "--strategy hybrid --stages 2 --batch-size 4",
-            "2 pipelines x 4 micro-batches .* use --batch-size 8",
-        ),
         (2, "--tensor 2", "--tensor is for --strategy hybrid, not ddp: leave it out"),
-        (
-            2,
-            "--strategy fsdp --microbatches 4",
-            "--microbatches is for --strategy pipeline or hybrid, not fsdp",
-        ),
         (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
         (
             1,
             "--eval-only --no-resume",
             "--no-resume is about training, which --eval-only leaves out",
         ),
-        (1, "--eval-only --profile 1:2", "--profile is about training"),
         (1, "--optimizer lion", "choose from 'adamw', 'sgd'.*module:factory"),
         (
             2,

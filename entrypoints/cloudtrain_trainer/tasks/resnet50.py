@@ -35,11 +35,9 @@ FLOPS = 24.30e9
 
 Counted with torch's FlopCounterMode.
 """
-MIN_CROP_AREA = 0.08
-MIN_ASPECT_RATIO = 3 / 4
-"""Limits of a random crop: its share of the image's area, and its shorter by its longer side."""
-CENTER_SHARE = 224 / 256
-"""The side of a validation crop, as a share of the image's shorter side."""
+MIN_CROP_SIDE = 0.4
+CENTER_SIDE = 224 / 256
+"""Sides of a random and of a validation crop, as shares of the image's shorter side."""
 SYNTHETIC_IMAGES = 64
 """Number of different synthetic images, each with one label."""
 
@@ -81,7 +79,7 @@ class Images:
             raise RuntimeError(f"{path} cannot be read as an image: {error}") from error
         rng = None if self.seed is None else random.Random(f"{self.seed} {epoch} {index}")
         width, height = whole.size
-        box = center(width, height) if rng is None else crop(width, height, rng)
+        box = crop(width, height, rng)
         cut = whole.resize((self.size, self.size), image.Resampling.BILINEAR, box=box)
         if rng and rng.random() < 0.5:
             cut = cut.transpose(image.Transpose.FLIP_LEFT_RIGHT)
@@ -106,29 +104,16 @@ class Synthetic:
         return self.images[image], image % self.classes
 
 
-def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, float, float]:
-    """Return (left, top, right, bottom) of a random crop, in fractional pixels.
+def crop(width: int, height: int, rng: random.Random | None) -> tuple[float, float, float, float]:
+    """Return (left, top, right, bottom) of a square, in fractional pixels.
 
-    It is the center crop if ten attempts do not fit. Source: Szegedy et al., arXiv:1409.4842,
-    section 6.
+    It is random, or without a generator the center.
     """
-    for _ in range(10):
-        area = width * height * rng.uniform(MIN_CROP_AREA, 1)
-        shape = MIN_ASPECT_RATIO ** rng.uniform(-1, 1)
-        wide = (area * shape) ** 0.5
-        high = (area / shape) ** 0.5
-        if 1 <= wide <= width and 1 <= high <= height:
-            left = rng.uniform(0, width - wide)
-            top = rng.uniform(0, height - high)
-            return left, top, left + wide, top + high
-    return center(width, height)
-
-
-def center(width: int, height: int) -> tuple[float, float, float, float]:
-    """Return (left, top, right, bottom) of the central square, a little smaller than the image."""
-    side = min(width, height) * CENTER_SHARE
-    left = (width - side) / 2
-    top = (height - side) / 2
+    side = min(width, height) * (rng.uniform(MIN_CROP_SIDE, 1) if rng else CENTER_SIDE)
+    across = rng.random() if rng else 0.5
+    down = rng.random() if rng else 0.5
+    left = (width - side) * across
+    top = (height - side) * down
     return left, top, left + side, top + side
 
 

@@ -49,7 +49,8 @@ class Step:
         self.clipped_norm: Tensor | None = None
         """The latest norm of gradients before `--clip-norm`, shape (); None without it."""
 
-        self._initial = self.initial_model()
+        shares = strategy.shard_group_size > 1
+        self._initial = InitialModel(task.model, options, strategy.ranks, shares)
         model = self._initial.model
         self._image_format: dict[str, Any] = {}
         if task.channels_last and fused:
@@ -84,13 +85,6 @@ class Step:
         """Return the model with the weights of its convolutions in the images' format."""
         converted: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return converted
-
-    def initial_model(self) -> InitialModel:
-        """Return the model before it is distributed."""
-        strategy = self.strategy
-        return InitialModel(
-            self.task.model, self.options, strategy.ranks, strategy.shard_group_size > 1
-        )
 
     def _make_optimizer(self) -> None:
         task = self.task
