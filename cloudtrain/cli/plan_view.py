@@ -16,7 +16,7 @@ from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.planning.launch import dependencies_document
+from cloudtrain.planning.job_document import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.source.requirements import hide_passwords

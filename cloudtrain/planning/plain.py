@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cloudtrain.planning.launch import (
-    PACKAGES_DIR,
-    PUBLISHED,
-    JobDocument,
-    Launch,
-    dependencies_document,
-    job_document,
-)
+from cloudtrain.planning.job_document import dependencies_document, job_document
+from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, JobDocument, Launch
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 

@@ -13,7 +13,7 @@ from pwd import getpwuid
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import SourceError, StorageError, UsageError
-from cloudtrain.planning.launch import entrypoint_of
+from cloudtrain.planning.job_document import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress, get_provider

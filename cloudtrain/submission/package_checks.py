@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudtrain.issues import Issue, did_you_mean, warning
 from cloudtrain.planning.contents import ImageContents
-from cloudtrain.planning.launch import entrypoint_of
+from cloudtrain.planning.job_document import entrypoint_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.imports import (

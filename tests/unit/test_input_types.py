@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.plan_view import overview
-from cloudtrain.planning.launch import JobDocument, job_document
+from cloudtrain.planning.job_document import job_document
+from cloudtrain.planning.launch import JobDocument
 from cloudtrain.providers import get_provider
 from cloudtrain.submission.preflight import offline_issues
 from cloudtrain_launcher import contract

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.planning.launch import PUBLISHED, JobDocument, job_document
+from cloudtrain.planning.job_document import job_document
+from cloudtrain.planning.launch import PUBLISHED, JobDocument
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.providers.aws.config import AwsConfig

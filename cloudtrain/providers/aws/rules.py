@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.issues import Issue
-from cloudtrain.planning.launch import dependencies_document
+from cloudtrain.planning.job_document import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import JobDocument, job_document
+from cloudtrain.planning.job_document import job_document
+from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
