@@ -102,17 +102,6 @@ def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine
 
 
 @pytest.mark.thorough
-def test_starter_recovers_its_parameters_from_restart_and_torn_file(
-    cli: CommandLine,
-) -> None:
-    (cli.folder / "job").mkdir()
-    assert cli.run("init", ".").code == 0
-    result = cli.run("drill", "--only", "rank-killed,checkpoint-torn", "--json")
-    verdicts = {name: drill["verdict"] for name, drill in by_name(json.loads(result.out)).items()}
-    assert set(verdicts.values()) == {"recovered to the same parameters"}, result.out
-
-
-@pytest.mark.thorough
 def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "300"))
     drill = cli.start("drill", "--only", "rank-killed")

@@ -80,14 +80,6 @@ def test_what_others_have_written_is_escaped() -> None:
     assert Tags(html).seen <= {"div", "b", "span", "svg", "polyline"}
 
 
-@pytest.mark.parametrize(
-    "values", [[float("nan"), 1.0], [float("inf"), -1e308, 1e308], [1.0, 1.0], [10**400, 1]]
-)
-def test_a_curve_of_odd_numbers_is_drawn_or_left_out(values: list[float]) -> None:
-    state = fold_json("a-1", [BORN, *metrics(*values)])
-    assert not re.search("nan|inf", "".join(re.findall('points="([^"]*)"', card(state, 110.0))))
-
-
 def test_a_run_shows_its_card_in_a_notebook_and_its_damage(tmp_path: Path) -> None:
     run = Run(born(RunStore(tmp_path), "a-1"))
     assert "<b>a-1</b>" in run._repr_html_()

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,38 +108,6 @@ def test_an_empty_name_means_no_run(ended: Ended, word: str) -> None:
     result = call(word, "")
     assert (result.code, result.out) == (2, "")
     assert "the name of the run is empty" in result.err
-
-
-def test_status_lists_what_runs_when_several_runs_go_on(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended("digits-aaaa")
-    rows: list[dict[str, Any]] = [
-        {
-            "run": name,
-            "state": "running",
-            "reason": "",
-            "provider": "local",
-            "contract": "plain",
-            "owner": "",
-            "nodes": 1,
-            "processes": 2,
-            "created": 1.0,
-            "started": 1.0,
-            "ended": None,
-            "submitted": True,
-        }
-        for name in ("digits-cccc", "digits-bbbb")
-    ]
-    monkeypatch.setattr("cloudtrain.cli.status.runs_going_on", lambda **_: rows)
-    result = call("status")
-    assert [line.split()[0] for line in result.out.splitlines()] == [
-        "RUN",
-        "digits-cccc",
-        "digits-bbbb",
-    ]
-    monkeypatch.setattr("cloudtrain.cli.status.runs_going_on", lambda **_: [{"run": "digits-aaaa"}])
-    assert call("status").out.startswith("digits-aaaa  succeeded")
 
 
 @pytest.mark.parametrize(("word", "meant"), ALIASES.items())

@@ -119,32 +119,6 @@ def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(
     )
 
 
-def test_exit_code_leads_to_the_last_lines_of_the_rank(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary = (
-        "E1123 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 7)"
-        " local_rank: 0"
-    )
-    error = {"exception": "SystemExit", "message": "exited with code 7"}
-    lines = (
-        "[rank 3] fatal: licence expired",
-        summary,
-        "[node 1] failed: rank 3 (node 1) exited with code 7",
-    )
-    a_run(home, "failed", *lines, error=error, reason="rank 3 (node 1) failed")
-    text = shown(capsys, "a-1").splitlines()
-    assert text[1:4] == [
-        "  cause       a process ended itself with an exit code, and raised no exception",
-        "  evidence    rank 3 (node 1), launcher  SystemExit: exited with code 7",
-        "  last lines  rank 3 (node 1), node-1.log:1  fatal: licence expired",
-    ]
-    assert [line for line in text if line.startswith("  next")] == [
-        "  next        cloudtrain logs a-1 --rank 3"
-    ]
-    assert not any("traceback" in line for line in text)
-
-
 def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,17 +127,6 @@ def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
     text = shown(capsys, "a-1")
     assert "the cause is not in what was read" in text
     assert text.endswith("  next        cloudtrain logs a-1\n")
-
-
-def test_a_platform_s_reason_is_evidence(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a_run(
-        home, "failed", reason="CapacityError: Unable to provision requested ML compute capacity."
-    )
-    text = shown(capsys, "a-1")
-    assert "evidence    platform  CapacityError: Unable" in text
-    assert "next        cloudtrain rerun a-1\n" in text
 
 
 def test_exception_of_the_program_beats_other_matches_in_the_log(

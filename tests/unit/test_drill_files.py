@@ -32,16 +32,6 @@ def test_files_that_are_being_written_and_hidden_ones_are_no_checkpoints(tmp_pat
     assert (files.look(), files.look()) == (0, 0)
 
 
-def test_a_file_that_is_removed_is_no_new_checkpoint(tmp_path: Path) -> None:
-    files = SavedFiles(tmp_path)
-    save(tmp_path / "a.pt")
-    save(tmp_path / "b.pt")
-    files.look()
-    assert files.look() == 1
-    (tmp_path / "a.pt").unlink()
-    assert (files.look(), files.look()) == (1, 1)
-
-
 def test_the_largest_file_of_the_newest_checkpoint_is_torn(tmp_path: Path) -> None:
     assert newest_file(tmp_path) is None
     save(tmp_path / "step-1" / "weights.pt", size=1000, age=60)

@@ -17,7 +17,7 @@ from cloudtrain.submission.drills.compared import Trained, trained
 from cloudtrain.submission.drills.history import history_of, steps_done_again
 from cloudtrain.submission.drills.scenario import Fault
 from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
-from cloudtrain_launcher.events import RESTART_ELSEWHERE, Event
+from cloudtrain_launcher.events import Event
 from tests.support.events import event
 
 CAUSE = {
@@ -86,21 +86,6 @@ def test_in_place_restart_with_the_same_parameters_is_a_recovery() -> None:
     assert finding.steps_lost == 10
 
 
-def test_other_parameters_after_a_rerun_are_told_apart() -> None:
-    first = drill_run(
-        [*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")]
-    )
-    finding = judge(
-        REFERENCE, [first, drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "bb")]
-    )
-    assert (finding.verdict, finding.rerun, finding.differing) == (
-        Verdict.OTHER,
-        True,
-        ("parameters_sha256",),
-    )
-    assert finding.report == "the launcher of node 0 was killed by SIGKILL"
-
-
 def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
     failed = drill_run([*reports(10), ended("failed", reason="rank 1 failed", error=CAUSE)])
     finding = judge(REFERENCE, [failed])
@@ -139,14 +124,6 @@ def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> No
     )
     second = history_of([event("resumed", step=20), *reports(30, 40), ended("succeeded")])
     assert steps_done_again([first, second], REFERENCE.history) == 10 + 10
-
-
-def test_both_nodes_of_a_job_tell_of_one_restart() -> None:
-    history = history_of(
-        [*reports(10), restarted(RESTART_ELSEWHERE), restarted(), *reports(10, 20)]
-    )
-    assert [attempt.steps for attempt in history.attempts] == [[10], [10, 20]]
-    assert history.restart_reasons == ["rank 1 (node 0) was killed by SIGKILL"]
 
 
 def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: Path) -> None:

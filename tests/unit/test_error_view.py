@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli import main
-from tests.support.in_process import call
 
 JOB = """\
 name: digits
@@ -66,27 +65,6 @@ def test_it_wraps_at_the_width(folder: Path, monkeypatch: pytest.MonkeyPatch, co
         JOB + "args: {" + "x" * 300 + ": 1}\nnmae: " + "word " * 60 + "\n"
     )
     assert max(map(len, on_terminal(monkeypatch, "check", columns=columns))) <= columns
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("chekc",),
-        ("check", "--nope"),
-        ("logs", "--rank", "-1"),
-        ("status", "nobody"),
-        ("check",),
-        ("plan", "gone.yaml"),
-    ],
-)
-def test_errors_of_every_stage_look_alike(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    (folder / "job.yaml").write_text("nmae: x\n")
-    lines = on_terminal(monkeypatch, *words)
-    assert re.match(r"error: [a-z-]", lines[0])
-    assert not any(line.startswith(("Usage", "Error", "Try", "hint")) for line in lines)
-    assert call(*words).err.startswith(("error: ", "job.yaml:"))
 
 
 def test_a_line_that_may_hold_a_secret_is_not_shown(

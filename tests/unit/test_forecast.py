@@ -135,35 +135,6 @@ def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated()
     assert forecast.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
 
 
-def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:
-    def interrupted(wait: float) -> History:
-        history = History().train(200)
-        history.events.append(
-            {"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now}
-        )
-        history.now += wait
-        history.events.append({"type": "node_started", "time": history.now, "node": 0})
-        history.add("resumed", step=150)
-        history.report(151)
-        return history.train(300)
-
-    short, long = (interrupted(wait).forecast(usd_per_hour=3600.0) for wait in (5.0, 5000.0))
-    assert short.total.likely == pytest.approx(long.total.likely)
-    assert short.usd is not None
-    assert short.usd.likely == pytest.approx(short.total.likely), "a dollar a second"
-
-
-@pytest.mark.parametrize(
-    "history",
-    [History(steps=None).train(200), History(), History().train(10)],
-    ids=["unknown steps", "one report", "two reports"],
-)
-def test_there_is_none_without_the_number_of_steps_or_before_enough_of_them(
-    history: History,
-) -> None:
-    assert forecast(history.state, now=history.now) is None
-
-
 def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
     forecast = History().train(200).forecast(usd_per_hour=36.0, kept_seconds=1800)
     assert forecast.usd is not None
@@ -234,3 +205,21 @@ def test_numbers_that_no_run_has_break_nothing(event: dict[str, Any]) -> None:
     prediction = forecast(history.state, now=history.now)
     assert prediction is None or in_all(prediction)
     assert remaining_seconds(history.state, history.now) != -1
+
+
+def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:
+    def interrupted(wait: float) -> History:
+        history = History().train(200)
+        history.events.append(
+            {"type": "phase", "time": history.now, "phase": "interrupted", "since": history.now}
+        )
+        history.now += wait
+        history.events.append({"type": "node_started", "time": history.now, "node": 0})
+        history.add("resumed", step=150)
+        history.report(151)
+        return history.train(300)
+
+    short, long = (interrupted(wait).forecast(usd_per_hour=3600.0) for wait in (5.0, 5000.0))
+    assert short.total.likely == pytest.approx(long.total.likely)
+    assert short.usd is not None
+    assert short.usd.likely == pytest.approx(short.total.likely), "a dollar a second"

@@ -100,29 +100,6 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     assert status.warnings == [message]
 
 
-def test_rerun_after_a_limit_has_a_higher_one_without_advice_to_stop(
-    tmp_path: Path,
-) -> None:
-    run = run_of(tmp_path)
-    run.status()
-    write_events(
-        run.folder,
-        {"type": "ended", "time": time.time(), "state": "stopped", "reason": "the time is over"},
-    )
-    for word in ("status", "wait"):
-        output = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), word, run.id]).output
-        assert re.search(
-            rf"next +cloudtrain rerun {run.id} --set 'limits.max_cost=\d+ USD'", output
-        ), output
-        assert "To have it end" not in output
-
-
-def test_before_the_first_minute_of_training_nothing_is_warned_of(tmp_path: Path) -> None:
-    run = run_of(tmp_path, trained=50.0)
-    run.status()
-    assert warnings_of(run) == []
-
-
 def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     shown = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id]).output

@@ -15,7 +15,6 @@ import pytest
 from cloudtrain.runs.files import BLOCK_BYTES, end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader, format_timestamp
-from cloudtrain.runs.state import SeenEvents
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Ended
@@ -56,19 +55,6 @@ def peak(work: Callable[[], object]) -> int:
 
 def bytes_of(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in folder.glob(pattern))
-
-
-def test_the_last_lines_of_a_long_log_are_read_from_its_end(run: RunFolder) -> None:
-    size = bytes_of(run.path, "logs/node-*.log")
-    lines: list[str] = []
-    reader = LogReader(run)
-    held = peak(
-        lambda: lines.extend(
-            line.text for line, _ in zip(reader.read_backward(), range(5), strict=False)
-        )
-    )
-    assert [text.split()[1] for text in lines] == [str(LINES - 1 - i) for i in range(5)]
-    assert held < size / 5
 
 
 def test_a_log_is_passed_on_line_by_line_and_its_tail_as_it_is(run: RunFolder) -> None:
@@ -123,20 +109,6 @@ def test_lines_that_come_later_are_read_on_from_where_reading_stopped(store: Run
     assert [len(part) for part in reported] == [1, 1, 0, 3, 0]
 
 
-def test_a_line_without_a_stamp_stays_where_it_stands(store: RunStore) -> None:
-    folder = born(store, "a-1")
-    text = (
-        f"{format_timestamp(10)} a\nno stamp at all here, of somebody"
-        f" else\n{format_timestamp(30)} c\n"
-    )
-    (folder.path / "logs" / "node-0.log").write_text(text)
-    (folder.path / "logs" / "node-1.log").write_text(f"{format_timestamp(20)} b\n")
-    forwards = [(line.node, line.text[:1]) for line in LogReader(folder).read_all()]
-    backwards = [(line.node, line.text[:1]) for line in LogReader(folder).read_backward()]
-    assert [forwards[0], forwards[2], forwards[3]] == [(0, "a"), (1, "b"), (0, "c")]
-    assert [backwards[0], backwards[-1]] == [(0, "c"), (0, "a")]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_lines_are_the_same_forwards_and_backwards_whatever_their_length(seed: int) -> None:
     chance = random.Random(seed)
@@ -173,11 +145,3 @@ def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
             return b"x" * size if self.left > 0 else b""
 
     assert peak(lambda: list(read_lines(Endless(), 0))) < 8 << 20  # type: ignore[arg-type]
-
-
-def test_an_event_met_twice_is_known_whatever_came_between() -> None:
-    seen_events = SeenEvents()
-    chance = random.Random(3)
-    keys = [(chance.randrange(2), chance.randrange(2), chance.randrange(300)) for _ in range(2000)]
-    are_new = [seen_events.add(*key) for key in keys]
-    assert are_new == [key not in keys[:at] for at, key in enumerate(keys)]

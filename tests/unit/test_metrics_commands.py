@@ -129,12 +129,3 @@ def test_arguments_without_names_are_one_setting(home: RunStore) -> None:
     settings = compare([Run(folder) for folder in folders]).settings
     assert settings["args"] == [None, "'--data set' 3"]
     assert "args.values" not in settings
-
-
-def test_a_run_whose_plan_cannot_be_read_is_compared_by_its_numbers(home: RunStore) -> None:
-    good = a_run(home, "a-1", 0.1, [0.5])
-    bad = a_run(home, "b-2", 0.2, [0.25])
-    (bad.path / "plan.json").write_text("{")
-    compared = compare([Run(good), Run(bad)])
-    assert compared.settings["args.lr"] == [0.1, None]
-    assert compared.metrics == ["val_loss", "val_accuracy", "=x"]

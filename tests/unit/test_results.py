@@ -67,12 +67,6 @@ def test_links_inside_are_kept_as_relative_ones_and_others_are_named(
     ]
 
 
-def test_a_container_knows_its_folders_by_other_names(run: RunFolder, tmp_path: Path) -> None:
-    (run.path / "model" / "latest").symlink_to("/cloudtrain/model/step-2")
-    assert fetched(run, tmp_path / "result", "docker") == (["model"], [])
-    assert (tmp_path / "result" / "model" / "latest").readlink() == Path("step-2")
-
-
 def test_pipes_sockets_and_devices_are_named_and_never_opened(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,17 +113,7 @@ def test_files_keep_their_time_and_whether_they_can_be_run_and_no_other_right(
     assert not (tmp_path / "result/model/weights").stat().st_mode & 0o100
 
 
-def test_a_sparse_file_is_copied_without_its_holes(run: RunFolder, tmp_path: Path) -> None:
-    with (run.path / "model" / "sparse").open("wb") as file:
-        file.write(b"begin")
-        file.seek(1 << 40)
-        file.write(b"end")
-        file.truncate((1 << 40) + 10_000_000)
-    fetched(run, tmp_path / "result")
-    copy = tmp_path / "result/model/sparse"
-    assert copy.stat().st_size == (1 << 40) + 10_000_000
-    assert copy.stat().st_blocks < 10_000
-    with copy.open("rb") as file:
-        assert file.read(6) == b"begin\0"
-        file.seek(1 << 40)
-        assert file.read(4) == b"end\0"
+def test_a_container_knows_its_folders_by_other_names(run: RunFolder, tmp_path: Path) -> None:
+    (run.path / "model" / "latest").symlink_to("/cloudtrain/model/step-2")
+    assert fetched(run, tmp_path / "result", "docker") == (["model"], [])
+    assert (tmp_path / "result" / "model" / "latest").readlink() == Path("step-2")

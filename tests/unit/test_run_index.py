@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -76,22 +75,6 @@ def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
     before = listed(store)
     index_of(store).write_bytes(damage + index_of(store).read_bytes())
     assert [listed(store), listed(store)] == [before, before]
-
-
-def test_an_index_with_foreign_values_heals_itself(store: RunStore) -> None:
-    born(store, "a-1", ENDED)
-    line = json.loads(json.dumps(summaries(store)[0]))
-    index_of(store).write_text(
-        json.dumps({**line, "run": ["a-1"]}) + "\n" + json.dumps({**line, "created": "x"}) + "\n"
-    )
-    assert listed(store) == [("a-1", "succeeded")]
-
-
-def test_a_removed_run_leaves_the_list(store: RunStore) -> None:
-    folder = born(store, "a-1", ENDED)
-    listed(store)
-    shutil.rmtree(folder.path)
-    assert listed(store) == []
 
 
 def test_a_new_run_under_the_id_of_a_removed_one_is_not_taken_for_it(store: RunStore) -> None:

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from cloudtrain.cli import cli
 from cloudtrain.pages.run_page import page
 from cloudtrain.pages.story import story_of
-from cloudtrain.pages.svg import words
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
@@ -143,13 +142,6 @@ def test_the_verdict_on_the_time_is_shown(tmp_path: Path) -> None:
     assert "What to change: " in text
 
 
-def test_a_failure_is_shown_with_its_cause_and_what_to_do(tmp_path: Path) -> None:
-    text = page(run_of(tmp_path, "digits-1", training(FAILED)), START + 900)
-    assert "What to do: make the batch smaller" in text
-    assert words(HOSTILE) in text
-    assert "<script" not in text
-
-
 def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -> None:
     cause = {"rank": 1, "node": 1, "time": START, "exception": "ValueError", "message": "no"}
     error = events.Error(**cause, traceback='File "a.py", line 3\nValueError')  # type: ignore[arg-type]
@@ -220,12 +212,6 @@ def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:
     (curve,) = drawn(page_of(tmp_path, metrics([*[1.0] * 5000, 5.0, *[1.0] * 5000])))
     assert len({y for _, y in curve}) > 1
     assert len(curve) < 400
-
-
-def test_a_run_of_which_nothing_is_known_has_a_page(tmp_path: Path, browser: Browser) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(page(run_of(tmp_path, "digits-1", [began()]), START + 3600))
-    assert looks(browser, file) == {}
 
 
 def test_the_command_names_its_file_and_writes_over_none(

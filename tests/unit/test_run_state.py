@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -97,37 +96,6 @@ def test_the_cause_of_a_failure_brings_its_traceback() -> None:
         {"type": "error", **error, "traceback": "File …"}, ended("failed", error=error)
     )
     assert state.to_json()["error"] == {**error, "traceback": "File …"}
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        {"type": []},
-        {"type": {}},
-        {"type": "no such type"},
-        {"type": "metrics"},
-        {"type": "metrics", "values": "loss"},
-        {"type": "metrics", "values": [["a", 1]]},
-        {"type": "metrics", "seq": [], "values": {"a": 1}},
-        {"type": "metrics", "node": {}, "seq": 1, "values": {"a": 1}},
-        {"type": "rank_started"},
-        {"type": "rank_started", "rank": []},
-        {"type": "restarted", "attempt": "twice"},
-        {"type": "node_started"},
-        {"type": "node_started", "time": "noon"},
-        {"type": "node_started", "time": True},
-        {"type": "checkpoint"},
-        {"type": "checkpoint", "step": "ten"},
-        {"type": "resumed"},
-        {"type": "progress", "steps": "many", "step": "few"},
-        {"type": "ended"},
-        {"type": "ended", "state": []},
-        {"type": "ended", "time": "x", "state": "failed"},
-    ],
-    ids=lambda event: json.dumps(event)[:50],
-)
-def test_an_event_that_says_nothing_sensible_is_passed_over(event: dict[str, Any]) -> None:
-    assert state_of(event).to_json() == state_of().to_json()
 
 
 JSON = st.recursive(

@@ -36,12 +36,6 @@ def test_a_run_that_cannot_be_written_leaves_nothing(store: RunStore) -> None:
     assert list(store.runs_dir.iterdir()) == []
 
 
-def test_a_data_folder_below_a_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Not a directory"):
-        RunStore(tmp_path / "file").ids()
-
-
 def test_a_document_that_was_damaged_is_reported(store: RunStore) -> None:
     folder = store.create("a-1", {"plan.json": "{"})
     with pytest.raises(StorageError, match=r"run a-1: plan\.json cannot be read"):
@@ -83,13 +77,6 @@ def test_events_come_back_in_the_order_they_were_added(store: RunStore) -> None:
     assert [entry["n"] for entry in events_of(folder)] == [1, 2, 3]
 
 
-def test_only_what_is_new_is_read_again(store: RunStore) -> None:
-    folder = born(store, "a-1")
-    _, offset = folder.events_since(0)
-    folder.append(event("x"))
-    assert [as_json(event) for event in folder.events_since(offset)[0]] == [{"type": "x"}]
-
-
 def test_a_line_that_is_not_whole_yet_is_not_read_yet(store: RunStore) -> None:
     folder = store.create("a-1", {})
     folder.append(event("x"))
@@ -108,39 +95,6 @@ def test_a_torn_line_does_not_swallow_the_next_event(store: RunStore) -> None:
     folder.events_file.write_bytes(b'{"type": "torn", "a')
     folder.append(event("whole"))
     assert events_of(folder) == [{"type": "whole"}]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"\xff\xfe",
-        b"[1]",
-        b"3",
-        b'{"no": "type"}',
-        b"",
-        b"{",
-        b"null",
-        b'{"type": []}',
-        b'{"type": "x", "time": "noon"}',
-        b"[" * 500,
-    ],
-    ids=[
-        "not UTF-8",
-        "list",
-        "number",
-        "no type",
-        "empty",
-        "open",
-        "null",
-        "type is a list",
-        "time is a word",
-        "deep",
-    ],
-)
-def test_a_foreign_line_is_passed_over(store: RunStore, line: bytes) -> None:
-    folder = store.create("a-1", {})
-    folder.events_file.write_bytes(line + b'\n{"type": "x"}\n')
-    assert events_of(folder) == [{"type": "x"}]
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "\u2028", "\r", "\udcff", "é", "\0"])

@@ -37,12 +37,6 @@ def test_speed_up_and_efficiency_are_against_the_fewest_ranks() -> None:
     assert all(low <= point.speedup <= high for point in points for low, high in [point.interval])
 
 
-def test_a_job_that_scales_is_told_so() -> None:
-    assert verdict(curve(100, 195, 372), GPUS) == "scales well to 4 GPUs: efficiency 0.93"
-    assert verdict(curve(100, 170, 300), GPUS) == "scales to 4 GPUs: efficiency 0.75"
-    assert what_to_try(curve(100, 195, 372), GPUS) == ""
-
-
 def test_one_is_the_answer_where_more_hardly_help() -> None:
     scaling_curve = curve(100, 110, 129)
     assert (
@@ -77,12 +71,6 @@ def test_known_prices_decide_instead_of_the_number_of_ranks() -> None:
         verdict(same_machine, GPUS)
         == "4 GPUs are best: 2.0 times as fast as 1, at 0.5 times the cost of a sample"
     )
-
-
-def test_one_unknown_price_leaves_only_the_ranks_to_compare_by() -> None:
-    scaling_curve = ScalingCurve([measured(1, 100, usd_per_hour=3.6), measured(4, 120)])
-    assert "take 3.3 times the GPU time" in verdict(scaling_curve, GPUS)
-    assert [point.usd_per_million is None for point in scaling_curve.points] == [False, True]
 
 
 def test_windows_that_differ_too_much_give_no_certain_verdict() -> None:

@@ -182,28 +182,6 @@ def test_what_costs_money_is_priced_asked_for_and_runs_once(
     )
 
 
-def test_where_every_number_fails_the_first_failure_is_the_next_step(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("job.yaml").write_text("name: digits\n")
-    fake_runs(monkeypatch, home, None, None)
-    shown = call("diagnose", "job.yaml", "--scaling", "1,2")
-    assert shown.code == 1
-    assert "nothing could be measured with any number of ranks" in shown.err
-    assert "cloudtrain diagnose a-1 says why the first one failed" in shown.err
-
-
-def test_the_curve_goes_on_after_a_size_that_fails(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("job.yaml").write_text("name: digits\n")
-    started = fake_runs(monkeypatch, home, None, 0.05)
-    shown = call("diagnose", "job.yaml", "--scaling", "1,2")
-    assert started == [1, 2]
-    assert "failed 1    out of memory" in shown.out
-    assert "only 2 processes could be measured" in shown.out
-
-
 def test_an_interrupt_stops_the_run_and_shows_what_was_measured(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

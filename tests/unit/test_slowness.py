@@ -154,12 +154,12 @@ def test_rank_with_a_core_is_late_by_itself_in_small_steps() -> None:
     assert verdict(Made(compute=0.002, held_up=(0.001, 0.002))).cause == "too-small"
 
 
-def test_ranks_that_are_held_up_in_turn_do_not_wait_for_messages() -> None:
-    """Each rank waits for the other while that one has no core, in turns."""
-    made = Made(held_up=(0.0, 0.08), message_mb=40.0, noise=0.0)
-    assert verdict(made).cause == "compute"
-    slow = verdict(Made(held_up=(0.0, 0.01), message=0.08, message_mb=40.0))
-    assert slow.cause == "communication", "a slow network is one on a busy machine, too"
+def test_a_gpu_that_is_idle_for_no_other_reason_has_too_small_steps() -> None:
+    idle = Utilization(gpus={(0, "0"): Mean(20.0, 1)})
+    slowness = why_slow(Made(ranks=1).history(), Setup(has_gpus=True), idle)
+    assert (slowness.cause, slowness.share) == ("too-small", 0.8)
+    waiting = why_slow(Made(ranks=1, data=0.3).history(), Setup(has_gpus=True), idle)
+    assert waiting.cause == "input"
 
 
 def test_without_step_times_the_launcher_says_how_busy_gpus_were() -> None:
@@ -170,11 +170,3 @@ def test_without_step_times_the_launcher_says_how_busy_gpus_were() -> None:
     busy = Utilization(gpus={(0, "0"): Mean(95.0, 1)})
     assert why_slow(StepTimesHistory(), Setup(trainer=False), busy).cause == "compute"
     assert why_slow(StepTimesHistory(), Setup(trainer=False)).cause == "unknown"
-
-
-def test_a_gpu_that_is_idle_for_no_other_reason_has_too_small_steps() -> None:
-    idle = Utilization(gpus={(0, "0"): Mean(20.0, 1)})
-    slowness = why_slow(Made(ranks=1).history(), Setup(has_gpus=True), idle)
-    assert (slowness.cause, slowness.share) == ("too-small", 0.8)
-    waiting = why_slow(Made(ranks=1, data=0.3).history(), Setup(has_gpus=True), idle)
-    assert waiting.cause == "input"

@@ -31,17 +31,6 @@ def test_sums_of_each_rank_omit_first_steps_and_time_after_the_last() -> None:
     assert history.totals()[0].share("data") == 3 / 8
 
 
-def test_ranks_that_report_at_different_steps_are_compared_all_the_same() -> None:
-    history = StepTimesHistory()
-    for number in range(1, 21):
-        for rank in range(3):
-            history.add(times(rank, number * 10 + rank, compute=float(rank)))
-    assert [set(interval) for interval in history.intervals()] == [{0, 1, 2}] * 20
-    history.add(times(0, 210, compute=0.0))
-    assert [set(interval) for interval in history.intervals()] == [{0, 1, 2}] * 20
-    assert sum(interval[0].steps for interval in history.intervals()) == history.totals()[0].steps
-
-
 def test_a_long_run_is_kept_in_bounded_memory_and_its_sums_stay_whole() -> None:
     history = StepTimesHistory()
     whole = 0.0

@@ -87,26 +87,6 @@ def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
     )
 
 
-def test_what_it_has_cost_so_far_leaves_out_the_wait_for_other_machines() -> None:
-    went = {
-        "type": "phase",
-        "time": START + 3600,
-        "since": START + 3600,
-        "phase": "waiting for capacity",
-    }
-    back = {
-        "type": "phase",
-        "time": START + 7200,
-        "since": START + 7200,
-        "phase": "training",
-        "running": True,
-    }
-    for steps in ([(7000.0, went)], [(7000.0, went), (7200.0, back)]):
-        lines, state = shown([*SCRIPT, *steps], terms=Terms(usd_per_hour=10.0))
-        assert state.started == pytest.approx(START, abs=60)
-        assert "  about 10.0" in lines[1], lines[1]
-
-
 def test_without_a_terminal_the_screen_is_printed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

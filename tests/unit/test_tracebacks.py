@@ -195,23 +195,3 @@ def test_what_is_tried_again_is_not_the_cause_and_the_last_try_is() -> None:
         )
         != "none"
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("FileNotFoundError", "file-not-found"),
-        ("ProcessRaisedException", "launcher-summary"),
-        ("MyError", "none"),
-    ],
-)
-def test_of_a_notebook_whose_end_is_cut_off_the_first_line_names_the_exception(
-    name: str, rule: str
-) -> None:
-    diagnosis = diagnosed(
-        f"{name}                 {HEADER[:-1]}",
-        "<ipython-input-1-17bf> in <module>()",
-        "----> 1 fit()",
-    )
-    assert name_of(diagnosis) == rule
-    assert name in (diagnosis.cause if rule == "none" else diagnosis.evidence[0].text)

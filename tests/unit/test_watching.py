@@ -108,52 +108,6 @@ def test_a_program_cannot_print_a_line_of_metrics() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("events", "doing"),
-    [
-        ([], "waiting for peers"),
-        ([{"type": "rank_started", "time": 3.0, "rank": 0}], ""),
-        ([{"type": "rank_started", "time": 3.0, "rank": 2, "node": 1}], "waiting for peers"),
-        ([{"type": "activity", "time": 3.0, "rank": 0, "activity": "saving"}], "saving"),
-        ([{"type": "activity", "time": 3.0, "rank": 1, "activity": "saving"}], "waiting for peers"),
-        ([{"type": "node_ended", "time": 3.0, "node": 0, "outcome": "stopped"}], ""),
-    ],
-    ids=[
-        "alone",
-        "its rank is up",
-        "another's rank is up",
-        "rank 0 speaks",
-        "rank 1 is not asked",
-        "over",
-    ],
-)
-def test_what_a_run_is_doing(events: list[dict[str, Any]], doing: str) -> None:
-    waiting = {
-        "type": "activity",
-        "time": 2.0,
-        "node": 0,
-        "rank": -1,
-        "activity": "waiting for peers",
-    }
-    assert fold_json("x", [BORN, waiting, *events]).to_json()["activity"] == doing
-
-
-@pytest.mark.parametrize(
-    ("between", "again_at"),
-    [([], 5), ([{"type": "restarted", "time": 20.0, "node": 0, "attempt": 1}], 15)],
-    ids=["steps that are repeated", "a restart"],
-)
-def test_what_passes_between_two_processes_is_no_part_of_the_speed(
-    between: list[Any], again_at: int
-) -> None:
-    def at(time: float, step: int) -> dict[str, Any]:
-        return {"type": "progress", "time": time, "step": step}
-
-    state = fold_json("x", [BORN, at(1.0, 5), at(11.0, 10), *between, at(100.0, again_at)])
-    assert state.laps.seconds_per_step == 2.0
-    assert fold_json("x", [at(120.0, again_at + 10)], state).laps.seconds_per_step == 2.0
-
-
 def test_the_speed_is_that_of_the_latest_minute_of_training_alone() -> None:
     def progress(time: float, step: int) -> dict[str, Any]:
         return {"type": "progress", "time": time, "step": step}
