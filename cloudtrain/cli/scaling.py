@@ -192,6 +192,9 @@ def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
         if crowded
         else []
     )
+    notes.append(
+        "intervals show how windows of a run differ, not how runs do: repeat it to be sure"
+    )
     if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
         notes.append(
             f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which"
