@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cloudtrain.cli.output import short_name, sparkline, table
 from cloudtrain.cli.progress import progress_line
@@ -137,12 +137,12 @@ def _gpus(usage: Usage) -> list[str]:
 
 
 def _ranks(state: RunState) -> list[str]:
-    """Return a table of the ranks, several side by side."""
+    """Return a table of the ranks."""
     cpu: dict[str, float] = {}
     memory: dict[str, float] = {}
     for usage in state.usage.values():
-        cpu |= _or_empty(usage.rank_cpu_percent)
-        memory |= _or_empty(usage.rank_memory_gb)
+        cpu |= usage.rank_cpu_percent or {}
+        memory |= usage.rank_memory_gb or {}
     names = sorted({*cpu, *memory}, key=_by_number)
     if not names:
         return []
@@ -154,20 +154,7 @@ def _ranks(state: RunState) -> list[str]:
         )
         for name in names
     ]
-    columns = 4
-    if len(rows) <= 16:
-        columns = 2 if len(rows) > 4 else 1
-    height = -(-len(rows) // columns)
-    rows += [("", "", "")] * (height * columns - len(rows))
-    across = [
-        sum((rows[line + height * column] for column in range(columns)), ())
-        for line in range(height)
-    ]
-    return [*table(across, ("RANK", "CPU", "MEMORY") * columns).split("\n"), ""]
-
-
-def _or_empty(values: Mapping[str, float] | None) -> Mapping[str, float]:
-    return values or {}
+    return [*table(rows, ("RANK", "CPU", "MEMORY")).split("\n"), ""]
 
 
 def _log(lines: Sequence[LogLine], room: int) -> list[str]:
