@@ -30,7 +30,7 @@ IMPORTED = (
     ),
     *(
         f"cloudtrain.cli.{name}"
-        for name in ("follow", "job", "metrics", "plan_view", "run", "status", "watch")
+        for name in ("check", "follow", "metrics", "plan_view", "run", "status", "submit", "watch")
     ),
 )
 """Modules that most commands import: the client without any SDK."""
