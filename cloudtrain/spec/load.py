@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -139,6 +139,10 @@ def spec_from_document(
         issues_of_trial = partial(_issues_of_trial, document, folder=folder)
         mistakes += trial_issues(document.values, issues_of_trial)
     if spec is None or mistakes or document.mistakes:
+        if look:
+            wrong = {issue.path[:2] for issue in mistakes}
+            missing = _missing_inputs(document.values, folder)
+            mistakes += [issue for issue in missing if issue.path not in wrong]
         issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(mistakes)]
         issues += document.mistakes
         raise SpecError(sorted(issues, key=_by_place))
@@ -232,6 +236,22 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     except ValueError:  # the text depends on the Python version
         problem = ("contains a NUL character", None)
     return [Issue((at,), *problem)] if problem else []
+
+
+def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
+    """Return local inputs that do not exist, to report them with other mistakes.
+
+    Without other mistakes the provider reports them: it knows which inputs it reads.
+    """
+    issues = []
+    for name, value in mapping_of(values, "inputs").items():
+        uri = value.get("uri") if isinstance(value, dict) else value
+        if not isinstance(uri, str) or not uri.strip() or "://" in uri:
+            continue
+        with suppress(OSError, ValueError, RuntimeError):  # the reader of the field reports it
+            if not os.path.lexists(folder / Path(uri).expanduser()):
+                issues.append(Issue(("inputs", name), f"no such file or folder: {uri}"))
+    return issues
 
 
 def _dependencies_problem(value: Any, source: Path) -> Issue | None:

@@ -116,7 +116,7 @@ ROWS = [
     spec("bare args", "1:1", "args: is empty", "args:\n"),
     spec("merge key", "2:8", "args: << is", "env: &e {A: x}\nargs: {<<: *e}\n"),
     spec("field of the other cloud", "1:7", "aws.workspace: unknown key", "aws: {workspace: w}\n"),
-    use("--set and a mistake in the file", 2, "job.yaml:1:1: nmae: unknown key", "--set name: expected KEY.PATH=VALUE", argv="check --set name", job="nmae: x\n"),
+    use("--set and a mistake in the file", 2, "job.yaml:1:1: nmae: unknown key", "--set name: expected KEY.PATH=VALUE", "inputs.a: no such", argv="check --set name", job="nmae: x\ninputs: {a: ./data}\n"),
     spec("script that is not Python", "1:1", "entrypoint: train.py:2: is", "entrypoint: train.py\n", {"train.py": "import os\necho hi | cat\n"}),
     spec("script with a NUL", "1:1", "entrypoint: train.py: is", "entrypoint: train.py\n", {"train.py": "a = 1\0\n"}),
     spec("notebook that is not JSON", "1:1", "entrypoint: x.ipynb:1: is", "entrypoint: x.ipynb\n", {"x.ipynb": "{"}),

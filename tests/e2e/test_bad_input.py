@@ -182,7 +182,7 @@ def test_with_json_the_same_mistakes_are_structured(place: Path) -> None:
     (place / "job.yaml").write_text(MANY)
     result = call("check", "--json")
     error = json.loads(result.out)["error"]
-    assert (result.code, error["exit_code"], len(error["mistakes"])) == (2, 2, 13)
+    assert (result.code, error["exit_code"], len(error["mistakes"])) == (2, 2, 14)
     assert error["mistakes"][0]["where"] == "job.yaml:1:1"
 
 

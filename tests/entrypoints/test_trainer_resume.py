@@ -117,7 +117,7 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
     ("ranks", "flags"),
     [
         (2, "--strategy ddp"),
-        pytest.param(2, "--strategy fsdp", marks=pytest.mark.thorough),
+        (2, "--strategy fsdp"),
         pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
         pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
         pytest.param(4, "--strategy hybrid --tensor 2", marks=pytest.mark.thorough),
