@@ -100,3 +100,21 @@ def test_best_weights_that_cannot_be_written_end_training_and_leave_no_checkpoin
     with pytest.raises(OSError, match="no space left"):
         loop.run()
     assert not list(tmp_path.glob("step-*"))
+
+
+def test_frozen_and_tied_weights_are_copied_without_a_clone_on_the_gpu(
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = make_loop()
+    model = loop.step.model
+    frozen, *_ = model.parameters()
+    frozen.requires_grad_(False)
+    model.register_parameter("tied", frozen)
+    names: list[set[str]] = []
+    monkeypatch.setattr(
+        loop.checkpointer.checkpoints, "save", lambda *arguments: names.append(arguments[-1])
+    )
+    loop.checkpointer.save()
+    expected = {f"model.{name}" for name, _ in model.named_parameters(remove_duplicate=False)}
+    assert "model.tied" in expected
+    assert expected <= names[0]

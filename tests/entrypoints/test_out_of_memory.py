@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,10 +28,6 @@ from tests.entrypoints.groups import ForkServer, Group, StartGroup
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"),
             "DefaultCPUAllocator",
         ),
-        (
-            RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may"),
-            "cuDNN could not get memory",
-        ),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN could not get memory"),
         (
             RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
@@ -52,6 +49,7 @@ def test_other_errors_are_not_out_of_memory() -> None:
         RuntimeError("Connection closed by peer"),
         ValueError("out of memory"),
         RuntimeError("mat1 and mat2"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if"),
     ):
         assert not memory.is_out_of_memory(error)
 
@@ -93,6 +91,21 @@ def test_a_batch_that_cannot_be_split_further_is_refused_with_a_hint(
         Refused, match=r"micro-batches of 1 samples per rank do not fit .* use --strategy fsdp"
     ):
         loop.split_to_fit(0)
+
+
+def test_probing_reserves_optimizer_state_of_trained_weights_only(
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = make_loop()
+    first, *others = loop.step.model.parameters()
+    for parameter in others:
+        parameter.requires_grad_(False)
+    empty_like = Mock(wraps=torch.empty_like)
+    monkeypatch.setattr(torch, "empty_like", empty_like)
+    memory._try(loop)
+    reserved = [call.args[0] for call in empty_like.call_args_list]
+    parameters = [tensor for tensor in reserved if isinstance(tensor, torch.nn.Parameter)]
+    assert [id(parameter) for parameter in parameters] == [id(first)] * 2
 
 
 def test_probing_runs_the_batch_through_all_stages(

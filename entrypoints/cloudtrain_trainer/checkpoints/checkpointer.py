@@ -111,9 +111,8 @@ class Checkpointer:
             "scaler": step.scaler.state_dict() if step.scaler is not None else None,
         }
 
-        steady = {f"model.{name}" for name in self._trained()} | {
-            n for n in tensors if n.startswith("optimizer.")
-        }
+        steady = {f"model.{name}" for name in self._parameter_names()}
+        steady |= {name for name in tensors if name.startswith("optimizer.")}
 
         self.checkpoints.save(
             run.position.step, run.position.epoch, tensors, shared, rank_state, steady
@@ -127,6 +126,14 @@ class Checkpointer:
         return [*self._trained().values()] + [
             value for name, value in tensors.items() if name.startswith("optimizer.")
         ]
+
+    def _parameter_names(self) -> set[str]:
+        """Return the names of all parameters: only an update may change them, if anything does.
+
+        Frozen ones and both names of tied ones are included: each would be cloned on the GPU.
+        """
+        model = self.run.step.model
+        return {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.run.step.model.named_parameters() if p.requires_grad}
@@ -256,7 +263,7 @@ class Checkpointer:
         live = {
             name: value for name, value in weights.items() if value.device.type == run.device.type
         }
-        copies = weights | self._best_copies.copy(live, self._trained())
+        copies = weights | self._best_copies.copy(live, self._parameter_names())
 
         def write() -> None:
             self._best_copies.wait()

@@ -33,7 +33,7 @@ RESERVE_BYTES = 64 << 20
 _OOM_MESSAGES = {
     r"out of memory": "",
     r"can't allocate memory|Cannot allocate memory|bad_alloc|not enough memory": "",
-    r"CUDNN_STATUS_(ALLOC_FAILED|NOT_SUPPORTED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)": (
+    r"CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)": (
         "cuDNN could not get memory"
     ),
     r"CUBLAS_STATUS_ALLOC_FAILED": "cuBLAS could not get memory",
@@ -43,10 +43,7 @@ _OOM_MESSAGES = {
         "cuDNN found no algorithm that fits into memory"
     ),
 }
-"""Patterns of out-of-memory errors -> their meaning, if the message lacks it.
-
-cuDNN's NOT_SUPPORTED has other causes, too.
-"""
+"""Patterns of out-of-memory errors -> their meaning, if the message lacks it."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -176,7 +173,8 @@ def _try(run: TrainingRun) -> None:
     inputs, targets = step.to_device(*run.batches.trial(run.micro_batch))
     # The optimizer's first step allocates its state; of a user's it is not known.
     copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
-    moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(copies)]
+    trained = [p for p in step.model.parameters() if p.requires_grad]
+    moments = [torch.empty_like(p) for p in trained for _ in range(copies)]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=run.device)
     with hardware.run_eagerly():  # a graph for each size that is tried would cost minutes
         run.strategy.forward_backward_alone(step, inputs, targets)
