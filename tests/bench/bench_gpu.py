@@ -1,9 +1,9 @@
 """The shared trainer on GPUs: GPT-2 124M and ResNet-50 on synthetic data, against a hand-written
 loop and Accelerate.
 
-One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a model of its own.
-Told: tokens or images per second over all GPUs, the ratio to the hand-written loop of the same
-round, and MFU where the GPU's peak is known. Without a GPU it says so and measures nothing;
+One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a separate model.
+Prints tokens or images per second over all GPUs, the ratio to the hand-written loop of the same
+round, and MFU if the GPU's peak is known. Without a GPU it prints a note and measures nothing;
 `--rehearse` runs tiny sizes on the CPU, to see that it works.
 """
 

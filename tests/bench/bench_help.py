@@ -37,7 +37,7 @@ if __name__ == '__main__':
     sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
     sys.exit(main())
 """
-"""What an installer writes for a console script, word for word."""
+"""Exact text that an installer writes for a console script."""
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """`cloudtrain list --all` with 10,000 ended runs against reading one file per run: `python
 tests/bench/bench_list.py`.
 
-The reference is strict: it reads one short line per run (what the list shows of it), imports
-nothing but json and os, and prints nothing. First call: there is no index yet. Later calls: there
-is one, and all runs are in it.
+The reference is strict: it reads one short line per run (the values that the list shows), imports
+only json and os, and prints nothing. The first call finds no index. Later calls find an index of
+all runs.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def run(files: int, rounds: int) -> dict[str, object]:
 def main() -> None:
     """Prints one table row per case, or the whole result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument("--json", action="store_true", help="print only JSON")
     parser.add_argument("--files", type=int, default=FILES)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()

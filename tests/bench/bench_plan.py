@@ -30,7 +30,7 @@ IMPORTS = """import click
 import yaml
 from pydantic import BaseModel
 """
-"""`import pydantic` alone loads nearly nothing: its classes are imported when they are asked for.
+"""`import pydantic` alone loads nearly nothing: its classes are imported on first access.
 """
 REFERENCE = "importing click, pydantic.BaseModel, yaml"
 MODEL = f"{IMPORTS}\nclass Model(BaseModel):\n    field: int = 1\n"

@@ -1,9 +1,8 @@
-"""The processes of a benchmark: what one command costs with all that it starts, and a place to run
+"""The processes of a benchmark: the cost of a command with its child processes, and a place to run
 it in.
 
 Importing it makes this process a subreaper: a process that outlives its parent becomes our child,
-so that its CPU time is counted here when it ends, and nothing that a benchmark started is left
-behind.
+so that its CPU time is counted here when it ends, and a benchmark leaves no process behind.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 BIN = Path(sys.executable).parent
-"""Where the console scripts of this very Python lie."""
+"""Folder of the console scripts of this Python."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BASE_VARIABLE = "CLOUDTRAIN_TEST_BASE_IMAGE"
 BASE = "cloudtrain-cpu-base:local"
-"""What `.ci/engine base` makes."""
+"""Image made by `.ci/engine base`."""
 
 BUILD_SECONDS = 900
 RUN_SECONDS = 600
@@ -39,7 +39,7 @@ class Engine:
         self.address = {"DOCKER_HOST": os.environ["DOCKER_HOST"]}  # later tests do not see it
         self.mark = f"cloudtrain-test-{uuid.uuid4().hex[:8]}"
         self._named: dict[str, str] = {}
-        """What `build` has named besides, with the image that had the name before."""
+        """Further names given by `build` -> the image that had the name before."""
         self.base = os.environ.get(BASE_VARIABLE, BASE)
         if self.call("image", "inspect", self.base).returncode != 0:
             named = BASE_VARIABLE in os.environ
@@ -178,7 +178,7 @@ def _client() -> str:
         if result.returncode != 0:
             why = "no Docker engine answers; .ci/engine start starts one"
             continue
-        why = f"{path} has no BuildKit"
+        why = f"{path} lacks BuildKit"
         version = subprocess.run(
             [path, "version", "--format", "{{.Client.Version}}"], capture_output=True, text=True
         )

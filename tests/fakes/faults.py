@@ -29,7 +29,7 @@ FaultKind = Literal[
     "empty",
     "half",
 ]
-"""What goes wrong. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty,
+"""Kinds of faults. Executed, and then: lost, slow, hang, failed_after, html, truncated, empty,
 half. Executed when `Server.deliver_late` is called: late. Not executed: all others. unseen: the
 service does not know yet what was created a moment ago. gateway, proxy: a page of HTML with the
 status 502 or 403.

@@ -1,4 +1,4 @@
-"""Jobs under the policy of infra/aws: it is enough for a job, and no more than a job needs."""
+"""Jobs under the policy of infra/aws: it grants exactly the rights that a job needs."""
 
 from __future__ import annotations
 

@@ -85,8 +85,9 @@ FREE = {
     "LogMetric",
     "LogParameter",
 }
-"""Where services are, a token, a result that its requester was told of, a list of what one may see:
-without a role. So are a run's next token, its metrics and parameters, with the run's own token.
+"""Calls that need no role: addresses of services, a token, a result whose address the requester
+got, and lists that the service filters by itself. With the token of a run: its next token, metrics
+and parameters.
 """
 
 

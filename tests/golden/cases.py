@@ -234,7 +234,7 @@ EARLIER = {
         "azureml://datastores/workspaceblobstore/paths/cloudtrain/runs/digits-7f3a/checkpoints"
     ),
 }
-"""Where the checkpoints of the run lie that a plan goes on from."""
+"""Checkpoints of the run that a plan resumes."""
 
 
 def plan_of(provider: str, text: str) -> Plan:

@@ -21,7 +21,7 @@ AZURE_SWEEPS = [case for case, (provider, _) in SWEEPS.items() if provider == "a
 REGISTERED = (
     "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/environments/e/versions/1"
 )
-"""What stands in place of an image or a build once the SDK has registered it."""
+"""Reference to an image or a build after the SDK has registered it."""
 # Looked up at import: the tests' home lacks the variable that names its folder.
 SCHEMA = official_schema()
 HARD = [

@@ -20,7 +20,7 @@ from tests.golden.cases import CASES, SWEEPS, plan_of
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
 FOLDER = Path(__file__).parent
 WRITTEN_BY = "0.1.0"
-"""The version in the tags of the files: a release changes none of them."""
+"""The version in the tags of the files, the same after a release."""
 
 
 @pytest.mark.parametrize("case", CASES)

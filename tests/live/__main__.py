@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 PERMISSION = "CLOUDTRAIN_LIVE"
-"""The variable with which a person says that money may be spent."""
+"""The variable that permits to spend money."""
 JOBS = 4
 POLL_SECONDS = 5.0
 DIGITS = """\
@@ -188,7 +188,7 @@ def a_stop_keeps_a_checkpoint(account: Account) -> str:
 
 
 def a_rerun_goes_on(account: Account) -> str:
-    """`rerun` of the stopped job goes on from its checkpoint"""
+    """`rerun` of the stopped job resumes from its checkpoint"""
     account.run("rerun", "live-stopped", "--yes", "--detach", "--set", "args.epochs=100000")
     run = json.loads(account.run("list", "--json"))[0]["run"]
     resumed = account.wait_until(run, lambda status: bool(status.get("resumed")))["resumed"]
@@ -255,7 +255,7 @@ def main(argv: list[str]) -> int:
     print("| what | seen | how |\n|---|---|---|")
     for row in rows:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    print(f"\nThe runs and what was fetched are in {folder}.", file=sys.stderr)
+    print(f"\nThe runs and the fetched files are in {folder}.", file=sys.stderr)
     return 0 if all(passed == "yes" for _, passed, _ in rows) else 1
 
 

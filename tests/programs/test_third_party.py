@@ -1,7 +1,7 @@
 """Programs written for other launchers train one model here: on two processes, and on two nodes of
 one each.
 
-Their libraries are in an environment of their own: `make programs` makes it and runs this.
+Their libraries are in a separate environment: `make programs` makes it and runs this.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def common_rows(provider: str) -> tuple[Row, ...]:
 
 
 def _names_and_places(words: Words) -> tuple[Row, ...]:
-    no_uri = f"has no URI for provider {words.provider}"
+    no_uri = f"no URI for provider {words.provider}"
     reserved = "names that begin with cloudtrain"
     return (
         row("run id with _", "", "'bad_id' is not a valid run id", job="{}\n", run_id="bad_id"),
@@ -86,7 +86,8 @@ def _names_and_places(words: Words) -> tuple[Row, ...]:
         row(
             "input without a place",
             "1:10",
-            f"inputs.train: {no_uri}",
+            "inputs.train: ",
+            no_uri,
             job="inputs: {train: {local: ./data}}\n",
         ),
         row(
@@ -98,7 +99,8 @@ def _names_and_places(words: Words) -> tuple[Row, ...]:
         row(
             "secret without a place",
             "1:11",
-            f"secrets.TOKEN: {no_uri}",
+            "secrets.TOKEN: ",
+            no_uri,
             job="secrets: {TOKEN: {local: 'env:TOKEN'}}\n",
         ),
         row(
@@ -141,7 +143,7 @@ def _machines(words: Words) -> tuple[Row, ...]:
         row(
             "a CPU machine for a GPU job",
             "1:24",
-            f"{words.cpu} has no GPU, the job uses 1",
+            "no GPU, the job uses 1",
             job=instance(words.cpu, 1),
         ),
         row(
@@ -191,7 +193,7 @@ def _limits(words: Words) -> tuple[Row, ...]:
             job=unpriced,
         ),
         row(
-            "a file that is no price list",
+            "a file that is not a price list",
             "environment CLOUDTRAIN_PRICES: prices: ",
             "expected the columns",
             job="{}\n",

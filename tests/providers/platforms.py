@@ -25,9 +25,7 @@ def greeting(folder: Path) -> Path:
 
 @contextmanager
 def without(*prefixes: str) -> Iterator[None]:
-    """Remove a person's variables with these prefixes inside; remove those that an SDK wrote
-    afterwards.
-    """
+    """Remove a person's variables with these prefixes inside, and afterwards those of an SDK."""
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         del os.environ[name]

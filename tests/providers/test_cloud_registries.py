@@ -95,7 +95,7 @@ def test_a_submit_with_an_ecr_image_inspects_it_and_starts(ecr: Cloud) -> None:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("train:9", "there is no image"),
+        ("train:9", "no image .* in its registry"),
         ("arm:1", "is for arm64, the machines are"),
     ],
 )

@@ -16,7 +16,7 @@ from examples.provider import test_ssh
 from tests.providers import platforms
 from tests.support.third_party import install
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.linux("the machine on which these jobs run")]
+pytestmark = [pytest.mark.torchrun, pytest.mark.linux("the machine of these jobs")]
 
 
 class TestLocal(ProviderConformance):

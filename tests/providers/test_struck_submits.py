@@ -1,4 +1,4 @@
-"""Sequences of faults and kills at both clouds: every job is known, and none is doubled or denied."""
+"""Sequences of faults and kills at both clouds: every job is known, not doubled and not denied."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EXECUTED = {
         Strike("look", "empty", 1, ALWAYS),
     ],
 }
-"""Sequences in which the request was executed, whatever answer the client got."""
+"""Sequences that execute the request, whatever answer the client gets."""
 
 
 @pytest.mark.parametrize("case", EXECUTED)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError
 from cloudtrain.submission.lookup import find_run
 from tests.fakes.faults import FaultKind
 from tests.providers.faults import (
@@ -215,7 +215,7 @@ def test_a_submit_killed_at_any_call_leaves_one_job_or_none(
         assert state.state == "submitting"
     else:
         assert state.state == "failed"
-        assert "interrupted before the job was created; nothing was started" in state.reason
+        assert f"interrupted before the job was created; {NOTHING_STARTED}" in state.reason
 
     assert in_process(*submit).code == 3
     assert (run_id in site.job_names()) is is_created
@@ -223,4 +223,4 @@ def test_a_submit_killed_at_any_call_leaves_one_job_or_none(
         monkeypatch.setattr(CREATE_TIMEOUT, 0)
         state = find_run(run_id).status()
         assert state.state == "failed"
-        assert "nothing was started" in state.reason
+        assert NOTHING_STARTED in state.reason

@@ -23,14 +23,14 @@ UNBOUNDED = {
     "providers/docker/emulator.py": "a document that a submit has just written",
     "providers/docker/node.py": "a document that a submit has just written",
     "providers/rehearsal/": "a document that a submit has just written, or a file of the system",
-    "providers/local/": "a file of the system, or of a run that goes on",
+    "providers/local/": "a file of the system, or of a running job",
     "source/results.py": "files that are copied, block by block",
     "submission/memory.py": "a file of the system",
     "submission/wheels.py": "a report that pip has just written",
     "sweeps/optuna_studies.py": "a study that is copied, block by block",
     "testing/": "files of the checks themselves",
 }
-"""Modules and folders of `cloudtrain/` that read files in other ways, and what they read."""
+"""Modules and folders of `cloudtrain/` that read files in other ways, and the files."""
 
 READING = {"read_text", "read_bytes"}
 WRITING_MODES = ("w", "x", "a", "r+")

@@ -15,7 +15,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 def recipe(target: str) -> list[str]:
     """The commands of a target, with the folder of its programs written out."""
     match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert match, f"there is no target {target}"
+    assert match, f"target {target} is missing"
     return [line.strip().replace("$(BIN)", ".venv/bin") for line in match[1].splitlines()]
 
 

@@ -123,7 +123,7 @@ def test_showing_machines_loads_neither_pydantic_nor_yaml_nor_an_http_client() -
 
 
 MAX_CHAIN = 12
-"""How many modules may stand in line, each importing the next when it is itself imported."""
+"""Maximum length of a chain of modules, each importing the next when it is itself imported."""
 
 
 def imported_modules(module: str, sources: dict[str, str]) -> set[str]:

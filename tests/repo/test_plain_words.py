@@ -1,6 +1,6 @@
 """Code and pages stay in plain English: few hard phrases, names that are nouns, one assignment a line.
 
-Each limit is a rate that may only fall. A hit is a hint: some phrases are right as they are.
+Each limit is a rate that may only fall. A hit is a hint: some phrases are right.
 """
 
 from __future__ import annotations

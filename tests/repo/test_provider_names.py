@@ -48,7 +48,7 @@ EXPLAINED = {
     ("submission/registry.py", "azure"): "the same for ACR",
     ("providers/docker/engine.py", "local"): "a log driver of Docker's",
 }
-"""Where one of these words is needed all the same, and what it means there."""
+"""Files that need one of these words -> its meaning there."""
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -69,4 +69,4 @@ def test_a_provider_is_known_by_name_in_its_own_folder_only() -> None:
             (inside.as_posix(), text) for text in texts(path) if OWN.get(text, provider) != provider
         }
     assert sorted(names - EXPLAINED.keys()) == []
-    assert sorted(EXPLAINED.keys() - names) == [], "explained, and there no more"
+    assert sorted(EXPLAINED.keys() - names) == [], "explained, but gone"

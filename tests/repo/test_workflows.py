@@ -25,8 +25,8 @@ WORKFLOWS = [*OURS, *TO_COPY]
 PINNED = re.compile(
     r"actions/(checkout|cache|setup-python)@[0-9a-f]{40}|\$/\.github/.+|OWNER/cloudtrain/.+@0{40}"
 )
-"""Nothing of third parties: GitHub's own actions, this repository at the same commit, and what a
-reader fills in.
+"""No actions of third parties: only GitHub's own, this repository at the same commit, and parts
+that a reader fills in.
 """
 
 
@@ -95,9 +95,7 @@ def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> 
         )
         if "uses" in job:  # the called workflow asks for its rights, a subset of these
             continue
-        assert ("id-token" in rights) == ("environment" in job), (
-            "who vouches is said by an environment"
-        )
+        assert ("id-token" in rights) == ("environment" in job), "an environment names who vouches"
         assert job["timeout-minutes"] <= 60
 
 

@@ -149,8 +149,7 @@ class Page:
         self._session = session
         self.url = file.resolve().as_uri()
         self.errors: list[str] = []
-        """What it has told the console as a warning or an error, and errors that no script has
-        caught.
+        """Warnings and errors of the console, and errors that no script has caught.
         """
         self.fetched: list[str] = []
         """Every address that it has asked for beside its own file, data: and blob: left out. All of

@@ -33,8 +33,7 @@ class CommandLine:
     env: dict[str, str] = field(default_factory=dict)
     """Further environment variables of every command."""
     modules: tuple[str, ...] = ()
-    """What commands here import that takes long, such as the SDK of a cloud: imported once for all
-    of them.
+    """Slow imports of commands here, such as the SDK of a cloud: imported once for all commands.
 
     A module of `tests/support` is named without its folder.
     """
@@ -131,7 +130,7 @@ class CommandLine:
         return self.events_read[run][0]
 
     def wait_for_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until a run has an event for which `wanted` is true."""
+        """Wait until `wanted` is true for an event of a run."""
         deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
             events = self.events(run)

@@ -50,7 +50,7 @@ def count_by_hand(batch: int, *, layers: int = LAYERS) -> Counts:
 
 
 def count_ours(batch: int, *flags: str, layers: int = LAYERS) -> Counts:
-    """Count the same of the shared trainer, in one process. `flags`: besides those of the task."""
+    """Count the same of the shared trainer, in one process. `flags` add to the task's flags."""
     argv = [
         *GPT2_FLAGS,
         "--batch-size",
@@ -120,7 +120,7 @@ def _train(step: Step, parts: int, batch: int, tokens: int) -> Callable[[], None
 
 @contextmanager
 def _on_gpus() -> Iterator[None]:
-    """Make the trainer treat CPU tensors like those of a GPU."""
+    """Make the trainer treat CPU tensors like GPU tensors."""
     before = step_module.FUSED_ON
     step_module.FUSED_ON = ("cpu",)
     try:
@@ -136,7 +136,7 @@ def _known_shapes(tokens: int) -> Iterator[None]:
     """
 
     def receive(stage: Any, source: int) -> Any:
-        # Of a micro-batch: a pipeline makes two for each of its ranks.
+        # Samples of a micro-batch: a pipeline makes two for each of its ranks.
         samples = 32 // (2 * dist.get_world_size())
         shape = torch.Size((samples, tokens, gpt.SIZES["tiny"].width))
         is_forward = source < stage.stage_index

@@ -2,27 +2,25 @@
 the host.
 
 The step runs on fake tensors (FakeTensorMode): every operation is dispatched with its shapes and
-dtypes and nothing is computed, so that GPT-2 124M at 16 x 1024 tokens takes seconds on any machine.
-The tensors are on the CPU, since a torch without CUDA has no device "cuda" even for fake tensors;
-where a GPU does otherwise, a rule below says so. Both sides of a comparison are counted by the same
+dtypes but not computed, so that GPT-2 124M at 16 x 1024 tokens takes seconds on any machine. The
+tensors are on the CPU, since a torch without CUDA lacks the device "cuda" even for fake tensors;
+rules below cover the differences of a GPU. Both sides of a comparison are counted by the same
 rules, so that what a rule leaves out is left out for both.
 
-- A launch is an operation that reaches the dispatcher below autograd and autocast and is no view,
-  since eager torch
-  launches one kernel for it. Allocations and views launch nothing.
-- `SEVERAL` has operations of several kernels, `ON_GPUS` those that the CPU decomposes and a GPU
-  does not.
-- Foreach and fused optimizer operations launch as many kernels as their lists need: so many tensors
-  and so many
-  chunks fit into the arguments of one (`multi_tensor_apply`, aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+- A launch is an operation, other than a view, that reaches the dispatcher below autograd and
+  autocast, since eager torch launches one kernel for it. Allocations and views launch nothing.
+- `SEVERAL` has operations of several kernels, `ON_GPUS` operations that the CPU decomposes and a
+  GPU does not.
+- Foreach and fused optimizer operations launch as many kernels as their lists need: the arguments
+  of one kernel hold a fixed number of tensors and chunks (`multi_tensor_apply`,
+  aten/src/ATen/native/cuda/MultiTensorApply.cuh).
 - Bytes are the inputs plus the outputs of each operation, a tensor that is both (in place) twice,
-  since it is read and
-  written; broadcast dimensions are read once. Caches are not considered, which is right for tensors larger than them.
+  since it is read and written; broadcast dimensions are read once. Caches are not considered, which
+  is right for tensors larger than them.
 - Matrix products, convolutions and attention are apart: they are limited by arithmetic,
   `other_bytes` by memory.
-- Autocast is that of the CPU, which treats matrix products like a GPU's. A GPU's also computes
-  cross-entropy in
-  float32: its input is converted as on a GPU.
+- Autocast runs as on the CPU, which treats matrix products like a GPU. A GPU also computes
+  cross-entropy in float32: its input is converted as on a GPU.
 - A collective is an operation of c10d; it is counted with the bytes of what this rank gathers, or
   gives to a sum.
 - A wait is an operation whose result the host needs (`_local_scalar_dense`, which `.item()` and
@@ -78,7 +76,7 @@ COLLECTIVES = {
     "send": "send",
     "recv_": "receive",
 }
-"""The operations of torch's process groups, and what they are called here."""
+"""Operations of torch's process groups -> their names here."""
 CHUNK = 65_536
 BLOCKS = 320
 """Elements per chunk (`kChunkSize`), and chunks per launch (`depth_to_max_blocks`)."""
@@ -111,11 +109,11 @@ class Counts:
     """Moved by all but matrix products and attention."""
     product_bytes: int = 0
     waits: list[str] = field(default_factory=list)
-    """Operations for which the host waits."""
+    """Operations that the host waits for."""
     collectives: Counter[str] = field(default_factory=Counter)
     """How many of each kind."""
     collective_bytes: Counter[str] = field(default_factory=Counter)
-    """Of the whole tensors: what a gather returns, what a sum or its scatter gets."""
+    """Bytes of whole tensors: the result of a gather, the input of a sum or its scatter."""
     by_name: Counter[str] = field(default_factory=Counter)
     """Launches of each operation."""
     bytes_by_name: Counter[str] = field(default_factory=Counter)

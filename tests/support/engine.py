@@ -26,8 +26,7 @@ FROM {BASE}
 VOLUME /scratch
 ENTRYPOINT ["/bin/false"]
 """
-"""With a volume of its own, which must not stay behind, and an entrypoint that must not be what
-starts.
+"""A Dockerfile with a volume, which must not stay behind, and an entrypoint, which must not start.
 """
 
 
@@ -46,7 +45,7 @@ def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
         client.images.build(fileobj=io.BytesIO(DOCKERFILE.encode()), tag=image, rm=True)
     except ImageNotFound:
         client.close()
-        pytest.skip(f"there is no image {BASE} here")
+        pytest.skip(f"image {BASE} is missing here")
     try:
         yield client, image
     finally:

@@ -1,8 +1,7 @@
 """Trials of a sweep that are a function of their values: files take the place of a real job, and
 survive a kill.
 
-Their clock is the journal's own: which of them reports next depends on what was written down, and
-on nothing else.
+Their clock is the journal's own: the next trial to report depends only on the journal.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class FunctionTrials:
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """Return the next report if it comes before those of other trials, with the end after the
-        last.
-        """
+        """Return the next report, or the end after the last, unless another trial is earlier."""
         assert self.state is not None
         running = [trial for trial in self.state.trials if trial.state == "running"]
         if trial is not min(

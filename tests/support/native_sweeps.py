@@ -37,7 +37,7 @@ Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "seen.json").write_text(json.dumps(
 log_metrics(step=1, score=0.0)
 log_metrics(step=2, score=float(arguments["x"]) * 10)
 """
-"""What a trial that really trains leaves and reports."""
+"""Program of a trial that really trains: it leaves files and reports."""
 
 JOB: dict[str, Any] = {
     "name": "tuned",

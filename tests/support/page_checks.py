@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.browser import Browser, Page
 
 LEAST_CONTRAST = 4.5
-"""Between a text and what is behind it. Source: WCAG 2.2, success criterion 1.4.3, level AA."""
+"""Between a text and its background. Source: WCAG 2.2, success criterion 1.4.3, level AA."""
 
 TEXTS = """
 const parts = color => color.match(/[\\d.]+/g).map(Number);

@@ -33,7 +33,7 @@ AZURE_ACCOUNT = {
     "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
     "CLOUDTRAIN_AZURE_LOCATION": "eastus",
 }
-"""Settings of accounts that nothing is asked of."""
+"""Settings of accounts that no test calls."""
 
 
 def born(

@@ -19,7 +19,7 @@ from cloudtrain.submission.updates import Update
 from cloudtrain_launcher.events import from_json
 
 START = 1_795_213_200.0
-"""The Unix timestamp at which every recorded session begins."""
+"""The Unix timestamp of the beginning of every recorded session."""
 
 SCREENS = Path(__file__).resolve().parents[1] / "data" / "screens"
 # Read at import: the tests' own home has no such variable.

@@ -25,7 +25,7 @@ def measured(argv: Sequence[str], ranks: Ranks) -> int:
     """The most bytes that torch's CPU allocator had handed out to this rank during the steps of a
     training.
 
-    Without those of the data set, which is in the host's memory.
+    Bytes of the data set do not count: it is in the host's memory.
     """
     gc.collect()  # what an earlier training left is not freed while this one is measured
     task = from_options(parse(list(argv)))

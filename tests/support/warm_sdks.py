@@ -17,7 +17,7 @@ NO_PAUSE = {
     "azure.core.pipeline.policies": ("RetryPolicy", "get_backoff_time"),
     "azure.storage.blob._shared.policies": ("ExponentialRetry", "get_backoff_time"),
 }
-"""What the SDKs ask how long to wait before they try again."""
+"""Functions that tell the SDKs how long to wait before a retry."""
 ROOT = str(Path(__file__).resolve().parents[2])
 JOB = "name: warm\nentrypoint: train.py\nlimits: {max_runtime: 1 h}\n"
 

@@ -42,7 +42,5 @@ def make_wheel(
 
 
 def offline(wheels: Path) -> dict[str, str]:
-    """Return the variables by which pip uses only these wheels, whatever this machine's settings
-    are.
-    """
+    """Return variables that make pip use only these wheels on any machine."""
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.as_uri(), "PIP_CONFIG_FILE": "/dev/null"}

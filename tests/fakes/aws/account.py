@@ -49,7 +49,7 @@ class Account:
     tuning_parallel: int = 10
     """How many training jobs a tuning job may have at once: the quota of a new account."""
     has_warm_pools: bool = False
-    """Whether the account has a quota of warm pools.
+    """True if the account has a quota of warm pools.
 
     A new account's is 0: AWS silently keeps no machine.
     """

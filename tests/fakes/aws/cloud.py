@@ -127,7 +127,7 @@ class Cloud:
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Return all objects below a prefix, except those that their job deletes in this moment."""
+        """Return all objects below a prefix, except any that their job deletes at this moment."""
         s3 = self.client("s3", direct=True)
         runs = {}
         for key in self.keys(prefix):

@@ -1,7 +1,7 @@
 """The right that a call needs, and AWS's refusal without it.
 
 After the Service Authorization Reference (actions of Amazon S3, SageMaker, CloudWatch Logs and
-ECR): most calls need the action of their own name, S3's do not.
+ECR): most calls need the action with their name, S3's do not.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _places(body: Body, account: Account) -> Iterator[str]:
     for channel in body.get("InputDataConfig", ()):
         source = channel["DataSource"].get("S3DataSource")
         if source is None:
-            yield f"The channel {channel['ChannelName']} has no S3DataSource."
+            yield f"The channel {channel['ChannelName']} lacks an S3DataSource."
             continue
         uri = source["S3Uri"]
         bucket = uri.partition("://")[2].partition("/")[0]
@@ -139,7 +139,7 @@ def no_objects(uri: str, bucket: str, role: str, region: str) -> str:
 
 
 def _quotas(body: Body, account: Account, jobs: Iterable[Job]) -> None:
-    """Refuse a request if none of its choices fits into the remaining quota."""
+    """Refuse a request without a choice that fits into the remaining quota."""
     alive = [job for job in jobs if not job.has_ended]
     usage = (
         "spot training job usage" if body.get("EnableManagedSpotTraining") else "training job usage"

@@ -156,7 +156,7 @@ def _packed(files: dict[str, Path]) -> bytes:
 def inside(key: str, prefix: str) -> str:
     """Return an object's path in the folder that its prefix becomes.
 
-    `data/train` is taken for a folder if the name goes on with a slash; otherwise names count from
+    `data/train` is taken for a folder if a slash follows in the name; otherwise names count from
     the last slash.
     """
     if key.startswith(prefix.rstrip("/") + "/"):

@@ -55,7 +55,7 @@ class Resolver:
     """A template with its parameters, in one account and region.
 
     `identities`: what Ref gives for the resources that exist; `attributes`: what Fn::GetAtt gives.
-    Where a resource does not exist yet, both give a name made from its own: `<Bucket>`,
+    For a resource that does not exist yet, both give a name made from its own: `<Bucket>`,
     `<ExecutionRole.Arn>`.
     """
 

@@ -1,4 +1,4 @@
-"""What SageMaker refuses of a CreateHyperParameterTuningJob request beyond its service model.
+"""SageMaker's rules of CreateHyperParameterTuningJob beyond its service model.
 
 After the API reference (HyperParameterTuningJobConfig, ParameterRanges, HyperbandStrategyConfig,
 ResourceLimits) and the developer guide ("Define hyperparameter ranges", "How hyperparameter tuning

@@ -110,15 +110,13 @@ class Account:
     phase_seconds: float = 0.02
     """Length of each idle phase of a job."""
     tells_parameters: bool = True
-    """Whether the trials of a sweep job list their values among their `parameters`, before they log
-    any themselves.
-    """
+    """True if the trials of a sweep job list their values in `parameters` before they log any."""
     computes: dict[str, Cluster] = field(default_factory=_computes)
     vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
     quotas: dict[str, int] = field(default_factory=dict)
     """VM family, `DEDICATED` or `LOW_PRIORITY` -> number of vCPUs that may be used at once.
 
-    `Account.limit_of` has a limit for those that are not named.
+    `Account.limit_of` has a limit for all others.
     """
     curated: dict[str, dict[str, str]] = field(
         default_factory=lambda: {
@@ -142,13 +140,13 @@ class Account:
     `identity`, and `jobsVault`, the vault whose secrets this imitation serves.
     """
     takes_keys: bool = True
-    """Whether the account's key, and signatures made with it, open the storage."""
+    """True if the account's key, and signatures made with it, open the storage."""
     secret_seconds: float = 3600
     """How long the secret of a datastore opens it."""
     machine_secrets: dict[str, str] = field(default_factory=dict)
-    """Secret with which a job's machine gets a token -> the object id of its identity."""
+    """Secret that a job's machine exchanges for a token -> the object id of its identity."""
     datastore_credentials: str = "AccountKey"
-    """Credential with which the workspace opens its datastores; `None`: the caller's identity."""
+    """Credential of the workspace for its datastores; `None`: the caller's identity."""
     workspace_state: str = "Succeeded"
     """Its provisioning state."""
     job_page = 10
@@ -195,8 +193,7 @@ class Account:
         )
 
     def identities_of(self, properties: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the object ids of the identity that pulls a job's image, and of the one that reads
-        and writes.
+        """Return the object ids of two identities: one pulls a job's image, one reads and writes.
 
         After "Set up authentication between Azure Machine Learning and other services". The
         submitter of all jobs here is the one user.

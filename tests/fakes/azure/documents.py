@@ -37,7 +37,7 @@ def blob_path_of(uri: str, account: Account) -> BlobPath | str:
         }
         for key, name in parts.items():
             if named.get(key, name).lower() != name.lower():
-                return f"The {key} {named[key]} of {uri} is not the one of this workspace."
+                return f"The {key} {named[key]} of {uri} does not belong to this workspace."
         datastore = account.datastore(match["datastore"])
         if datastore is None:
             return f"Could not find datastore: {match['datastore']}."

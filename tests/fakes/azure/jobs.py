@@ -66,7 +66,7 @@ class Job:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return the tags by which it can be found."""
+        """Return the tags that a search finds it by."""
         with self._lock:
             return dict(self.properties.get("tags") or {})
 

@@ -1,10 +1,10 @@
-"""Which action each call needs of who calls, and each stage of a job of its identity; and how each
-service refuses.
+"""Actions that each call needs of its caller, and each stage of a job of its identity; and the
+refusals of each service.
 
 After "Azure permissions for AI + machine learning" (and "for Storage", "Management and governance",
 "Security", "Containers"), "Manage access to Azure Machine Learning workspaces" (Submitting any type
 of run (V2)), and "Permissions for calling data operations" of the Blob service. For
-startPendingUpload those pages list no action of its own.
+startPendingUpload those pages list no separate action.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 ones included.
 
 After "Understand Azure role definitions", "Understand scope for Azure RBAC" and "How Azure RBAC
-determines if a user has access to a resource" in Microsoft's documentation. There are no deny
-assignments and no conditions here.
+determines if a user has access to a resource" in Microsoft's documentation. Deny
+assignments and conditions are not imitated.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Access:
     """Who has which role where in a subscription."""
 
     roles: dict[str, Role]
-    """By the last part of their ids: built-in ones and those of this subscription."""
+    """By the last part of their ids: built-in and of this subscription."""
     assignments: list[Assignment] = field(default_factory=list)
     is_enforced: bool = False
-    """Whether calls and jobs need granted rights; else everybody may do everything."""
+    """True if calls and jobs need granted rights; else everybody may do everything."""
     attempted: set[str] = field(default_factory=set)
     """The actions that were decided about."""
 

@@ -214,10 +214,10 @@ def _expression(name: str, expression: Any) -> Iterator[str]:
     )
     if kind == "choice":
         if len(arguments) != 1 or not isinstance(arguments[0], list) or not arguments[0]:
-            yield f"The choice of {name} has no values."
+            yield f"The choice of {name} lacks values."
         return
     if kind not in ENDS:
-        yield f"{name}: {kind} is no parameter expression of this imitation."
+        yield f"{name}: {kind} is not a parameter expression of this imitation."
     elif len(arguments) != ENDS[kind] or not all(_is_number(value) for value in arguments):
         yield f"{name}: {kind} takes {ENDS[kind]} numbers."
     elif not arguments[0] < arguments[1]:

@@ -50,7 +50,7 @@ RIGHTS = {
 }
 """The action of each call.
 
-Listing the resources of a subscription returns those on which the caller has any role.
+Listing the resources of a subscription returns all resources where the caller has a role.
 """
 
 
@@ -71,7 +71,7 @@ class Rights:
     """Tests change any of it."""
 
     resources: list[str] = field(default_factory=list)
-    """Ids of resources beside those of the workspace."""
+    """Ids of resources outside the workspace."""
     vaults: set[str] = field(default_factory=set)
     deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of a deployment -> its properties."""

@@ -19,7 +19,7 @@ from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.permissions import missing_for_data, missing_for_image
 
 STOP_FILE_POLL_SECONDS = 0.02
-"""The interval at which a job polls its processes."""
+"""Interval between polls of a job's processes."""
 
 
 class JobEnded(Exception):
@@ -149,7 +149,7 @@ class _JobRun:
         why = ""
         while not group.poll():
             why = why or self._reason(group, late=time.monotonic() > limit)
-            if why:  # without a notice: all that Azure ML promises
+            if why:  # without a notice: Azure ML promises no more
                 group.end()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.ran_seconds += time.monotonic() - began

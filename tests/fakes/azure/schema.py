@@ -19,7 +19,7 @@ OFFICIAL_FILES = {
     "Command": "job-subset.2025-01-01-preview.json",
     "Sweep": "job-subset.2024-01-01-preview.json",
 }
-"""API version at which azure-ai-ml sends each kind of job."""
+"""API version that azure-ai-ml uses for each kind of job."""
 Schema = dict[str, Any]
 
 

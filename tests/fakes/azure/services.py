@@ -173,8 +173,8 @@ def login_script(account: Account) -> str:
         [
             "#!/bin/sh",
             (
-                "# What `az` says after a login to the imitated tenant; a file beside it says that"
-                " nobody has logged in."
+                "# Prints the output of `az` after a login to the imitated tenant; a file beside it"
+                " means that the login is missing."
             ),
             'if [ -e "$(dirname "$0")/logged-out" ]; then',
             "  echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1",

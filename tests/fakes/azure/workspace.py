@@ -64,7 +64,7 @@ class Workspace:
         self.account = account
         self.assets = Assets(account)
         self.jobs: dict[str, Job] = {}
-        """Command jobs, including those of sweep jobs."""
+        """Command jobs, including trials of sweep jobs."""
         self.sweeps: dict[str, SweepJob] = {}
         self._threads = JobThreads(account.closing)
         self._lock = threading.RLock()

@@ -55,7 +55,7 @@ def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:
 
 
 def fail_upload(cloud: Cloud, run: Run) -> None:
-    """Submit a large source of which a part is refused."""
+    """Submit a large source, with one part refused."""
     cloud.endpoint.fault("expired", "s3", "UploadPart")
     with suppress(CloudError):
         submit_large(cloud, run)

@@ -35,7 +35,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     log_in(healthy, monkeypatch)
     Path("job.yaml").write_text(json.dumps(healthy.spec(), indent=1))
     assert checked() == 0
-    assert healthy.cloud.endpoint.calls == [], "without --online nothing is asked"
+    assert healthy.cloud.endpoint.calls == [], "without --online no call is sent"
     assert checked("--online") == 0
     assert "; 10 checks there, nothing wrong\n" in capsys.readouterr().out
     healthy.cloud.account.quotas.update(P4D)

@@ -55,7 +55,7 @@ def submitter(
 
 
 def job(cloud: Cloud) -> dict[str, Any]:
-    """Return a job for which doctor runs every check except the one for the build repository."""
+    """Return a job that makes doctor run every check except the one for the build repository."""
     network = HealthyAccount(cloud).network().open().with_endpoint()
     image = f"{cloud.stacks.outputs['cloudtrain']['Repository']}:1"
     cloud.registry.images.put(image.partition("/")[2].partition(":")[0], "1", "amd64")

@@ -76,7 +76,7 @@ def test_reading_goes_on_when_the_token_has_expired(cloud: Cloud) -> None:
     assert cursor is not None
     assert cursor.streams is not None
     for place in cursor.streams.values():
-        place["token"] = "a token that nobody knows any more"
+        place["token"] = "an expired token"
     run.folder.append(cursor)
     write_log(cloud, run.id, 0, "[rank 0] third")
     find_run("token-1").status()
@@ -159,7 +159,7 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cl
     cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=ALWAYS)
     shown: list[str] = []
     with pytest.raises(CloudError, match="DescribeTrainingJob"):
-        # Which has not asked a moment ago.
+        # This run has not called the service a moment ago.
         shown.extend(line.text for line in find_run(run.id).logs())
     assert shown == ["hello"]
 

@@ -12,7 +12,7 @@ ROWS = [
         "type that does not exist",
         "2:14",
         "resources.instance.aws",
-        "none of the",
+        "known values",
         "ml.p99.48xlarge",
         job=(
             "resources:\n  instance: {aws: ml.p99.48xlarge}\n  gpus: 8\nlimits: {max_runtime: 1"
@@ -115,7 +115,7 @@ ROWS = [
     ),
     # money
     row(
-        "a price of another region is no price",
+        "a price of another region does not count",
         "limits: the price of this machine is unknown",
         "cloudtrain gpus --provider aws --region eu-central-1 --refresh",
         job="resources: {gpus: 1}\naws: {region: eu-central-1}\n",
@@ -131,13 +131,13 @@ ROWS = [
     row("no bucket", "aws.bucket: is not set", job="{}\n", CLOUDTRAIN_AWS_BUCKET=""),
     row("no region", "aws.region: is not set", job="{}\n", CLOUDTRAIN_AWS_REGION=""),
     row(
-        "role that is no ARN",
+        "role that is not an ARN",
         "1:7",
         "aws.role: 'this-is-not-an-arn-at-all' is not a role ARN",
         job="aws: {role: this-is-not-an-arn-at-all}\n",
     ),
     row(
-        "role of the settings that is no ARN",
+        "role of the settings that is not an ARN",
         "environment CLOUDTRAIN_AWS_ROLE: aws.role",
         job="{}\n",
         CLOUDTRAIN_AWS_ROLE="arn:aws:iam::12:role/short-account",
@@ -216,7 +216,8 @@ ROWS = [
     row(
         "image to be built of nothing, for nowhere",
         "1:9",
-        "image.build: there is no file /",
+        "image.build: ",
+        "no file /",
         "aws.repository: is not set: no repository is configured for the image",
         job="image: {build: Dockerfile}\n",
     ),

@@ -219,10 +219,10 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "you may only read": ("submitting", "jobs/write", only_reader),
     "storage without keys": ("storage", "takes no keys", keys_off),
     "no such datastore": ("datastore", "no such datastore", setting(datastore="gone")),
-    "you may not write blobs": ("storage", "you have no role", without(STORAGE, OBJECT_ID)),
+    "you may not write blobs": ("storage", "no role with", without(STORAGE, OBJECT_ID)),
     "the job may not write blobs": (
         "storage",
-        "gpu-cluster has no role",
+        "gpu-cluster has",
         without(STORAGE, CLUSTER_IDENTITY),
     ),
     "machines may not pull": ("registry", "AcrPull", without(REGISTRIES, CLUSTER_IDENTITY)),
@@ -235,7 +235,7 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         *("key vault", "no key vault gone"),
         lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
     ),
-    "no such cluster": ("compute", "has no compute gone", setting(compute="gone")),
+    "no such cluster": ("compute", "no compute gone", setting(compute="gone")),
     "cluster failed": ("compute", "Failed", broken_cluster),
     "quota too small": (
         "quota",

@@ -1,6 +1,6 @@
 """`cloudtrain infra settings --provider azure` against an imitated Resource Manager.
 
-What it reads of the real template is tested in test_permissions.py.
+Reading the real template is tested in test_permissions.py.
 """
 
 from __future__ import annotations

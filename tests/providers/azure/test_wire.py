@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import NOTHING_STARTED, CloudError
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
@@ -202,7 +202,7 @@ def test_an_upload_that_failed_is_not_taken_for_a_whole_one(
     cloud.endpoint.fault("denied", "blob", "PutBlob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError) as failed:
         submitted("half-1", inputs={"train": "./data"})
-    assert failed.value.message.endswith("nothing was started")
+    assert failed.value.message.endswith(NOTHING_STARTED)
     cloud.endpoint.reset()
     run = submitted("half-2", inputs={"train": "./data"})
     place = (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.errors import NOTHING_STARTED
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import ALWAYS, JOB, command_line_of, forget, submitted
 from tests.support.command_line import CommandLine
@@ -67,7 +68,7 @@ def test_refused_submit_says_what_is_wrong_and_what_to_do(
     result = call(*SUBMIT)
     forget()
     assert result.code == 4, result.err
-    for words in (*WORDS[trouble], "nothing was started"):
+    for words in (*WORDS[trouble], NOTHING_STARTED):
         assert words in result.err
 
 

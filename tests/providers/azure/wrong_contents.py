@@ -134,7 +134,8 @@ ROWS = [
     row(
         "service that is none",
         "1:9",
-        "azure.services: there is no service 'telnet'",
+        "azure.services: ",
+        "no service 'telnet'",
         "known: ssh, jupyter",
         job="azure: {services: [telnet]}\n",
     ),

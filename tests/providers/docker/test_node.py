@@ -201,7 +201,7 @@ def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Be
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such image": (
         {"image": "cloudtrain-test:none"},
-        "there is no image cloudtrain-test:none on this machine",
+        "no image cloudtrain-test:none on this machine",
     ),
     "no GPU": ({"gpus": ("0",)}, "this Docker engine cannot give GPUs to containers"),
     "no such folder": (
