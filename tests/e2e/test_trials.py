@@ -34,10 +34,12 @@ pytestmark = pytest.mark.torchrun
 RULES = TrialRules(trial=0, metric="loss", goal="minimize", rungs=(1, 2, 4), eta=2)
 BEHIND = json.dumps({"version": 1, "rungs": [{"at": 2, "values": {"1": 0.1, "2": 0.2, "3": 0.3}}]})
 PROGRAM = """
-import signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from cloudtrain_job import log_metrics
 stopped = []
+while "RUNS" in os.environ and not any(Path(os.environ["RUNS"]).rglob("rungs.json")):
+    time.sleep(0.05)
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 for epoch in range(1, 4):
     time.sleep(0.3)
@@ -47,7 +49,7 @@ for epoch in range(1, 4):
             raise SystemExit
         time.sleep(0.1)
 """
-"""Waits after its second report for the end that it is to meet."""
+"""Waits for the published values if RUNS is set; after its second report, for its end."""
 JOB: dict[str, Any] = {"name": "trial", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}}
 
 
@@ -116,8 +118,10 @@ def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> No
     assert reached(second)[-1] == (len(reports) + 2, "paused")
 
 
-def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(folder: Path) -> None:
-    pruned(JOB, "local", as_="aws")
+def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(
+    folder: Path, tmp_path: Path
+) -> None:
+    pruned({**JOB, "env": {"RUNS": str(tmp_path / "data")}}, "local", as_="aws")
 
 
 @pytest.mark.docker

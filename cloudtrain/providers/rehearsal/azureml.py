@@ -13,7 +13,11 @@ from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.rehearsal import container as container_emulator
-from cloudtrain.providers.rehearsal.base import HOST_VARIABLES, machine_variables
+from cloudtrain.providers.rehearsal.base import (
+    HOST_VARIABLES,
+    machine_variables,
+    published_variables,
+)
 from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.shared.paths import ARCHIVE
@@ -69,6 +73,7 @@ class AzureMLEmulator:
         )
         places = {variables[name]: path for name, path in mounts.items()}
         machine = machine_variables(self.paths, self.plan)
+        published = published_variables(self.paths)
         argv = ("/bin/sh", "-c", command)
         secrets = self.plan.local_secrets()
         launches = []
@@ -77,7 +82,7 @@ class AzureMLEmulator:
             (folder / ARCHIVE).symlink_to(archive)
             address = self.addresses[process.node]
             node_variables = {**REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": address}
-            env = {**machine, **process.env, **places, **node_variables}
+            env = {**machine, **process.env, **places, **node_variables, **published}
             launches.append(
                 Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets)
             )

@@ -55,16 +55,19 @@ HOST_VARIABLES = {
 
 
 def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
-    """Return variables of a node: this machine's Python, a share of the cores, and folders.
-
-    The folders keep packages, and replace a cloud's storage for published files.
-    """
+    """Return variables of a node: this machine's Python, a share of the cores, kept packages."""
     path = f"{Path(plan.python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     variables = {"PATH": path, **thread_variables(paths, plan.cores)}
     variables[PACKAGES_DIR] = str(paths.packages)
-    if paths.published.is_dir():
-        variables[PUBLISHED] = str(paths.published)
     return variables
+
+
+def published_variables(paths: RunPaths) -> dict[str, str]:
+    """Return the folder that replaces a cloud's storage for published files, if it exists.
+
+    It overrides the request's own variable.
+    """
+    return {PUBLISHED: str(paths.published)} if paths.published.is_dir() else {}
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:

@@ -22,7 +22,11 @@ from cloudtrain.planning.sagemaker import ROOT, NodeContainer, training_job
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.rehearsal import container as container_emulator
-from cloudtrain.providers.rehearsal.base import HOST_VARIABLES, machine_variables
+from cloudtrain.providers.rehearsal.base import (
+    HOST_VARIABLES,
+    machine_variables,
+    published_variables,
+)
 from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.shared.paths import ARCHIVE
@@ -91,7 +95,7 @@ class SageMakerEmulator:
                 master=addresses[0],
                 private=private,
             )
-            env = {**machine, **env}
+            env = {**machine, **env, **published_variables(self.paths)}
             secrets = self.plan.local_secrets()
             launches.append(
                 Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets)
