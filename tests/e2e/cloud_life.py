@@ -88,7 +88,7 @@ limits: {max_runtime: 1 h}
 POLL = {"CLOUDTRAIN_AWS_POLL": "0.5", "CLOUDTRAIN_AZURE_POLL": "0.5"}
 """Seconds between two looks: client and cloud share the cores with the training."""
 SDK = {"aws": "cloudtrain.providers.aws.client", "azure": "cloudtrain.providers.azure.client"}
-"""The modules with which the SDKs of the clouds are imported, by provider."""
+"""Modules that import the SDKs of the clouds, by provider."""
 TOKEN = "hunter2-never-write-this-down"
 
 
@@ -110,7 +110,7 @@ class Life:
     usd_per_hour: ClassVar[float]
     """Of one machine, by our table."""
     training: ClassVar[str] = "training"
-    """The phase in which a job runs."""
+    """The phase of a running job."""
 
     def keep_secret(self, cloud: Any) -> str:
         """Put TOKEN where the cloud keeps secrets; how a spec names it."""

@@ -26,9 +26,9 @@ from tests.support.limits import HANG_SECONDS
 from tests.support.samples import write_events
 
 TAKES_A_PROCESS = {"no torch", "no such Python"}
-"""What only another Python can tell: `plan` starts none."""
+"""Mistakes that only another Python can see: `plan` starts none."""
 OF_THE_COMMAND = {"unknown option"}
-"""What click says, with the command's own usage."""
+"""Messages of click, with the command's own usage."""
 
 
 @pytest.fixture

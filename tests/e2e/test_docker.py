@@ -112,18 +112,18 @@ class Job:
 
     submitted: CommandResult
     lines: set[str]
-    """What was read of the first run while it ran."""
+    """Output of the first run while it ran."""
     nodes: set[int]
     """Those whose containers ran then."""
     stopped: CommandResult
     left: list[str]
     """The containers and networks after the stop."""
     step: int
-    """Of the checkpoint at the stop."""
+    """Step of the checkpoint at the stop."""
     run: str
     """The rerun."""
     ended: CommandResult
-    """What was said at its end."""
+    """Last output of the run."""
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ __all__ = ["place"]
 Trap = Callable[[Path], None]
 HUGE_BYTES = 1 << 42
 SPARE_MEMORY_BYTES = 3 << 30
-"""What a command may take beside what the tests have taken so far."""
+"""Memory that a command may take in addition to the tests."""
 
 
 def fifo(path: Path) -> None:

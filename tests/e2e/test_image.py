@@ -150,7 +150,7 @@ def test_azure_job_names_the_digest_and_the_next_one_does_not_build(
             assert [call.operation for call, _ in cloud.endpoint.sent].count("PutJob") == 1
             requests.append(json.dumps([body for _, body in cloud.endpoint.sent]))
             for image in docker.images.list(filters={"label": mark}):
-                # What is not here cannot be pushed again.
+                # A missing image cannot be pushed again.
                 docker.images.remove(image.id, force=True)
         tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag
         pushed = inspect_image(f"{host}/own:{tag}")

@@ -40,7 +40,7 @@ class Training:
         self.runs = [first]
         cli.run("submit", "--run-id", first, "--detach")
         self.told: list[str] = []
-        """What was struck, and at which step."""
+        """Targets that were struck, with their steps."""
 
     @property
     def run(self) -> str:
@@ -138,7 +138,7 @@ KINDS: dict[str, tuple[Callable[..., None], int | None]] = {
     "SIGKILL of the supervisor": (kill(supervisor, signal.SIGKILL), FAILED),
     "cloudtrain stop": (stop, STOPPED),
 }
-"""What strikes, and the exit code of the run that it ends; None: the ranks start anew within the
+"""Source of a strike -> exit code of the run that it ends; None: the ranks start anew within the
 run.
 """
 

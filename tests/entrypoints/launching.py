@@ -63,7 +63,7 @@ class Launch:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events as they are printed, to the end of the output."""
+        """Yield the events live, to the end of the output."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)

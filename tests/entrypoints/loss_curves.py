@@ -36,7 +36,7 @@ NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
 
 TASK_OPTIONS = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny", "data": "synthetic"}}
-"""Options with which tasks are small and download no data."""
+"""Options that keep tasks small and download no data."""
 
 
 class Curve(NamedTuple):

@@ -28,7 +28,7 @@ SPLIT = {
     2: ["fsdp", "tp", "pipeline"],
     4: ["hsdp --shard 2", "hybrid --tensor 2", "hybrid --stages 2"],
 }
-"""Number of ranks -> strategies in which ranks share a model."""
+"""Number of ranks -> strategies that share a model among ranks."""
 
 
 def check_initial_weights(ranks: Ranks, folder: Path) -> None:

@@ -92,7 +92,7 @@ def fused_on(*devices: str) -> Iterator[None]:
 
 
 def check_curve(ranks: Ranks, name: str, strategy: str, flags: str) -> None:
-    """Losses, evaluation and gradient norms of a strategy are equal to those of one process."""
+    """Losses, evaluation and gradient norms of a strategy are equal to one process."""
     words = flags.split()
     of_all = [
         word

@@ -95,7 +95,7 @@ def test_a_resume_trains_with_the_settings_that_are_set_by_hand(
 def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
     tmp_path: Path, group: StartGroup
 ) -> None:
-    """With three ranks or more, a resume must also restore the order in which DDP adds gradients."""
+    """With three ranks or more, a resume must also restore DDP's order of adding gradients."""
     flags = "--epochs 1 --batch-size 96 --checkpoint-every-steps 6 --keep 9"
     whole = group(3, flags, folder="whole")
     fingerprint = whole.succeed()["parameters_sha256"]

@@ -38,7 +38,7 @@ OF_TESTS = (
     REPOSITORY / "entrypoints",
     REPOSITORY / "entrypoints/job",
 )
-"""Folders in which the fork server finds modules, and a launcher must not."""
+"""Folders where the fork server finds modules, and a launcher must not."""
 POLL_SECONDS = 0.01
 
 _servers: list[ForkServer] = []

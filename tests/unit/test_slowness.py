@@ -32,7 +32,7 @@ class Made:
     saving: tuple[int, float] = (0, 0.0)
     """Number of intervals between saves, and seconds of each."""
     apart: int = 0
-    """Number of steps by which each rank reports later than the rank before it."""
+    """Number of steps that each rank reports later than the rank before it."""
     noise: float = 0.15
     intervals: int = 20
     steps: int = 20

@@ -28,7 +28,7 @@ SPACE: dict[str, Dimension] = {
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepState:
-    """Return a sweep in which one trial failed, and most were ended at a rung."""
+    """Return a sweep with one failed trial; most trials ended at a rung."""
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     options = {"sampler": "random", "trials": 9, "parallel": 3, "rungs": (1, 3), "last_report": 9}

@@ -1,4 +1,4 @@
-"""`sweep more N` adds N trials, resumes those that a stop interrupted, and prints the possible
+"""`sweep more N` adds N trials, resumes trials that a stop interrupted, and prints the possible
 cost.
 """
 

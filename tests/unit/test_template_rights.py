@@ -1,4 +1,4 @@
-"""The templates' rights: who may do what to which resource, in both clouds."""
+"""The templates' rights: identities, actions and resources, in both clouds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ AWS = [
     Row("job", "s3:DeleteObject", f"{BUCKET}/data/train.bin", False),
     Row("job", "s3:DeleteObjectVersion", f"{RUN}/output/model.tar.gz", False),
     Row("job", "s3:PutBucketVersioning", BUCKET, False),
-    # Every image that AWS publishes, but none of other accounts.
+    # Every image that AWS publishes, and no image of other accounts.
     Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/pytorch-training", True),
     Row("job", "ecr:BatchGetImage", f"{CONTAINERS}/huggingface-pytorch-training", True),
     Row(
