@@ -30,7 +30,7 @@ help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
 	@echo "make test    run every test"
 	@echo "make quick   what to run after a change: lint, types, imports, unit and golden tests (under a minute)"
-	@echo "make thorough   what takes long: ten kills where the tests try four, builds with a compiler"
+	@echo "make thorough   what takes long: ten kills where the tests try three, builds with a compiler"
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make versions   run the tests of launcher, trainer and providers on Python $(VERSIONS), if installed"

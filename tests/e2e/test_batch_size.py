@@ -97,6 +97,7 @@ def test_the_trainers_largest_batch_is_found_and_its_throughput_is_measured(job:
     assert new_plan.spec.args.values["batch-size"] == best.batch_size
 
 
+@pytest.mark.thorough
 def test_a_script_of_ones_own_reads_its_size_and_prints_its_speed(job: Path) -> None:
     metrics = {"speed": r"speed: ([0-9.]+) samples/s"}
     script = {"entrypoint": "train.py", "metrics": metrics, "args": {"batch_size": 4}}

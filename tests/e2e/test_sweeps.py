@@ -64,7 +64,7 @@ SPEC: dict[str, Any] = {
     },
 }
 KILLS = 10
-FEW_KILLS = 3
+FEW_KILLS = 2
 """With `--thorough`, and without."""
 
 

@@ -39,6 +39,7 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     assert relative_difference(trained.losses, expected.losses) < TOLERANCE
 
 
+@pytest.mark.thorough
 def test_recomputed_layers_are_in_that_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     expected = train(begin(small_task("gpt"), task_flags("gpt"), one_process()))
@@ -105,7 +106,10 @@ def test_a_compiled_training_resumes_bit_identically(
     assert state.fingerprint(first.step.model.state_dict()) not in fingerprints
 
 
-@pytest.mark.parametrize(("count", "program"), [(2, "graphs"), (4, "hybrid_graphs")])
+@pytest.mark.parametrize(
+    ("count", "program"),
+    [(2, "graphs"), pytest.param(4, "hybrid_graphs", marks=pytest.mark.thorough)],
+)
 def test_ddp_compiles_a_graph_per_bucket_and_sharding_strategies_layer_by_layer(
     group: StartGroup, count: int, program: str
 ) -> None:

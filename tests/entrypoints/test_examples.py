@@ -98,6 +98,7 @@ def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: Start
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.thorough
 def test_ranks_that_share_sequences_have_the_losses_of_one_process() -> None:
     alone = losses_of_long_sequences(ranks=1)
     assert len(alone) == 3

@@ -22,7 +22,7 @@ from tests.providers.struck_submits import VERBS, Campaign
 from tests.support.events import events_of
 from tests.support.native_sweeps import begin
 
-SUBMITS = 25
+SUBMITS = 12
 THOROUGH_SUBMITS = 500
 
 
