@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,7 +39,7 @@ def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
         client = connect(ANSWER_SECONDS)
     except CloudError as error:
         pytest.skip(error.message)
-    image = f"cloudtrain-test:{os.getpid()}"
+    image = f"cloudtrain-test:{uuid.uuid4().hex[:12]}"  # several tests of a process have one
     try:
         client.images.get(BASE)
         client.images.build(fileobj=io.BytesIO(DOCKERFILE.encode()), tag=image, rm=True)
