@@ -81,8 +81,8 @@ def _stopping(definition: Definition) -> str:
     if not definition.rungs:
         return "none: every trial trains to its end"
     shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
-    how = "come back from their checkpoints" if definition.promotes else "continue, the others end"
-    return f"at report {shown} the best 1/{definition.eta} {how}"
+    how = "from its checkpoints" if definition.promotes else "and the others end"
+    return f"after report {shown} the best 1/{definition.eta} continues {how}"
 
 
 def _cost(plan: SweepPlan) -> str:

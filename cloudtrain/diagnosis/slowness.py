@@ -266,7 +266,7 @@ def sentence_for(
             f"training waits {of} for gradients to be exchanged between {setup.ranks} ranks"
         ),
         "too-small": (
-            f"the steps are too small for {setup.ranks} {workers}: {of} goes into agreeing, not"
+            f"the steps are too small for {setup.ranks} {workers}: {of} is spent on communication, not"
             " computing"
         ),
         "saving": f"training waits for checkpoints {of}",

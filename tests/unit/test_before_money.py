@@ -101,7 +101,7 @@ def test_a_plan_without_an_account_shows_machines_and_price(
     assert (result.code, result.err) == (0, "")
     assert shown in result.out
     assert f"note: {provider}." in result.out
-    assert "not set: shown with placeholders, which nothing is sent with" in result.out
+    assert "not set, shown as placeholders" in result.out
 
 
 @pytest.mark.parametrize("provider", ["aws", "azure"])

@@ -94,8 +94,8 @@ def _preview_notes(plan: Plan) -> list[str]:
         return []
     variable = variable_of(missing[0])
     notes = [
-        f"{', '.join(missing)} not set: shown with placeholders, which nothing is sent with; a"
-        f" submit asks for them (cloudtrain.toml, or {variable}{', …' if missing[1:] else ''})"
+        f"{', '.join(missing)} not set, shown as placeholders: set these before you submit, in"
+        f" cloudtrain.toml or {variable}{', …' if missing[1:] else ''}"
     ]
     return notes + [
         f"with --provider {name} it will be refused: {message}"
