@@ -155,16 +155,18 @@ def test_some_gpu_steps_are_measured_on_its_time_line_without_a_wait() -> None:
 
 def test_a_thread_that_sleeps_is_blocked_and_one_that_computes_is_not() -> None:
     waiting = BlockedWaiting()
-    waiting.begin()
-    sum(range(200_000))
-    waiting.end()
-    computed = waiting.take(1)
-    waiting.begin()
-    time.sleep(0.05)
-    waiting.end()
-    slept = waiting.take(1)
-    assert computed is not None
-    assert slept is not None
+
+    def blocked_seconds(work: Callable[[], object]) -> float:
+        waiting.begin()
+        work()
+        waiting.end()
+        blocked = waiting.take(1)
+        assert blocked is not None
+        return blocked
+
+    # A host that takes its virtual machine's cores away looks like a block: the best of ten.
+    computed = min(blocked_seconds(lambda: sum(range(200_000))) for _ in range(10))
+    slept = blocked_seconds(lambda: time.sleep(0.05))
     assert slept >= 0.025 > computed
 
 
