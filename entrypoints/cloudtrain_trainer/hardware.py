@@ -88,41 +88,43 @@ COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
 """torch's default backend, which needs a compiler."""
 
 
-def check_compiler(device: torch.device) -> None:
-    """Raise `Refused` without a compiler: torch.compile generates C++ for CPUs, C for GPUs."""
-    if COMPILE_BACKEND != "inductor":
-        return
-    names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
-    if not any(shutil.which(name) for name in names):
-        raise Refused(
-            f"--compile yes needs a compiler, and none is installed ({', '.join(names)}): leave it"
-            ' out, or build the image with one (image.args = ["WITH_COMPILER=1"] in'
-            " cloudtrain.toml, for `image: auto`)"
-        )
-
-
-def resolve_compile(requested: str, device: torch.device, possible: bool) -> bool:
+def resolve_compile(
+    requested: str, device: torch.device, possible: bool, log: Callable[[str], None]
+) -> bool:
     """Return whether to compile.
 
     `requested`: the value of `--compile`. `possible`: whether strategy and task allow for it. auto
-    compiles on GPUs that torch generates code for (compute capability 7.0), if a compiler and
-    triton are installed. Code that cannot be compiled then runs uncompiled. Raise `Refused` if
-    `yes` cannot work here.
+    compiles on GPUs, and logs an obstacle. Code that cannot be compiled then runs uncompiled. Raise
+    `Refused` if `yes` cannot work here.
     """
     if requested == "yes":
-        check_compiler(device)
-    if requested != "auto":
-        return requested == "yes"
-    if not possible or device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
+        if missing := _missing_compiler(device):
+            raise Refused(f"--compile yes: {missing}")
+        return True
+    if requested == "no" or device.type != "cuda":
         return False
-    if find_spec("triton") is None:
-        return False
-    try:
-        check_compiler(device)
-    except Refused:
+
+    obstacle = "" if possible else "the task or the strategy with its options cannot be compiled"
+    if torch.cuda.get_device_capability(device) < (7, 0):
+        obstacle = "torch generates code for GPUs from V100"
+    elif find_spec("triton") is None:
+        obstacle = "triton is not installed"
+    obstacle = obstacle or _missing_compiler(device)
+    if obstacle:
+        log(f"torch.compile is off: {obstacle}")
         return False
     torch._dynamo.config.suppress_errors = True
     return True
+
+
+def _missing_compiler(device: torch.device) -> str:
+    """Return a hint if no compiler is installed: for C++ on CPUs, for C on GPUs."""
+    if COMPILE_BACKEND != "inductor":
+        return ""
+    names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
+    if any(shutil.which(name) for name in names):
+        return ""
+    return f"no compiler is installed ({', '.join(names)}): add one to the image (apt: gcc and g++)"
 
 
 def compile_whole(module: nn.Module) -> None:

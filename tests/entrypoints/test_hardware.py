@@ -33,43 +33,49 @@ def test_amp_auto_is_bf16_on_gpus_that_support_it(
     assert hardware.resolve_precision(requested, GPU) == expected
 
 
-def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_compile_without_a_compiler_is_refused(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
-    for device in (CPU, GPU):
-        with pytest.raises(Refused, match=r"none is installed .*WITH_COMPILER=1"):
-            hardware.check_compiler(device)
+    with pytest.raises(Refused, match="no compiler is installed"):
+        hardware.resolve_compile("yes", device, True, print)
 
 
 @pytest.mark.parametrize(
-    ("device", "capability", "triton", "compiler", "possible", "expected"),
+    ("device", "capability", "triton", "compiler", "possible", "expected", "logged"),
     [
-        (GPU, (8, 0), True, True, True, True),
-        (GPU, (6, 1), True, True, True, False),
-        (GPU, (8, 0), False, True, True, False),
-        (GPU, (8, 0), True, False, True, False),
-        (GPU, (8, 0), True, True, False, False),
-        (CPU, (0, 0), True, True, True, False),
+        (GPU, (8, 0), True, True, True, True, ""),
+        (GPU, (6, 1), True, True, True, False, "V100"),
+        (GPU, (8, 0), False, True, True, False, "triton"),
+        (GPU, (8, 0), True, False, True, False, "no compiler"),
+        (GPU, (8, 0), True, True, False, False, "strategy"),
+        (CPU, (0, 0), True, True, True, False, ""),
     ],
     ids=["gpu", "old gpu", "no triton", "no compiler", "other strategy", "cpu"],
 )
-def test_compile_auto_is_for_gpus_with_all_that_it_needs(
+def test_compile_auto_is_for_gpus_and_logs_what_is_missing(
     device: torch.device,
     capability: tuple[int, int],
     triton: bool,
     compiler: bool,
     possible: bool,
     expected: bool,
+    logged: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(hardware, "find_spec", lambda _: object() if triton else None)
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/cc" if compiler else None)
+    lines: list[str] = []
     with torch._dynamo.config.patch(suppress_errors=False):
-        assert hardware.resolve_compile("auto", device, possible) is expected
+        assert hardware.resolve_compile("auto", device, possible, lines.append) is expected
         assert torch._dynamo.config.suppress_errors is expected, (
             "what cannot be compiled runs as it is"
         )
-    assert hardware.resolve_compile("no", device, possible) is False
+    assert len(lines) == (1 if logged else 0)
+    assert all(logged in line for line in lines)
+    assert hardware.resolve_compile("no", device, possible, lines.append) is False
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,8 @@ BUILDS = (
         ),
         cause="torch.compile or Triton needs a compiler, and the image has none",
         remedy=(
-            'torch.compile needs a compiler in the image: image.args = ["WITH_COMPILER=1"] in'
-            " cloudtrain.toml (CLOUDTRAIN_IMAGE_ARGS=WITH_COMPILER=1) for our own image, or g++ in"
-            " yours"
+            "add gcc and g++ to your image (apt-get install gcc g++ python3-dev); our own image has"
+            " them"
         ),
         restart="after a change",
         source="docs/reference/image.md",

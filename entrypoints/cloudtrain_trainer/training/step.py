@@ -59,7 +59,9 @@ class Step:
                 model = self.channels_last(model)
 
         possible = rules.can_compile(options) and task.compiles
-        self.compiles = hardware.resolve_compile(options.compile, self.device, possible)
+        self.compiles = hardware.resolve_compile(
+            options.compile, self.device, possible, strategy.ranks.log
+        )
         if task.channels_last and self.device.type == "cuda":  # all images have one size
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
