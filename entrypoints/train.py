@@ -110,7 +110,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     loop: Any = None
     try:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
-        outcome = train_or_measure(loop, micro_batches, folders)
+        outcome = train_or_measure(loop, micro_batches)
     except finite.NotFinite as error:
         exit_not_finite(str(error), loop, checkpoints, trackers, folders)
     except Exception as error:
@@ -118,16 +118,13 @@ def train(options: Options, folders: Folders) -> NoReturn:
             raise
         exit_out_of_memory(error, loop, micro_batches)
     with stop.busy():
-        if loop.profiler is not None:
-            loop.profiler.finish()
         finish(loop, outcome, folders)
         trackers.close(outcome)
     ranks.exit()
 
 
-def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
+def train_or_measure(loop: Any, micro_batches: Any) -> str:
     """Train, evaluate, or measure, as configured; return "succeeded" or "stopped"."""
-    from cloudtrain_trainer.reporting.profiling import StepProfiler
     from cloudtrain_trainer.training import memory, throughput
 
     reports = throughput.reports_wanted()
@@ -138,9 +135,6 @@ def train_or_measure(loop: Any, micro_batches: Any, folders: Folders) -> str:
     if reports:
         return throughput.measure(loop, reports)
     loop.resume()
-    if loop.options.profile is not None:
-        first, last = loop.options.profile
-        loop.profiler = StepProfiler(first, last, folders.output / "profile", loop.ranks)
     outcome: str = loop.evaluate_only() if loop.options.eval_only else loop.run()
     return outcome
 

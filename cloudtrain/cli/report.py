@@ -24,7 +24,7 @@ from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.events import Cause, Profile
+from cloudtrain_launcher.events import Cause
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 
@@ -47,8 +47,6 @@ def report(run: Run, state: RunState) -> None:
     rows = [(name, format_artifact(place)) for name, place in artifacts.items()]
     if format_cost(state):
         rows.append(("cost", format_cost(state)))
-    if state.profile and "output" in artifacts:
-        rows.append(("profile", profile_text(state.profile)))
     if state.log_unread:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
@@ -100,14 +98,6 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if state.checkpoint:
         from_step = f"continues from the checkpoint of step {state.checkpoint.step}"
         print_message(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
-
-
-def profile_text(profile: Profile) -> str:
-    """Return which steps were profiled, where the files are, and the tool that shows them."""
-    first = profile.first_step
-    last = profile.last_step
-    steps = f" of steps {first:g} to {last:g}" if first is not None and last is not None else ""
-    return f"output/profile/ has a trace{steps} by each rank; ui.perfetto.dev shows it"
 
 
 def source_line(cause: Cause) -> str:

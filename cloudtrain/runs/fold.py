@@ -155,10 +155,6 @@ def _checkpoint(state: RunState, event: events.Checkpoint) -> None:
         state.checkpoint = event
 
 
-def _profile(state: RunState, event: events.Profile) -> None:
-    state.profile = event
-
-
 def _usage(state: RunState, event: events.Usage) -> None:
     state.usage[event.node] = event
     state.utilization.add(event)
@@ -247,7 +243,6 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Usage: _usage,
     events.StepTimes: _step_times,
     events.Checkpoint: _checkpoint,
-    events.Profile: _profile,
     events.Resumed: _resumed,
     events.Result: _result,
     events.RungReached: _rung_reached,

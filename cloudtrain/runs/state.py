@@ -21,7 +21,6 @@ from cloudtrain_launcher.events import (
     LogUnread,
     Metrics,
     NodeEnded,
-    Profile,
     Progress,
     Result,
     Resumed,
@@ -166,8 +165,6 @@ class RunState:
     """Last checkpoint with a step."""
     resumed: Resumed | None = None
     """Last checkpoint that training resumed from; it has a step."""
-    profile: Profile | None = None
-    """Last profiled steps."""
     result: Result | None = None
     trial_outcome: str = ""
     """Outcome of a trial that ended itself: `pruned`, `paused`, `measured`; else empty.
@@ -282,7 +279,6 @@ class RunState:
             "metrics": self.metrics,
             "checkpoint": _fields(self.checkpoint, "step", "path", "seconds", "time"),
             "resumed": _fields(self.resumed, "step", "epoch"),
-            "profile": _fields(self.profile, "first_step", "last_step", "path"),
             "result": _fields(self.result, "outcome", "step", "parameters_sha256", "time"),
             "trial_outcome": self.trial_outcome,
             "warnings": self.warnings,

@@ -223,17 +223,6 @@ class Checkpoint(Event, type="checkpoint"):
     """The time that training waited for it."""
 
 
-class Profile(Event, type="profile"):
-    """Some steps have been profiled; each rank writes its files about now."""
-
-    first_step: float | None = None
-    """The first step that was profiled, from 1."""
-    last_step: float | None = None
-    """The last one."""
-    path: str = ""
-    """The folder of the files on the node."""
-
-
 class Resumed(Event, type="resumed"):
     """Training has resumed from a checkpoint."""
 

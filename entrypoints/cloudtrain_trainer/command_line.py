@@ -16,7 +16,6 @@ from cloudtrain_trainer.flag_values import (
     positive_int,
     seconds,
     share,
-    steps,
     task,
 )
 from cloudtrain_trainer.rules import OPTIMIZERS, Refused
@@ -253,15 +252,6 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         help=(
             "on GPUs: the same result in each run on the same machines, if slower; fails where"
             " torch has no such way"
-        ),
-    )
-    group.add_argument(
-        "--profile",
-        type=steps,
-        metavar="FROM:TO",
-        help=(
-            "record these steps, such as 10:15, with torch.profiler: a trace per rank in the"
-            " output, profile/"
         ),
     )
     group.add_argument(

@@ -76,16 +76,6 @@ def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[
     raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
 
 
-def steps(text: str) -> tuple[int, int]:
-    """Return the first and the last step of `10:15`, from 1."""
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(
-            f"expected the first and the last step, such as 10:15, got {text!r}"
-        )
-    return int(match[1]), int(match[2])
-
-
 def seconds(text: str) -> float:
     """Return the seconds of `600` or `10 min`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)

@@ -63,8 +63,6 @@ class Options:
     seed: int
     deterministic: bool
     """True if GPUs compute with deterministic algorithms only, as CPUs always do."""
-    profile: tuple[int, int] | None
-    """The first and the last step to profile, from 1; None: none."""
     amp: str
     """auto, no, bf16 or fp16."""
     compile: str

@@ -149,10 +149,9 @@ def _check_flags(options: Options) -> None:
             " bf16"
         )
 
-    if options.eval_only and (options.profile is not None or not options.resume):
-        flag = "--profile" if options.resume else "--no-resume"
+    if options.eval_only and not options.resume:
         raise Refused(
-            f"{flag} is about training, which --eval-only leaves out: leave out one of them"
+            "--no-resume is about training, which --eval-only leaves out: leave out one of them"
         )
 
     if options.recompute != "none" and options.strategy == "dp":

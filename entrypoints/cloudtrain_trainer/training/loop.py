@@ -15,7 +15,6 @@ from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import CollectiveFlags
 from cloudtrain_trainer.reporting.metrics import evaluate
-from cloudtrain_trainer.reporting.profiling import StepProfiler
 from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
 from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
@@ -57,7 +56,6 @@ class Loop(TrainingRun):
         self.flags = CollectiveFlags(self.ranks)
         self.checkpointer = Checkpointer(self, checkpoints)
         self.progress = ProgressReporter(self)
-        self.profiler: StepProfiler | None = None
 
     def resume(self) -> None:
         """Resume from the newest complete checkpoint, if there is one.
@@ -125,16 +123,11 @@ class Loop(TrainingRun):
     def _train_step(self, batches: Iterator[tuple[Any, Any]]) -> None:
         """Train on one batch, and count it."""
         number = self.position.step + 1
-        if self.profiler is not None:
-            self.profiler.before_step(number)
         self.step.train_step(batches, self.position.step, self.steps)
         self.ranks.begin_training(self.options.timeout)
         samples = self.position.samples + self.batches.batch_size
         self.position = Position(number, self.position.epoch, samples)
         self.meter.count(self.batches.batch_size)
-        if self.profiler is not None:
-            with self.meter.pause():
-                self.profiler.after_step(number)
         self.stop.step_done()
 
     def _act_on_flags(self, wait: Callable[[], list[bool]] | None) -> bool:
