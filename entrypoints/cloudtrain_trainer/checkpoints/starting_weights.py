@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from cloudtrain_trainer.rules import Refused
 
@@ -78,36 +77,19 @@ def check(model: nn.Module, path: Path, partly: bool) -> str:
     )
 
 
+@torch.no_grad()
 def read(model: nn.Module, path: Path) -> None:
-    """Copy matching tensors into the model, in place and one at a time.
-
-    The model may be a stage of the checked model, or have sharded tensors.
-    """
+    """Copy matching tensors into the model, in place and one at a time."""
     targets = model.state_dict()
     for file in files(path):
         for name, shape, tensor in _read(file):
             name = _without_prefix(name)
             if name in targets and targets[name].shape == shape:
-                copy_part(targets[name], tensor())
-
-
-@torch.no_grad()
-def copy_part(target: Tensor, whole: Tensor) -> None:
-    """Copy a whole tensor into one of the same shape, in place.
-
-    This rank may have only a shard of the target.
-    """
-    if isinstance(target, DTensor):
-        (chunk,) = target.__create_chunk_list__()  # type: ignore[no-untyped-call]
-        whole = whole[
-            tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))
-        ]
-        target = target.to_local()
-    target.copy_(whole)
+                targets[name].copy_(tensor())
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Return the address of a tensor's values: the same for tied weights, also on meta."""
+    """Return the address of a tensor's values: the same for tied weights."""
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 

@@ -104,9 +104,8 @@ class Strategy:
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """Return (this rank's part of the model, the module to call in training), on the device.
 
-        `model` is on the CPU and has the same weights on all ranks; if ranks share it, its large
-        tensors have no memory until `step.place`. In the part, parameters keep their names, so that
-        any strategy can read a checkpoint of any other.
+        `model` is on the CPU and has the same weights on all ranks. In the part, parameters keep
+        their names, so that any strategy can read a checkpoint of any other.
         """
         step.place(model)
         return model, self.with_loss(model, step)

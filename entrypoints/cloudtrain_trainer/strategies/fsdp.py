@@ -55,7 +55,7 @@ class FullyShardedData(Strategy):
         )
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        """Shard layer by layer, then make the shards: the model is never whole."""
+        """Shard layer by layer, so that the device never holds the whole model."""
         policy = _policy(model, step.amp)
         layers = layers_of(model, step)
         if step.compiles:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer import finite, hardware, rules, strategies, trees
+from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
+from cloudtrain_trainer.checkpoints import starting_weights
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.models.partition import recompute
 from cloudtrain_trainer.options import Options
@@ -19,7 +20,6 @@ from cloudtrain_trainer.reporting.step_times import step_clock
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
-from cloudtrain_trainer.training.initial_model import InitialModel
 from cloudtrain_trainer.training.optimizers import Gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,9 +49,7 @@ class Step:
         self.clipped_norm: Tensor | None = None
         """The latest norm of gradients before `--clip-norm`, shape (); None without it."""
 
-        shares = strategy.shard_group_size > 1
-        self._initial = InitialModel(task.model, options, strategy.ranks, shares)
-        model = self._initial.model
+        model = self._initial_model()
         self._image_format: dict[str, Any] = {}
         if task.channels_last and fused:
             self._image_format = {"memory_format": torch.channels_last}
@@ -69,7 +67,7 @@ class Step:
             recompute(strategies.layers_of(model, self))
 
         self.model, self.wrapped = strategy.wrap(model, self)
-        del model, self._initial  # in a pipeline only this rank's stage is kept
+        del model  # in a pipeline only this rank's stage is kept
 
         self._make_optimizer()
         self.clock = step_clock(self)
@@ -82,6 +80,17 @@ class Step:
         Images are then channels-last.
         """
         return self.device.type in FUSED_ON
+
+    def _initial_model(self) -> nn.Module:
+        """Return the model in host memory, with the weights of `--seed` or `--weights`."""
+        options = self.options
+        state.seed_generators(options.seed)  # all ranks start with the same weights
+        model = self.task.model()
+        if options.weights is not None:
+            line = starting_weights.check(model, options.weights, options.partial_weights)
+            self.strategy.ranks.log(line)
+            starting_weights.read(model, options.weights)
+        return model
 
     def channels_last(self, model: nn.Module) -> nn.Module:
         """Return the model with the weights of its convolutions in the images' format."""
@@ -103,11 +112,8 @@ class Step:
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
     def place(self, module: nn.Module, device: torch.device | None = None) -> None:
-        """Move the model, or a stage of it, to the device, in place, while the strategy wraps it.
-
-        Tensors that are sharded by then are made there: only this rank's shards.
-        """
-        self._initial.place(module, device or self.device)
+        """Move the model, or a stage of it, to the device, in place, while the strategy wraps it."""
+        module.to(device or self.device)
 
     def new_loss_mean(self) -> LossMean:
         """Return an empty mean of the training loss, for a new epoch."""
