@@ -103,9 +103,9 @@ def _redirect_stderr(file: IO[bytes]) -> Iterator[None]:
 
 
 class _FailureMonitor(logging.Handler):
-    """Reporter of ranks that died by themselves, before torchrun ends their peers.
+    """Reporter of ranks that ended by themselves, before torchrun ends their peers.
 
-    torchrun names one dead rank, after the other ranks have ended, which may take minutes. If two
+    torchrun names one failed rank, after the other ranks have ended, which may take minutes. If two
     ranks die between two of its polls, it may name the wrong one.
     """
 
@@ -140,7 +140,7 @@ class _FailureMonitor(logging.Handler):
         if not self._reported:
             self._reported = True
             for local_rank, handler in self._ranks.items():
-                if handler.proc.returncode:
+                if handler.proc.poll() is not None:
                     emit_event(RankFailed(local_rank=local_rank, exitcode=handler.proc.returncode))
 
 

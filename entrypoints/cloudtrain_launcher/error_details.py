@@ -105,7 +105,9 @@ def display_path(file: str, folder: Path) -> str:
 
 def is_user_code(file: str, folder: Path, payload: Path) -> bool:
     """Return whether a file is the program's: in the folder, not in `payload` or an environment."""
-    path = os.path.normpath(folder / file) if file else ""
+    if not file or file.startswith("<"):  # such as <frozen runpy>
+        return False
+    path = os.path.normpath(folder / file)
     is_below = path.startswith(f"{folder}{os.sep}")
     return is_below and "site-packages" not in path and not path.startswith(f"{payload}{os.sep}")
 

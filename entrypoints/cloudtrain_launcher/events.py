@@ -111,12 +111,12 @@ class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
 
 
 class RankFailed(Event, type="rank_failed", writer=RANK, requires="time"):
-    """torchrun has found a rank's process dead."""
+    """The process of a rank has ended, and torchrun ends its peers."""
 
     local_rank: int
     """The process within its node, from 0."""
     exitcode: int
-    """Its exit code; below 0: minus the number of the signal."""
+    """Its exit code, 0 too; below 0: minus the number of the signal."""
 
 
 class Error(Event, Cause, type="error", writer=RANK, requires="time node rank"):

@@ -86,7 +86,7 @@ class HangWatch:
             activity(self._ranks.rank_of(local_rank), samples[local_rank], folder)
             for local_rank in sorted(samples)
         ]
-        ranks += [RankActivity(rank, "ended") for rank in self._ranks.finished]
+        ranks += [RankActivity(rank, "ended") for rank in self._ranks.ended()]
         result = verdict(ranks, self._job.nodes)
         if result is None:
             return

@@ -22,7 +22,7 @@ from cloudtrain_launcher.error_details import (
 )
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.processes import ProcessMoves
-from cloudtrain_launcher.stacks import StackFrame, main_thread, program_lines
+from cloudtrain_launcher.stacks import StackFrame, main_thread
 
 IDLE_CPU = 0.02
 """A rank that uses less than this share of one core only waits."""
@@ -112,8 +112,10 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
     """
     stacks = [main_thread(sample.stack) for sample in samples]
     frames = stacks[-1]
+    in_files = [frame for frame in frames if not frame.file.startswith("<")]
     at = next((frame for frame in frames if is_user_code(frame.file, folder, PAYLOAD_DIR)), None)
-    at = at or next((frame for frame in frames if "/site-packages/" not in frame.file), None)
+    at = at or next((frame for frame in in_files if "/site-packages/" not in frame.file), None)
+    at = at or next(iter(in_files), None)
     seconds = max(1e-9, samples[-1].time - samples[0].time)
     cpu_seconds = samples[-1].cpu_seconds - samples[0].cpu_seconds
     is_idle = cpu_seconds < IDLE_CPU * seconds + ANSWER_CPU_SECONDS * (len(samples) - 1)
@@ -248,7 +250,11 @@ def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) 
 
 def stack_lines(rank: RankActivity) -> list[str]:
     """Return lines for the log: the rank's activity, and its stack below."""
-    return [f"rank {rank.rank} {_does(rank)}:", *program_lines(rank.stack)[:_LOGGED_FRAMES]]
+    frames = main_thread(rank.stack)[:_LOGGED_FRAMES]
+    return [
+        f"rank {rank.rank} {_does(rank)}:",
+        *(f'  File "{frame.file}", line {frame.line} in {frame.function}' for frame in frames),
+    ]
 
 
 def duration(seconds: float) -> str:

@@ -53,6 +53,16 @@ def efa_library_dirs(root: str = "/opt/amazon") -> tuple[str, ...]:
 
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make descendants whose parent ends children of this process (prctl(2)); Linux only.
+
+    Also those in a session of their own, which `kill_descendants` would miss otherwise.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_parent_death_signal(parent: int, signum: int = signal.SIGKILL) -> None:

@@ -28,7 +28,7 @@ from cloudtrain_launcher.events import (
     NodeStarted,
     Warned,
 )
-from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
+from cloudtrain_launcher.host import adopt_orphans, set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.peer_channel import PORT_OFFSET, Announcer, listen
@@ -75,6 +75,7 @@ def main() -> int:
     """Run this node's part of the job; return the exit code: 0 succeeded, 1 failed, 5 stopped."""
     if SUPERVISOR_PID in os.environ:
         set_parent_death_signal(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
+    adopt_orphans()
     with ExitStack() as stack:
         try:
             context = find_node_context(os.environ)

@@ -1,4 +1,4 @@
-"""Process statistics from /proc: CPU time, memory, wakeups, reads, and lack of memory.
+"""Processes in /proc: CPU time, memory, wakeups, reads, descendants, and lack of memory.
 
 Standard library only.
 """
@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,6 +14,9 @@ from typing import NamedTuple
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+KILL_SECONDS = 2.0
+"""Maximum wait for the end of killed processes, which the kernel may delay."""
 
 
 class ProcessUse(NamedTuple):
@@ -66,6 +70,22 @@ class ProcessTree:
             descendants += children
             parents += children
         return descendants
+
+
+def kill_descendants() -> None:
+    """Kill all descendants of this process; wait up to `KILL_SECONDS` for their end.
+
+    They must not belong to a `subprocess.Popen` that is still in use.
+    """
+    deadline = time.monotonic() + KILL_SECONDS
+    while (pids := ProcessTree().descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
 
 
 def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:

@@ -21,8 +21,11 @@ from cloudtrain_launcher.events import (
     Restarted,
     Warned,
 )
-from cloudtrain_launcher.processes import OutOfMemoryKills
+from cloudtrain_launcher.processes import OutOfMemoryKills, process_state
 from cloudtrain_launcher.reporting import emit, log, mask_error
+
+_ENDED = ("", "Z", "X")
+"""States of a process that is gone or dead (proc(5))."""
 
 
 class RankTracker:
@@ -40,7 +43,7 @@ class RankTracker:
         self.errors: list[Error] = []
         """All errors of this node so far, over all attempts."""
         self.failures: list[RankFailed] = []
-        """Processes that torchrun found dead, until `report_failures` turns them into errors."""
+        """Processes that ended by themselves, until `report_failures` turns them into errors."""
         self.attempt = 0
         """Number of restarts of the ranks by torchrun."""
         self.finished: dict[int, float] = {}
@@ -86,30 +89,39 @@ class RankTracker:
             self._printed_metrics.on_line(line)
 
     def running(self) -> dict[int, int]:
-        """Return local rank -> process id of started ranks that have not ended well."""
+        """Return local rank -> process id of started ranks whose process runs."""
         return {
             local: pid
             for local, pid in self._pids.items()
-            if pid and self._ranks[local] not in self.finished
+            if self._ranks[local] not in self.finished and process_state(pid) not in _ENDED
         }
+
+    def ended(self) -> list[int]:
+        """Return the started ranks whose process has ended."""
+        running = self.running()
+        return [rank for local, rank in self._ranks.items() if local not in running]
 
     def rank_of(self, local_rank: int) -> int:
         """Return the rank of a local rank; -1 if it has not started."""
         return self._ranks.get(local_rank, -1)
 
     def report_failures(self, *, stopping: bool) -> None:
-        """Turn dead processes into errors. Call it after reading all of their output.
+        """Turn failed processes into errors. Call it after reading all of their output.
 
         A rank that reported its own exception already has an error. During a stop a dead rank is
         not an error.
         """
         for failed in self.failures:
             rank = self.rank_of(failed.local_rank)
-            has_error = any(
-                error.rank == rank and error.attempt == self.attempt for error in self.errors
-            )
-            of_earlier_attempt = failed.time < self._attempt_started
-            if not has_error and not of_earlier_attempt and not stopping:
+            errors = [error for error in self.errors if error.attempt == self.attempt]
+            if failed.time < self._attempt_started:  # of an earlier attempt
+                continue
+            if failed.exitcode == 0:
+                # os._exit(0) does not report the end of the rank, which precedes these errors
+                self.finished.setdefault(
+                    rank, min([failed.time, *(error.time for error in errors)])
+                )
+            elif not stopping and not any(error.rank == rank for error in errors):
                 self.add_error(self._error_of(failed, rank))
         self.failures.clear()
 

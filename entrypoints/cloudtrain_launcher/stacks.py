@@ -82,28 +82,19 @@ def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, slee
 
 
 def main_thread(text: str) -> list[StackFrame]:
-    """Return the frames of the main thread, which faulthandler writes last; innermost call first."""
-    frames: list[StackFrame] = []
-    for line in text.splitlines():
-        if _THREAD.match(line):
-            frames = []
-        frame = _FRAME.match(line)
-        if frame:
-            frames.append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
-    return frames
+    """Return the program's frames of the main thread, innermost call first.
 
-
-def program_lines(text: str) -> list[str]:
-    """Return the lines of the main thread's frames that belong to the program, innermost call first.
-
-    `worker.py` and the frames below it are left out: those of the processes that forked the rank.
+    faulthandler writes this thread last. `worker.py` and the frames below it are left out: those of
+    the processes that forked the rank.
     """
     start = max((header.start() for header in _THREAD.finditer(text)), default=0)
-    frames = [line for line in text[start:].splitlines() if _FRAME.match(line)]
-    worker = f'"{Path(__file__).with_name("worker.py")}"'
-    for number, line in enumerate(frames):
-        if worker in line:
-            return frames[:number]
+    worker = str(Path(__file__).with_name("worker.py"))
+    frames: list[StackFrame] = []
+    for frame in map(_FRAME.match, text[start:].splitlines()):
+        if frame and frame["file"] == worker:
+            break
+        if frame:
+            frames.append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
     return frames
 
 

@@ -15,6 +15,7 @@ from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.events import Event
 from cloudtrain_launcher.hang import HangWatch
+from cloudtrain_launcher.processes import kill_descendants
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import log
 from cloudtrain_launcher.stop import StopRequest
@@ -72,6 +73,8 @@ def run_torchrun(
         if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
             killed = True
             torchrun.kill()  # its ranks end with it: see set_parent_death_signal
+    if killed:  # before files are saved, which these processes may still change
+        kill_descendants()
     streams.drain()
     _report_failures(ranks, streams, stop)
     return TorchrunExit(torchrun.returncode, killed)

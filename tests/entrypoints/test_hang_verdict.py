@@ -193,14 +193,20 @@ def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another(
 
 def test_a_stack_ends_where_the_program_begins_whatever_has_forked_it() -> None:
     launcher = Path(stacks.__file__).parent
-    program = '  File "/job/train.py", line 3 in step'
     below = (
         f"{launcher}/worker.py",
         f"{launcher}/fork_server.py",
         f"{launcher}/agent.py",
         "<string>",
     )
-    frames = [program, *(f'  File "{file}", line 1 in main' for file in below)]
-    assert stacks.program_lines(
-        "\n".join(["Current thread 0x1 (most recent call first):", *frames])
-    ) == [program]
+    text = stack(("/job/train.py", 3, "step"), *((file, 1, "main") for file in below))
+    assert stacks.main_thread(text) == [("/job/train.py", 3, "step")]
+
+
+@pytest.mark.parametrize("library", ["<frozen importlib._bootstrap>", "<string>"])
+def test_the_place_of_a_blocked_rank_is_a_line_in_a_file(library: str, tmp_path: Path) -> None:
+    module = "/venv/site-packages/tool/train.py"
+    for file, place in ((str(tmp_path / "train.py"), "train.py:7"), (module, f"{module}:7")):
+        at = stack((library, 241, "call"), (file, 7, "main"), ("<frozen runpy>", 88, "_run_code"))
+        samples = [Sample(float(n), 0.0, at) for n in range(4)]
+        assert activity(0, samples, tmp_path).place == place

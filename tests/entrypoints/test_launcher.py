@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher.host import free_port
+from cloudtrain_launcher.processes import process_state
 from tests.entrypoints.warm_launchers import ForkedLauncher
 from tests.support.limits import HANG_SECONDS
 
@@ -148,6 +149,40 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
     assert process.returncode == 5
     assert "[rank 0] saved" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.torchrun
+def test_a_forced_stop_ends_processes_in_sessions_of_their_own(tmp_path: Path) -> None:
+    script = (
+        "import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "orphan = subprocess.check_output(['sh', '-c', 'setsid sleep 600 >&- & echo $!'])\n"
+        "emit('ready', pids=[child.pid, int(orphan)])\n"
+        "while True: time.sleep(600)\n"
+    )
+    process = start(tmp_path, script, new_process=True, grace_seconds=1)
+    output = output_until(process, '"type":"ready"')
+    pids = events(output)[-1]["pids"]
+    assert all(process_state(pid) for pid in pids)
+    process.send_signal(signal.SIGTERM)
+    end = events(finish(process))[-1]
+    assert end["forced"]
+    assert [process_state(pid) for pid in pids] == ["", ""]
+
+
+@pytest.mark.torchrun
+def test_a_rank_that_leaves_its_peers_by_os_exit_is_the_cause(tmp_path: Path) -> None:
+    script = (
+        "import os, torch\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "if dist.get_rank() == 1: os._exit(0)\n"
+        "while True: dist.all_reduce(torch.ones(1))\n"
+    )
+    end = events(finish(start(tmp_path, script, processes=2)))[-1]
+    assert end["error"]["rank"] == 1
+    assert "exit code 0" in end["error"]["message"]
 
 
 WAITING_AGENT = """
