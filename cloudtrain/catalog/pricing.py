@@ -56,9 +56,11 @@ class CostEstimate:
     cap: str
     """Origin of the limit: `limits.max_cost`, `limits.max_runtime`, or "" for the default."""
     overhead_seconds: int
-    """Billed time above the limit: the grace period and warm machines."""
+    """Billed time above the limit: grace period, transfers and warm machines."""
     kept_seconds: int = 0
     """Part of the overhead for warm machines."""
+    transfer_seconds: int = 0
+    """Part of the overhead for image, inputs and upload: an allowance, as their sizes differ."""
     price_hint: str = OWN_TABLE_HINT
     """Hint for an unknown price."""
 
@@ -121,6 +123,7 @@ def estimate_cost(
     default_seconds: int,
     grace_seconds: int,
     kept_seconds: int = 0,
+    transfer_seconds: int = 0,
     price_hint: str = OWN_TABLE_HINT,
 ) -> tuple[CostEstimate, list[Issue]]:
     """Return the limits of a job and their mistakes.
@@ -134,12 +137,14 @@ def estimate_cost(
     if limits.max_runtime is not None:
         seconds = limits.max_runtime
         cap = "limits.max_runtime"
-    overhead = grace_seconds + kept_seconds
+    overhead = grace_seconds + kept_seconds + transfer_seconds
     if limits.max_cost is not None and price is not None:
         affordable = int(limits.max_cost / (price.usd * nodes / HOUR)) - overhead
         if affordable < SHORTEST_SECONDS:
             hour = f"{price.usd * nodes:.2f} USD per hour"
             message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
+            if transfer_seconds:
+                message += f", after {transfer_seconds} s for image, inputs and upload"
             if kept_seconds:
                 message += f", after {kept_seconds} s for warm machines"
             problems.append(
@@ -163,6 +168,7 @@ def estimate_cost(
         cap=cap,
         overhead_seconds=overhead,
         kept_seconds=kept_seconds,
+        transfer_seconds=transfer_seconds,
         price_hint=price_hint,
     )
     return made, problems

@@ -225,8 +225,12 @@ def cost(plan: Plan) -> list[str]:
         if where
         else "  (by default; limits set another)"
     )
+    transfers = ""
+    if estimate.transfer_seconds:
+        allowance = format_duration(estimate.transfer_seconds)
+        transfers = f", {allowance} of it for image and data"
     lines.append(
-        f"at most {estimate.worst_usd:.2f} USD of machine time: "
+        f"at most {estimate.worst_usd:.2f} USD of machine time{transfers}: "
         f"stops after {format_duration(estimate.max_seconds)}{reason}"
     )
     lines[-1] += _keep_alive(estimate)

@@ -19,13 +19,16 @@ def sagemaker_quota(message: str) -> str:
             "this region does not offer that instance type for training: name another one, or"
             " another region"
         )
-    match = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", message)
-    name = next((text for text in match.groups() if text), "") if match else ""
+    limit = re.search(r"service limit '([^']+)'", message)
+    usage = re.search(r"(ml\.[a-z0-9-]+\.[a-z0-9]+)([^'\".]*usage)?", message)
+    name = limit[1] if limit else ""
+    if not limit and usage:  # older messages: "for training-job/ml.p2.xlarge is 0"
+        name = usage[1] + (usage[2] or " for training job usage")
     quota = f"'{name}'" if name else "the instance type's training job usage"
-    return (
-        f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}; or name another"
-        " instance type"
-    )
+    remedy = f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}"
+    if usage or not name:
+        return f"{remedy}; or name another instance type"
+    return remedy
 
 
 def azure_quota(message: str) -> str:

@@ -22,7 +22,10 @@ ELSEWHERE = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1"
 PREFERENCES = [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 1}]
 
 REFUSED: dict[str, tuple[Changes, str]] = {
-    "name": ({("TrainingJobName",): "bad_name"}, "1 validation error detected: Value at"),
+    "name": (
+        {("TrainingJobName",): "bad_name"},
+        "1 validation error detected: Value 'bad_name' at 'trainingJobName'",
+    ),
     "instance type": ({(*RESOURCES, "InstanceType"): "ml.p99.48xlarge"}, "known values"),
     "unknown part": ({("ExperimentConfig",): {}}, "Not part of"),
     "spot without wait": (SPOT, "Invalid MaxWaitTimeInSeconds"),
@@ -39,7 +42,7 @@ REFUSED: dict[str, tuple[Changes, str]] = {
     ),
     "image elsewhere": (
         {("AlgorithmSpecification", "TrainingImage"): ELSEWHERE},
-        "Cannot find the requested image",
+        "Invalid training image",
     ),
     "input bucket": (
         {("InputDataConfig",): [channel("a", "s3://no-such/a/")]},

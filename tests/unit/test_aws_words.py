@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from cloudtrain.diagnosis.remedies import sagemaker_quota
 from cloudtrain.providers.aws.errors import translated
+from cloudtrain.providers.aws.logs import with_control_characters
 from cloudtrain.providers.aws.phases import PHASES, final_state, phase_event, phase_of
+from cloudtrain.runs.state import RunState
 from tests.fakes.aws.jobs import MESSAGES
 
 
@@ -69,6 +72,79 @@ def test_no_phase_that_a_job_goes_through_is_shown_in_sagemakers_spelling() -> N
     assert [name for name in MESSAGES if phase_of({"SecondaryStatus": name}) == name] == []
     statuses = ("Completed", "Stopped", "Failed")
     assert {PHASES[name] for name in statuses} == {"bringing the last lines"}
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "phase"),
+    [
+        ("Starting", "Starting the training job", "starting"),
+        (
+            "Starting",
+            "Insufficient capacity error from EC2 while launching instances, retrying!",
+            "waiting for capacity",
+        ),
+        ("Pending", "Training job waiting for capacity", "waiting for capacity"),
+        ("Pending", "Preparing the instances for training", "preparing machines"),
+        ("Downloading", "Downloading input data", "downloading inputs"),
+        ("Downloading", "Downloading the training image", "downloading the image"),
+        ("Training", "Downloading the training image", "downloading the image"),
+    ],
+)
+def test_a_phase_follows_sagemakers_message(status: str, message: str, phase: str) -> None:
+    job = described("InProgress", status)
+    job["SecondaryStatusTransitions"][-1]["StatusMessage"] = message
+    event = phase_event(job, 1.0)
+    assert (event.phase, event.running) == (phase, False)
+
+
+def test_a_message_that_changes_in_a_transition_begins_a_phase() -> None:
+    job = described("InProgress", "Pending")
+    began = job["SecondaryStatusTransitions"][-1]["StartTime"].timestamp()
+    assert phase_event(job, began + 60).since == began
+    waited = RunState(run_id="a", phase="waiting for capacity", phase_since=began)
+    assert phase_event(job, began + 60, waited).since == began + 60
+
+
+def test_an_internal_error_of_a_job_with_checkpoints_names_them() -> None:
+    reason = "InternalServerError: We encountered an internal error. Please try again."
+    job = described("Failed", "Failed", "Training", FailureReason=reason)
+    job["CheckpointConfig"] = {"S3Uri": "s3://bucket/checkpoints"}
+    final = final_state(job)
+    assert final is not None
+    assert "smaller checkpoints" in final.reason
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Access denied for repository: a in registry ID: 1. Please check ...", "aws.role"),
+        ("Invalid training image. Please provide a valid ...", "Amazon ECR"),
+    ],
+)
+def test_an_image_that_is_refused_has_a_remedy(message: str, remedy: str) -> None:
+    answer = {"Error": {"Code": "ValidationException", "Message": message}}
+    error = translated(ClientError(answer, "CreateTrainingJob"), "create_training_job", "us-east-1")
+    assert remedy in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("message", "quota"),
+    [
+        (
+            "The account-level service limit 'Number of instances across all training jobs' is 4",
+            "'Number of instances across all training jobs'",
+        ),
+        ("limit for training-job/ml.p2.xlarge is 0", "'ml.p2.xlarge for training job usage'"),
+    ],
+)
+def test_the_remedy_of_a_quota_names_it(message: str, quota: str) -> None:
+    assert quota in sagemaker_quota(message)
+
+
+def test_control_characters_of_cloudwatch_come_back_outside_events() -> None:
+    assert with_control_characters("#033[31mloss#0110.5#015") == "\x1b[31mloss\t0.5\r"
+    event = '::cloudtrain:: {"text": "#011"}'
+    assert with_control_characters(event) == event
 
 
 def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> None:

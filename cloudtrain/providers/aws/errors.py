@@ -170,6 +170,13 @@ def _hint(code: str, answer: str, name: str, region: str) -> str | None:
         )
     if code == "ResourceLimitExceeded":
         return sagemaker_quota(answer)
+    if "registry ID" in answer:
+        return (
+            "check the image's name and tag (cloudtrain image build pushes one), and that the"
+            " job's role (aws.role) has the named ecr: permissions"
+        )
+    if re.search("training ?image", answer, re.IGNORECASE):
+        return "set image: to an address in Amazon ECR in this region, or leave it out"
     if "assume" in answer.lower() and "role" in answer.lower():
         return SAGEMAKER_TRUST
     return None

@@ -7,12 +7,15 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
+from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.observation import LogPart, Positions
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+_CONTROL = re.compile(r"#(011|015|033(?=\[))")
+"""SageMaker's spelling of control characters in CloudWatch (lines observed 2019 to 2025)."""
 MAX_PAGES = 50
 """Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
 
@@ -78,9 +81,20 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
         is_same_time = event["timestamp"] == place["time"]
         place["count"] = place["count"] + 1 if is_same_time else 1
         place["time"] = event["timestamp"]
-        text = event["message"].rstrip("\n").encode("utf-8", "backslashreplace")
+        message = with_control_characters(event["message"].rstrip("\n"))
+        text = message.encode("utf-8", "backslashreplace")
         lines += [(event["timestamp"] / 1000, part) for part in text.split(b"\n")]
     return lines
+
+
+def with_control_characters(line: str) -> str:
+    """Return a line with its tabs, carriage returns and escapes, which arrive as text.
+
+    Events stay as they are: their JSON has none, and a value may contain such a text.
+    """
+    if EVENT_MARK.decode() in line:
+        return line
+    return _CONTROL.sub(lambda match: chr(int(match[1], 8)), line)
 
 
 def _stream_names(cloud: AwsClient, job: str) -> list[str]:

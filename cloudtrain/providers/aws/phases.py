@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cloudtrain.planning.sagemaker import instance_of
 from cloudtrain.providers.shared.outcome import FinalState, with_billing
+from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Billing, Kept, Phase
 
 PHASES = {
@@ -29,6 +30,20 @@ PHASES = {
     ),
 }
 """Secondary status -> phase; an unknown one is shown unchanged, as AWS may add some."""
+
+_WAITING = "waiting for capacity"
+MESSAGE_PHASES = {
+    "insufficient capacity": _WAITING,
+    "waiting for capacity": _WAITING,
+    "preparing the instances": "preparing machines",
+    "launching requested ml instances": "launching machines",
+    "downloading the training image": "downloading the image",
+}
+"""Part of a StatusMessage in lower case -> phase, which is finer than the secondary status.
+
+SageMaker changes the message within a transition. `Pending` covers the wait for a machine and its
+boot, `Starting` covers a spot job's wait, and `Downloading` the image (jobs observed 2023 to 2026).
+"""
 
 ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
     "Completed": "succeeded",
@@ -54,8 +69,21 @@ _ERRORS = {
 """Prefix of a FailureReason -> words (developer guide, errors of training jobs)."""
 
 
+_LARGE_CHECKPOINTS = (
+    " SageMaker also says this if checkpoints of many GB cannot be copied or restored, and"
+    " limits.retries pays for the same failure again: keep fewer or smaller checkpoints"
+)
+"""Seen in all four jobs whose checkpoints were too large (2021 to 2025)."""
+
+
 def phase_of(described: Mapping[str, Any]) -> str:
-    """Return the phase; an unknown secondary status unchanged."""
+    """Return the phase by message and secondary status; an unknown status unchanged."""
+    transitions = described.get("SecondaryStatusTransitions") or [{}]
+    message = str(transitions[-1].get("StatusMessage") or "").lower()
+    for text, phase in MESSAGE_PHASES.items():
+        if text in message:
+            return phase
+
     secondary = str(described.get("SecondaryStatus", ""))
     return PHASES.get(secondary, secondary)
 
@@ -66,13 +94,20 @@ def phase_since(described: Mapping[str, Any]) -> float:
     return timestamp(transitions[-1].get("StartTime")) if transitions else 0.0
 
 
-def phase_event(described: Mapping[str, Any], time_now: float) -> Phase:
-    """Return the event for the current phase, with the instance type once it is selected."""
-    running = described.get("SecondaryStatus") == "Training"
+def phase_event(
+    described: Mapping[str, Any], time_now: float, state: RunState | None = None
+) -> Phase:
+    """Return the event for the current phase, with the instance type once it is selected.
+
+    `state`: the state before; None for a run that is seen for the first time.
+    """
+    phase = phase_of(described)
+    running = phase == PHASES["Training"]
     instance = selected_instance(described)
-    event = Phase(
-        time=time_now, phase=phase_of(described), since=phase_since(described) or time_now
-    )
+    since = phase_since(described)
+    if state is not None and since <= state.phase_since:
+        since = time_now  # the transition is the same, only its message has changed
+    event = Phase(time=time_now, phase=phase, since=since or time_now)
     event = event.replace(running=True) if running else event
     return event.replace(instance=instance) if instance else event
 
@@ -119,15 +154,21 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
         if secondary == "MaxWaitTimeExceeded" and has_trained(described):
             reason = "the time for waiting and training together is over (limits.max_wait)"
     began = has_trained(described)
-    return FinalState(state, readable_reason(reason, began=began) if state != "succeeded" else "")
+    words = readable_reason(reason, began=began) if state != "succeeded" else ""
+    if reason.startswith("InternalServerError") and described.get("CheckpointConfig"):
+        words += _LARGE_CHECKPOINTS
+    return FinalState(state, words)
 
 
 def has_trained(described: Mapping[str, Any]) -> bool:
-    """Return True if the job's program ever ran; if not, its log stays empty."""
-    return any(
-        item.get("Status") == "Training"
-        for item in described.get("SecondaryStatusTransitions") or ()
-    )
+    """Return True if the job's program ever ran; if not, its log stays empty.
+
+    A result of Search may lack the transitions: seconds of training decide then.
+    """
+    transitions = described.get("SecondaryStatusTransitions")
+    if not transitions:
+        return bool(described.get("TrainingTimeInSeconds"))
+    return any(item.get("Status") == "Training" for item in transitions)
 
 
 def readable_reason(reason: str, *, began: bool = False) -> str:
@@ -147,7 +188,9 @@ def readable_reason(reason: str, *, began: bool = False) -> str:
             # a checkpoint, or the model, could not be stored
             if began and name == "ClientError":
                 words = "SageMaker could not go on: "
-            return words + reason.removeprefix(f"{name}: ")
+            while reason.startswith(f"{name}: "):  # it is doubled at times
+                reason = reason.removeprefix(f"{name}: ")
+            return words + reason
     return reason
 
 

@@ -158,12 +158,18 @@ def event_pattern(name: str) -> str:
     return rf'"{re.escape(name)}": ?(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)'
 
 
+_TAB = re.compile(r"\\t|\t")
+_TAB_IN_CLASS = re.compile(r"\[[^\]]*(\\t|\t)")
+
+
 def _of_first_rank(pattern: str) -> str:
     """Return the expression for the first rank in the log, where each line begins with its rank.
 
     SageMaker would count a value once for each rank that prints it.
     """
     pattern = f"(?:{pattern})" if "|" in pattern else pattern
+    if not _TAB_IN_CLASS.search(pattern):
+        pattern = _TAB.sub("#011", pattern)  # as a tab arrives in CloudWatch
     return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
 
 

@@ -24,6 +24,8 @@ from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
+USUAL_RUNTIME_SECONDS = 5 * 86_400
+"""Default of the quota L-33A961FD."""
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
@@ -152,6 +154,10 @@ def _time(plan: Plan) -> Iterator[Issue]:
         cap = estimate.cap if estimate and estimate.cap else "limits.max_runtime"
         message = f"{exact_duration(runtime)} is longer than SageMaker runs a job: 28 d"
         yield Issue(tuple(cap.split(".")), message, "28 d at most")
+    elif runtime > USUAL_RUNTIME_SECONDS:
+        message = f"{exact_duration(runtime)} is longer than AWS's default quota: 5 d"
+        hint = "'Longest run time for a training job' in Service Quotas, if it was not raised"
+        yield Issue(("limits", "max_runtime"), message, hint, severity="warning")
     if limits.max_wait is None:
         return
     path = ("limits", "max_wait")

@@ -99,7 +99,7 @@ def _progress(described: Mapping[str, Any], state: RunState, time_now: float) ->
     """Yield the phase, and a stop that was requested elsewhere, if they are new."""
     instance = selected_instance(described)
     if phase_of(described) != state.phase or instance not in ("", state.instance):
-        yield phase_event(described, time_now)
+        yield phase_event(described, time_now, state)
     if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
         yield StopRequested(time=time_now, reason="SageMaker is stopping it")
 

@@ -19,10 +19,9 @@ SPOT_SHARE_PERCENT = 40
 """Share of the price that spot machines cost."""
 
 MESSAGES = {
-    "Starting": "Launching requested ML instances",
-    "Pending": "Insufficient capacity error from EC2 while launching instances, retrying!",
+    "Starting": "Starting the training job",
+    "Pending": "Training job waiting for capacity",
     "Downloading": "Downloading input data",
-    "DownloadingTrainingImage": "Downloading the training image",
     "Training": "Training image download completed. Training in progress.",
     "Uploading": "Uploading generated training model",
     "Interrupted": "Training job interrupted: the spot instances were reclaimed",
@@ -32,8 +31,13 @@ MESSAGES = {
     "Failed": "Training job failed",
     "Stopped": "Training job stopped",
     "MaxRuntimeExceeded": "Training job runtime exceeded MaxRuntimeInSeconds provided",
-    "MaxWaitTimeExceeded": "Training job exceeded MaxWaitTimeInSeconds provided",
+    "MaxWaitTimeExceeded": "Training job wait time exceeded MaxWaitTimeInSeconds provided",
 }
+"""First message of each secondary status; those of interruptions and limits are not observed."""
+BOOTING = "Preparing the instances for training"
+SHORTAGE = "Insufficient capacity error from EC2 while launching instances, retrying!"
+DOWNLOADING_IMAGE = "Downloading the training image"
+"""Messages that replace the first one within a transition."""
 
 
 class Job:
@@ -51,7 +55,8 @@ class Job:
         self.interrupted = threading.Event()
         """Its machines are being taken away; taken back when that has been seen to."""
         self._lock = threading.RLock()
-        self._trained_seconds = 0.0
+        self._machine_seconds = 0.0
+        self._machines_since = 0.0
         self._keeps = False
         self._kept_until = 0.0
         self._facts: dict[str, Any] = {
@@ -65,7 +70,6 @@ class Job:
             },
             "TrainingJobArn": arn,
             "CreationTime": time.time(),
-            "ModelArtifacts": {"S3ModelArtifacts": ""},
             "SecondaryStatusTransitions": [],
         }
         self.enter("Starting", status="InProgress")
@@ -153,6 +157,11 @@ class Job:
             if status:
                 self._facts["TrainingJobStatus"] = status
 
+    def say(self, message: str) -> None:
+        """Replace the message of the current transition, as SageMaker does."""
+        with self._lock:
+            self._facts["SecondaryStatusTransitions"][-1]["StatusMessage"] = message
+
     def stop(self) -> None:
         """Ask it to stop. Refused for a job that is stopping or over."""
         with self._lock:
@@ -165,13 +174,27 @@ class Job:
             self.stop_asked.set()
             self.woken.set()
 
-    def count(self, seconds: float) -> None:
-        """That long it has trained, in this attempt."""
+    def take_machines(self) -> None:
+        """Begin to bill its machines: at the first download, image included."""
         with self._lock:
-            self._trained_seconds += seconds
-            whole = -int(-self._trained_seconds // 1)
-            billed = -(-whole * SPOT_SHARE_PERCENT // 100) if self.spot else whole
-            self.update(TrainingTimeInSeconds=whole, BillableTimeInSeconds=billed)
+            self._machines_since = time.time()
+            self._facts.setdefault("TrainingStartTime", self._machines_since)
+
+    def return_machines(self) -> None:
+        """End the bill of its machines: after the upload, or at an interruption."""
+        with self._lock:
+            if self._machines_since:
+                self._machine_seconds += time.time() - self._machines_since
+            self._machines_since = 0.0
+
+    def _bill(self) -> None:
+        """Tell the seconds that one machine was used, which only an ended job has."""
+        self.return_machines()
+        whole = math.ceil(self._machine_seconds)
+        billed = math.ceil(whole * SPOT_SHARE_PERCENT / 100) if self.spot else whole
+        self.update(
+            TrainingEndTime=time.time(), TrainingTimeInSeconds=whole, BillableTimeInSeconds=billed
+        )
 
     def finish(self, status: str, secondary: str, reason: str = "") -> None:
         """The end. A stop that was granted before it is what it ends with."""
@@ -183,7 +206,7 @@ class Job:
             if secondary != "Completed" and reason:
                 self.update(FailureReason=reason)
             if "TrainingStartTime" in self._facts:
-                self._facts.setdefault("TrainingEndTime", time.time())
+                self._bill()
             self.enter(secondary, status=status)
             self._facts["SecondaryStatusTransitions"][-1]["EndTime"] = time.time()
 

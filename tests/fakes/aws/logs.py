@@ -16,6 +16,8 @@ BATCH_SECONDS = 0.05
 MAX_EVENTS = 1000
 MAX_CHARACTERS = 200_000
 """Limits of one batch, and of one event: well below CloudWatch's limits in bytes."""
+CONTROL_CHARACTERS = {9: "#011", 13: "#015", 27: "#033"}
+"""Control characters arrive as text, as lines of 2019 to 2025 show."""
 
 
 class Line(NamedTuple):
@@ -36,7 +38,7 @@ class LogGroup:
 
     def __init__(self, client: Any, unexpected_errors: list[str], lag_seconds: float = 0) -> None:
         self.lag_seconds = lag_seconds
-        self.listeners: list[Callable[[str, bytes], None]] = []
+        self.listeners: list[Callable[[str, str], None]] = []
         """Called with the stream and each line of it, at once: tuning jobs read metrics there."""
         self._client = client
         self._unexpected_errors = unexpected_errors
@@ -48,10 +50,10 @@ class LogGroup:
 
     def write_line(self, stream: str, line: bytes) -> None:
         """Take one line. CloudWatch holds no empty ones."""
+        text = line.decode("utf-8", "replace").translate(CONTROL_CHARACTERS)
         for listener in list(self.listeners):
-            listener(stream, line)
+            listener(stream, text)
         moment = time.time()
-        text = line.decode("utf-8", "replace")
         for start in range(0, len(text), MAX_CHARACTERS):
             part = text[start : start + MAX_CHARACTERS]
             self._lines.append(Line(moment + self.lag_seconds, stream, int(moment * 1000), part))

@@ -57,11 +57,21 @@ def refuse(body: Body, account: Account, jobs: Iterable[Job]) -> None:
 
 def _algorithm(body: Body, account: Account) -> Iterator[str]:
     image = body.get("AlgorithmSpecification", {}).get("TrainingImage", "")
-    address = re.fullmatch(r"\d{12}\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/[^/].*", image)
-    if address is None or address[1] != account.region:
+    address = re.fullmatch(
+        r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/([^/:@][^:@]*).*", image
+    )
+    if address is None or address[2] != account.region:
         yield (
-            f"Cannot find the requested image: {image}. It must be in Amazon ECR in"
-            f" {account.region}."
+            "Invalid training image. Please provide a valid Amazon Elastic Container Registry path"
+            " of the Docker image to run."
+        )
+        return
+    if image in account.missing_images or check_stage("image", body, account):
+        yield (
+            f"Access denied for repository: {address[3]} in registry ID: {address[1]}. Please check"
+            f" if your ECR repository and image exist and role {body['RoleArn']} has proper pull"
+            " permissions for SageMaker: ecr:BatchCheckLayerAvailability, ecr:BatchGetImage,"
+            " ecr:GetDownloadUrlForLayer"
         )
 
 
@@ -86,6 +96,11 @@ def _resources(body: Body) -> Iterator[str]:
 
 def _time(body: Body) -> Iterator[str]:
     stopping = body.get("StoppingCondition", {})
+    if "MaxWaitTimeInSeconds" in stopping and not body.get("EnableManagedSpotTraining"):
+        yield (
+            "Invalid MaxWaitTimeInSeconds. It is only supported when EnableManagedSpotTraining is"
+            " set to true"
+        )
     if body.get("EnableManagedSpotTraining") and (
         stopping.get("MaxWaitTimeInSeconds", 0) < stopping.get("MaxRuntimeInSeconds", 86_400)
     ):

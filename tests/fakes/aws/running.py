@@ -11,7 +11,14 @@ from pathlib import Path
 from cloudtrain.planning.sagemaker import TrainingJob, training_job
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.container_group import ContainerGroup, Node
-from tests.fakes.aws.jobs import Job, instance_choices
+from tests.fakes.aws.jobs import (
+    BOOTING,
+    DOWNLOADING_IMAGE,
+    SHORTAGE,
+    Job,
+    has_accelerators,
+    instance_choices,
+)
 from tests.fakes.aws.request_rules import no_objects
 from tests.fakes.aws.rights import check_stage
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
@@ -65,37 +72,41 @@ class _JobRun:
             self._attempt(self.folder / str(self.attempts))
 
     def _find_machines(self) -> None:
-        """Return the first choice with available machines; wait for them as long as the request
-        allows.
+        """Wait for the first choice with available machines, then boot them.
+
+        A job on GPUs waits in `Pending`, on demand for ever if the request gives no limit; a spot
+        job waits in `Starting`.
         """
         job = self.job
         began = time.time()
-        patience = job["StoppingCondition"].get("MaxPendingTimeInSeconds", 0)
+        patience = job["StoppingCondition"].get("MaxPendingTimeInSeconds", math.inf)
         until = self._wait_limit() if job.spot else began + patience
         resources = job.body["ResourceConfig"]
+        choices = instance_choices(resources)
+        if not job.spot and any(has_accelerators(kind) for kind, _ in choices):
+            job.enter("Pending")
         while True:
-            usable = [
-                choice
-                for choice in instance_choices(resources)
-                if choice[0] not in self.account.capacity
-            ]
+            usable = [choice for choice in choices if choice[0] not in self.account.capacity]
             if usable:
                 break
             if time.time() > until:
                 if job.spot:
+                    job.enter("Stopping", status="Stopping")
                     raise JobEnded("Stopped", "MaxWaitTimeExceeded")
                 reason = (
                     "Unable to provision requested ML compute capacity. Please retry using a"
                     " different ML instance"
                 )
                 raise JobEnded("Failed", reason=f"CapacityError: {reason} type.")
-            if job["SecondaryStatus"] != "Pending":
-                job.enter("Pending")
+            if job["SecondaryStatus"] == "Starting":
+                job.say(SHORTAGE)
             self._pause()
         job.machines = usable[0]
         if "InstancePreferences" in resources:
             chosen = {"SelectedInstanceType": usable[0][0], "SelectedInstanceCount": usable[0][1]}
             job.update(ResourceConfig={**resources, **chosen})
+        job.say(BOOTING)
+        self._pause()
 
     def _attempt(self, folder: Path) -> None:
         job = self.job
@@ -120,29 +131,21 @@ class _JobRun:
             [root / contract.tensorboard for root in group.roots],
         )
         job.enter("Downloading")
-        if self.attempts == 1:
-            job.update(TrainingStartTime=time.time())
+        job.take_machines()
         group.build()
-        self._require("download", "Data download failed")
+        self._require("download", "Data download failed:")
         self._download(contract, group)
         checkpoints.restore()
         self._pause()
-        job.enter("DownloadingTrainingImage")
+        job.say(DOWNLOADING_IMAGE)
         self._pause()
-        self._require("image", "Cannot pull algorithm container")
-        if job.body["AlgorithmSpecification"].get("TrainingImage") in account.missing_images:
-            why = (
-                "Cannot pull algorithm container. Either the image does not exist or its"
-                " permissions are incorrect."
-            )
-            raise JobEnded("Failed", reason=f"ClientError: {why}")
         job.enter("Training")
         try:
             self._start(group)
             why, first = self._watch(group, checkpoints, contract)
         finally:
             group.end()
-        self._require("checkpoints", "Checkpoint upload failed")
+        self._require("checkpoints", "Checkpoint upload failed: ")
         checkpoints.sync(last=True)
         boards.sync(last=True)
         if why == "interrupted":
@@ -153,7 +156,7 @@ class _JobRun:
     def _require(self, stage: str, failure: str) -> None:
         """End the job if its role may not do what comes now."""
         if lacked := check_stage(stage, self.job.body, self.account):
-            raise JobEnded("Failed", reason=f"ClientError: {failure}: {lacked}")
+            raise JobEnded("Failed", reason=f"ClientError: {failure}{lacked}")
 
     def _download(self, contract: TrainingJob, group: ContainerGroup) -> None:
         """Download every channel to each node."""
@@ -164,7 +167,7 @@ class _JobRun:
                 reason = no_objects(
                     channel.uri, bucket, self.job.body["RoleArn"], self.account.region
                 )
-                raise JobEnded("Failed", reason=f"ClientError: Data download failed: {reason}")
+                raise JobEnded("Failed", reason=f"ClientError: Data download failed:{reason}")
             for second in remaining:
                 shutil.copytree(first, second, dirs_exist_ok=True)
 
@@ -205,7 +208,6 @@ class _JobRun:
                 synced = time.monotonic()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.trained_seconds += time.monotonic() - began
-        self.job.count(time.monotonic() - began)
         first = first or next((node for node in group.nodes if node.code), None)
         return why or ("failed" if first else ""), first
 
@@ -238,6 +240,7 @@ class _JobRun:
         """
         job = self.job
         job.interrupted.clear()
+        job.return_machines()
         if job.stop_asked.is_set():
             raise JobEnded("Stopped")
         retries = job.body.get("RetryStrategy", {}).get("MaximumRetryAttempts", 0)
@@ -250,10 +253,8 @@ class _JobRun:
     ) -> None:
         """Archives, then the end. A job that failed keeps its output, but leaves no model."""
         job = self.job
-        if why == "failed":
-            job.update(TrainingEndTime=time.time())
         job.enter("Uploading")
-        self._require("results", "Artifact upload failed")
+        self._require("results", "Artifact upload failed:")
         for folder, uri in contract.archives.items():
             content = archive([root / folder for root in group.roots])
             if folder == "model":

@@ -16,7 +16,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from cloudtrain.issues import dotted
+from cloudtrain.issues import Keys, dotted
 from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws import running, tuning_rules
 from tests.fakes.aws.account import Account
@@ -92,7 +92,8 @@ class SageMaker:
         if problems:
             several = "errors" if len(problems) > 1 else "error"
             message = "; ".join(
-                f"Value at '{dotted(problem.path)}' failed to satisfy constraint: {problem.message}"
+                f"Value '{_value_at(body, problem.path)}' at '{_member(problem.path)}' failed to"
+                f" satisfy constraint: {problem.message}"
                 for problem in problems
             )
             raise invalid(f"{len(problems)} validation {several} detected: {message}")
@@ -195,3 +196,18 @@ def _client(service: str, endpoint: str, region: str) -> Any:
         aws_access_key_id="sagemaker", aws_secret_access_key="sagemaker", region_name=region
     )
     return session.client(service, endpoint_url=endpoint, config=Config(max_pool_connections=30))
+
+
+def _value_at(body: Any, path: Keys) -> Any:
+    """Return the value of a request at a path; None if it is missing."""
+    for key in path:
+        try:
+            body = body[key]
+        except (KeyError, IndexError):
+            return None
+    return body
+
+
+def _member(path: Keys) -> str:
+    """Return a path as SageMaker writes it: `resourceConfig.instanceType`."""
+    return dotted(tuple(k if isinstance(k, int) else k[:1].lower() + k[1:] for k in path))

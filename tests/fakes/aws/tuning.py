@@ -26,6 +26,8 @@ from tests.fakes.messages import ServiceError
 Document = dict[str, Any]
 ENDED = ("Completed", "Failed", "Stopped")
 POLL_SECONDS = 0.02
+FIRST_FAILURES = 5
+"""Trials that may fail before any has succeeded."""
 SUMMARY = (
     *("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingStartTime", "TrainingEndTime"),
     *("TrainingJobStatus", "FailureReason"),
@@ -142,7 +144,7 @@ class TuningJob:
             if self._account.closing.is_set() or (self._is_late() and self.status == "InProgress"):
                 self.status = "Stopping"
                 self.stop_trials()
-            more = more and self.status == "InProgress"
+            more = more and self.status == "InProgress" and not self._fails()
             running = sum(not job.has_ended for job in self.trials)
             if more and running < limits["MaxParallelTrainingJobs"]:
                 point = next(self._points, None)
@@ -151,17 +153,22 @@ class TuningJob:
                     self._start(point)
                 continue
             time.sleep(POLL_SECONDS)
-        all_failed = bool(self.trials) and all(
-            job["TrainingJobStatus"] == "Failed" for job in self.trials
-        )
         if self.status == "Stopping":
             self._finish("Stopped")
-        elif all_failed:
+        elif self.trials and all(job["TrainingJobStatus"] == "Failed" for job in self.trials):
             self._finish(
-                "Failed", "All training jobs failed. See the failure reasons of the training jobs."
+                "Failed",
+                f"No training job succeeded after {min(len(self.trials), FIRST_FAILURES)} attempts."
+                " For additional details, please take a look at the training job failures by"
+                " listing training jobs for the hyperparameter tuning job.",
             )
         else:
             self._finish("Completed")
+
+    def _fails(self) -> bool:
+        """Return whether the first trials have all failed: no more are started (observed 2022)."""
+        statuses = [job["TrainingJobStatus"] for job in self.trials]
+        return statuses.count("Failed") >= FIRST_FAILURES and "Completed" not in statuses
 
     def _is_late(self) -> bool:
         limit: float = self.config["ResourceLimits"].get("MaxRuntimeInSeconds", math.inf)
@@ -182,11 +189,11 @@ class TuningJob:
         body["Tags"] = self.tag_list()
         self.trials.append(self._launch(body))
 
-    def _hear(self, stream: str, line: bytes) -> None:
+    def _hear(self, stream: str, line: str) -> None:
         """A line of any job's log."""
         job = next((trial for trial in self.trials if stream.startswith(f"{trial.name}/")), None)
         pattern = self._patterns[self.objective]
-        match = pattern.search(line.decode("utf-8", "replace")) if job else None
+        match = pattern.search(line) if job else None
         if job is None or match is None:
             return
         with self._lock:
