@@ -18,10 +18,8 @@ from cloudtrain_trainer.flag_values import (
     share,
     task,
 )
-from cloudtrain_trainer.rules import OPTIMIZERS, Refused
+from cloudtrain_trainer.rules import OPTIMIZERS, STRATEGIES, Refused
 from cloudtrain_trainer.tasks.options import OPTIONS
-
-PACKAGE_DIR = Path(__file__).parent
 
 EXAMPLES = """\
 examples:
@@ -72,15 +70,6 @@ def build_parser() -> Parser:
     return parser
 
 
-def strategy_names() -> list[str]:
-    """Return the values of `--strategy`, sorted: model_parallel.py is `model-parallel`."""
-    return sorted(
-        p.stem.replace("_", "-")
-        for p in (PACKAGE_DIR / "strategies").glob("*.py")
-        if not p.stem.startswith("_")
-    )
-
-
 def task_option_dest(name: str) -> str:
     """Return the attribute with the text of a task's option; tasks may share a name."""
     return f"task option {name}"
@@ -125,7 +114,7 @@ def _add_what(parser: Parser) -> None:
     )
     group.add_argument(
         "--strategy",
-        choices=strategy_names(),
+        choices=sorted(STRATEGIES),
         default="ddp" if distributed else "single",
         help="how training is distributed; default: ddp with several processes, else single",
     )

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
 USER_TASK = "model"
 """The value of `Options.task` if `--model` is given without `--task`."""
 
+STRATEGIES = {
+    "ddp": "ddp",
+    "dp": "one_process",
+    "fsdp": "fsdp",
+    "hsdp": "fsdp",
+    "hybrid": "hybrid",
+    "model-parallel": "one_process",
+    "pipeline": "pipeline",
+    "single": "one_process",
+    "tp": "tp",
+}
+"""Values of `--strategy`, and their modules in strategies/."""
+
 ONE_PROCESS = {
     "single": "trains in one process",
     "dp": "drives all GPUs from one process",

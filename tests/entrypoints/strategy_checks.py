@@ -224,7 +224,7 @@ def check_repeated_blocks(ranks: Ranks) -> None:
     """
     expected = curve_of_one_process("gpt", ranks)
     loop = begin(
-        replace(small_task("gpt"), layers=None, ends=None),
+        replace(small_task("gpt"), layers=None),
         [*task_flags("gpt"), "--strategy", "fsdp"],
         ranks,
     )

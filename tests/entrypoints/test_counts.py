@@ -103,17 +103,12 @@ def test_ddp_sends_the_gradients_once_per_step() -> None:
 
 
 def test_fsdp_gathers_each_layer_twice_and_reduces_it_once() -> None:
-    """The embedding is gathered for the forward pass only; last norm and head stay gathered until
-    the backward pass.
-
-    As many bytes as if they were one unit, in one message more: so the head's gradients need not
-    wait for the embedding's, which are the last.
-    """
+    """Embedding, last norm and head are a unit that stays gathered until the backward pass."""
     layer, parameters, layers = matrices_and_all()
     counts = count_collectives(4, "--strategy", "fsdp", "--clip-norm", "1")
     assert +counts.collectives == {
-        "all_gather": 2 * layers + 2,
-        "reduce_scatter": layers + 2,
+        "all_gather": 2 * layers + 1,
+        "reduce_scatter": layers + 1,
         "all_reduce": 1,
     }
     assert counts.collective_bytes["all_gather"] == parameters + layers * layer
@@ -127,12 +122,12 @@ def test_hsdp_sums_its_shard_between_groups_once_per_step() -> None:
     counts = count_collectives(
         4, "--strategy", "hsdp", "--shard", "2", "--accumulate", str(accumulate)
     )
-    gathers = accumulate * (2 * layers + 2)
-    sums = accumulate * (layers + 2)
+    gathers = accumulate * (2 * layers + 1)
+    sums = accumulate * (layers + 1)
     assert counts.collectives == {
         "all_gather": gathers,
         "reduce_scatter": sums,
-        "all_reduce": layers + 2,
+        "all_reduce": layers + 1,
     }
     assert counts.collective_bytes["all_reduce"] == parameters / 2
     assert counts.waits == []
@@ -162,8 +157,8 @@ def test_data_by_tensor_sends_what_both_send() -> None:
     _, _, layers = matrices_and_all()
     norms = 2 * layers + 1
     counts = count_collectives(4, "--strategy", "hybrid", "--tensor", "2", "--clip-norm", "1")
-    assert counts.collectives["all_gather"] == (2 * layers + 2) + (4 * layers + 3)
-    assert counts.collectives["reduce_scatter"] == (layers + 2) + (4 * layers + 2)
+    assert counts.collectives["all_gather"] == (2 * layers + 1) + (4 * layers + 3)
+    assert counts.collectives["reduce_scatter"] == (layers + 1) + (4 * layers + 2)
     assert counts.collectives["all_reduce"] == norms + 5
     assert counts.waits == []
 

@@ -11,7 +11,7 @@ import torch
 
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.strategies.model_parallel import Chain
+from cloudtrain_trainer.strategies.one_process import Chain
 from cloudtrain_trainer.training import memory
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import ForkServer, Group, StartGroup

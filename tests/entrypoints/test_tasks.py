@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.models.decoder import decoder
-from cloudtrain_trainer.models.partition import split
+from cloudtrain_trainer.partition import split
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.tasks.digits import read

@@ -17,11 +17,10 @@ import yaml
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from cloudtrain_trainer import tasks
+from cloudtrain_trainer import partition, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.data.batches import Batches, loader
 from cloudtrain_trainer.data.streams import adapt
-from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task

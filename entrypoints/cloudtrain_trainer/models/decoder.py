@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.models.partition import split
+from cloudtrain_trainer.partition import split
 
 ROTARY_BASE = 10_000.0
 STANDARD_DEVIATION = 0.02
@@ -216,12 +216,6 @@ def decoder(shape: Shape) -> nn.Sequential:
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
     """Return the decoder's layers, in order."""
     return [module for module in model.modules() if isinstance(module, Block)]
-
-
-def ends(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
-    """Return the modules before and after the layers; none if one matrix is in both."""
-    embedding, norm, head = (model.get_submodule(name) for name in ("embedding", "norm", "head"))
-    return ([], []) if head.weight is embedding.weight else ([embedding], [norm, head])
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer.models.partition import split
+from cloudtrain_trainer.partition import split
 
 EXPANSION = 4
 """Output channels of a block per channel of its middle convolution."""

@@ -1,7 +1,7 @@
-"""How a model is distributed over ranks: one file per strategy.
+"""How a model is distributed over ranks.
 
-A new strategy is a new file here with `build(ranks, options) -> Strategy`; the file name is the
-value of `--strategy`. rules.py has the options that it works with.
+A new strategy is a subclass of `Strategy` in a file here with `build(ranks, options) -> Strategy`,
+and an entry in STRATEGIES of rules.py, which has the options that it works with.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer import hardware
-from cloudtrain_trainer.models import partition
+from cloudtrain_trainer import hardware, partition, rules
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.reporting.waiting import Waiting, blocked_or_unknown
@@ -249,7 +248,7 @@ def full_tensor(value: Tensor) -> Tensor:
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    """Return the strategy of `--strategy`. ModuleNotFoundError if its file is missing."""
-    module = import_module(f"{__name__}.{options.strategy.replace('-', '_')}")
+    """Return the strategy of `--strategy`."""
+    module = import_module(f"{__name__}.{rules.STRATEGIES[options.strategy]}")
     strategy: Strategy = module.build(ranks, options)
     return strategy

@@ -1,7 +1,8 @@
 """FSDP2: each rank holds a shard of every parameter, and gathers a layer to compute it.
 
-When: the model, its gradients or the optimizer state do not fit on one device. Memory: parameters,
-gradients and optimizer state divided by the number of ranks, plus one complete layer at a time.
+`fsdp`, over all ranks. When: the model, its gradients or the optimizer state do not fit on one
+device. Memory: parameters, gradients and optimizer state divided by the number of ranks, plus one
+complete layer at a time.
 Communication: per micro-batch the parameters are gathered twice (forward and backward) and the
 gradients reduced once, 1.5 times what ddp sends. Accumulated micro-batches are reduced, too, since
 unreduced gradients would be complete on every rank. In bf16, parameters are gathered in bf16, half
@@ -9,29 +10,37 @@ the bytes, and gradients are reduced in float32. A model with batch norm is gath
 autograd keeps bf16 copies of its weights until the backward pass. Batch norm's statistics differ
 between ranks until an evaluation or checkpoint, when all take rank 0's.
 
-Embedding and head are separate units if the task names them (`Task.ends`): the head's gradients are
-sent while those of the layers are computed, and the embedding is complete only in its forward pass.
 Prefetching is torch's: in the forward pass the host runs ahead of the GPU, so the next layer is
 gathered while one computes; in the backward pass torch asks for the next one beforehand
 (`_backward_prefetch`).
 
-Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023;
-Rajbhandari et al., "ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
+`hsdp`, over a mesh of replicas x shards: sharded in a group, replicated between groups. When: fsdp
+on many nodes, if gathering over the network between nodes costs more than the memory it saves.
+Memory: as fsdp with `--shard` ranks, by default a node's. Communication: gathers and reductions
+stay inside the group; between groups there is one all-reduce per step of each rank's shard of the
+gradients, 1/shard of what ddp sends, for any number of accumulation steps.
+
+Sources: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023
+(section 3.2.2: hybrid sharding); Zhang et al., "MiCS", VLDB 2022; Rajbhandari et al., "ZeRO", SC
+2020; torch/distributed/fsdp/_fully_shard.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Step, Strategy, layers_of
+from cloudtrain_trainer.strategies import ModelWithLoss, Step, Strategy, layers_of
 
 
 class FullyShardedData(Strategy):
@@ -62,11 +71,6 @@ class FullyShardedData(Strategy):
             hardware.compile_each(layers)
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)
-        embeddings, head = step.task.ends(model) if step.task.ends else ((), ())
-        for embedding in embeddings:
-            fully_shard(embedding, mesh=self.mesh, mp_policy=policy).set_unshard_in_backward(False)
-        if head:  # the backward pass begins with it, so it stays gathered
-            fully_shard(list(head), mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
         fully_shard(model, mesh=self.mesh, mp_policy=policy)
         step.place(model)
         return model, self.with_loss(model, step)
@@ -77,6 +81,35 @@ class FullyShardedData(Strategy):
             dist.broadcast(buffer, src=0)
 
 
+class HybridShardedData(FullyShardedData):
+    """FSDP2 inside groups of `shard_group_size` ranks."""
+
+    def __init__(self, ranks: Ranks, options: Options) -> None:
+        super().__init__(ranks, options)
+        self.shard_group_size = options.shard or ranks.local_size
+
+    @contextmanager
+    def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
+        """Reduce all micro-batches except the last in the group only.
+
+        Between groups their sum is sent once.
+        """
+        assert isinstance(wrapped, ModelWithLoss)  # noqa: S101  (made by `with_loss`)
+        model = wrapped.model
+        assert isinstance(model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
+        model.set_requires_all_reduce(False)
+        try:
+            yield
+        finally:
+            model.set_requires_all_reduce(True)
+
+    def make_mesh(self) -> DeviceMesh:
+        sizes = self.ranks.size // self.shard_group_size, self.shard_group_size
+        return init_device_mesh(
+            self.ranks.device.type, sizes, mesh_dim_names=("replicate", "shard")
+        )
+
+
 def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
     """Return a policy that gathers in bf16 and reduces in float32; all float32 with batch norm."""
     if amp != "bf16" or any(isinstance(module, _BatchNorm) for module in model.modules()):
@@ -85,4 +118,5 @@ def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    return FullyShardedData(ranks, options)
+    kind = HybridShardedData if options.strategy == "hsdp" else FullyShardedData
+    return kind(ranks, options)

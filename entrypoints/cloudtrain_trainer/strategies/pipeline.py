@@ -14,8 +14,7 @@ torch/distributed/pipelining.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,11 +31,6 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Step, Strategy
 
 SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-"""Types of activations between stages, sent as their index."""
-MAX_DIMENSIONS = 8
-"""Maximum number of dimensions of an activation between stages."""
 
 
 class Pipeline(Strategy):
@@ -71,9 +65,6 @@ class Pipeline(Strategy):
         whole = step.task.stages(model, self.stages)
         part = whole[self.stage]
         step.place(part)
-        self._evaluation = ForwardPasses(
-            part, self.ranks.rank, self.stage, self.stages, self.ranks.device
-        )
         wrapped: nn.Module = AutocastModule(part, step)
         if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
             wrapped = self.replicated(wrapped, process_group=self.mesh.get_group("data"))
@@ -135,8 +126,26 @@ class Pipeline(Strategy):
             self.schedule.step(*((inputs,) if self.stage == 0 else ()))
         return losses
 
-    def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
-        return self._evaluation.outputs(batches, step.precision)
+    def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
+        """Pass a batch through the stages, which work on several batches at a time.
+
+        torch's schedules take micro-batches of one size only; those of an evaluation differ.
+        """
+        rank = self.ranks.rank
+        device = self.ranks.device
+        if self.stage > 0:
+            description = [None]
+            dist.recv_object_list(description, rank - 1, device=device)
+            shape, dtype = description[0]  # type: ignore[misc]
+            inputs = torch.empty(shape, dtype=dtype, device=device)
+            dist.recv(inputs, rank - 1)
+        with step.precision():
+            outputs: Tensor = step.model(inputs)
+        if self.reports_metrics:
+            return outputs
+        dist.send_object_list([(outputs.shape, outputs.dtype)], rank + 1, device=device)
+        dist.send(outputs.contiguous(), rank + 1)
+        return None
 
     def sync_buffers(self, model: nn.Module) -> None:
         """Give all pipelines the buffers of the first."""
@@ -173,70 +182,6 @@ class Pipeline(Strategy):
     def _gloo_group(self) -> Any:
         """Return a gloo group of all ranks, for tensors in host memory, created by all together."""
         return self.ranks.new_gloo_group([list(range(self.ranks.size))])
-
-
-class ForwardPasses:
-    """Forward passes of an evaluation, with all stages at work.
-
-    While a stage computes one batch, the stage before it computes the next. torch's schedules do
-    this for a fixed number of micro-batches of one size; the batches of an evaluation have several
-    sizes.
-    """
-
-    def __init__(
-        self, part: nn.Module, rank: int, stage: int, stages: int, device: torch.device
-    ) -> None:
-        self._part = part
-        self._device = device
-        self._before = rank - 1 if stage > 0 else None
-        self._after = rank + 1 if stage < stages - 1 else None
-        self._announced: set[torch.Size] = set()
-        """Shapes of batches whose activations have been described to the next rank."""
-        self._expected: dict[torch.Size, tuple[tuple[int, ...], torch.dtype]] = {}
-        """Shape and type of the activations of the rank before, by the shape of the batch."""
-        self._sent: list[tuple[Any, Tensor]] = []
-        """Messages on their way, with their tensors, which must outlive them."""
-
-    def outputs(
-        self, batches: Sequence[Tensor], precision: Callable[[], AbstractContextManager[Any]]
-    ) -> Iterator[Tensor | None]:
-        """Yield the model's outputs per batch on the last rank, None on others.
-
-        Called by all ranks with the same batches; all outputs must be consumed.
-        """
-        for batch in batches:
-            inputs = batch if self._before is None else self._receive(batch.shape, self._before)
-            with precision():
-                outputs: Tensor = self._part(inputs)
-            if self._after is None:
-                yield outputs
-            else:
-                self._send(batch.shape, outputs.contiguous(), self._after)
-        if self._after is not None:
-            yield from [None] * len(batches)
-        for work, _ in self._sent:
-            work.wait()
-        self._sent.clear()
-
-    def _send(self, batch: torch.Size, tensor: Tensor, to: int) -> None:
-        if batch not in self._announced:
-            self._announced.add(batch)
-            unused = [0] * (MAX_DIMENSIONS - tensor.ndim)
-            header = [DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape, *unused]
-            description = torch.tensor(header, device=self._device)
-            self._sent.append((dist.isend(description, to), description))
-        self._sent.append((dist.isend(tensor, to), tensor))
-
-    def _receive(self, batch: torch.Size, sender: int) -> Tensor:
-        if batch not in self._expected:
-            header = torch.empty(2 + MAX_DIMENSIONS, dtype=torch.int64, device=self._device)
-            dist.recv(header, sender)
-            dtype, dimensions, *sizes = header.tolist()
-            self._expected[batch] = tuple(sizes[:dimensions]), DTYPES[dtype]
-        shape, kind = self._expected[batch]
-        tensor = torch.empty(shape, dtype=kind, device=self._device)
-        dist.recv(tensor, sender)
-        return tensor
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

@@ -124,14 +124,7 @@ class Task:
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     """The modules that FSDP shards one by one, in order; None: the repeated blocks.
 
-    See models/partition.py.
-    """
-    ends: Callable[[nn.Module], tuple[Sequence[nn.Module], Sequence[nn.Module]]] | None = None
-    """The modules before and after the layers, which FSDP shards apart: (embeddings, head).
-
-    Embeddings are gathered in the forward pass only, since their gradients do not depend on their
-    weights. The modules of the head run one after the other, last of all. Neither may share a
-    parameter or be used without being called.
+    See partition.py.
     """
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
     """The `ParallelStyle` of each named module; None: no tensor parallelism."""

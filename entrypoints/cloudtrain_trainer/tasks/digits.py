@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.models.partition import stages
+from cloudtrain_trainer.partition import stages
 from cloudtrain_trainer.tasks import Draw, Task
 
 NOISE = 0.05

@@ -23,7 +23,6 @@ from cloudtrain_trainer.models.decoder import (
     Shape,
     blocks,
     decoder,
-    ends,
     stages,
     tensor_plan,
 )
@@ -168,7 +167,6 @@ def build(
         tokens=shape.context,
         flops=shape.flops,
         layers=blocks,
-        ends=ends,
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
         stages=None if shape.tied else stages,

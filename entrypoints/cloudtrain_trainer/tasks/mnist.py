@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_trainer.data.pixels import Normalize
-from cloudtrain_trainer.models.partition import stages
+from cloudtrain_trainer.partition import stages
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, digits
 

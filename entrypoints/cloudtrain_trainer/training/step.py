@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
 from cloudtrain_trainer.checkpoints import starting_weights
 from cloudtrain_trainer.finite import FiniteWatch
-from cloudtrain_trainer.models.partition import recompute
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.partition import recompute
 from cloudtrain_trainer.reporting.metrics import LossMean
 from cloudtrain_trainer.reporting.step_times import step_clock
 from cloudtrain_trainer.strategies import Strategy
