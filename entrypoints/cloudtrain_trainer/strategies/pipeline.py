@@ -134,16 +134,16 @@ class Pipeline(Strategy):
         rank = self.ranks.rank
         device = self.ranks.device
         if self.stage > 0:
-            description = [None]
+            description: list[Any] = [None, None]
             dist.recv_object_list(description, rank - 1, device=device)
-            shape, dtype = description[0]  # type: ignore[misc]
+            shape, dtype = description
             inputs = torch.empty(shape, dtype=dtype, device=device)
             dist.recv(inputs, rank - 1)
         with step.precision():
             outputs: Tensor = step.model(inputs)
         if self.reports_metrics:
             return outputs
-        dist.send_object_list([(outputs.shape, outputs.dtype)], rank + 1, device=device)
+        dist.send_object_list([outputs.shape, outputs.dtype], rank + 1, device=device)
         dist.send(outputs.contiguous(), rank + 1)
         return None
 
