@@ -47,3 +47,11 @@ def test_feed_forward_splits_its_matrix_into_gate_and_up_by_group() -> None:
 
     expected = F.linear(F.silu(gate) * up, feed.down.weight)
     torch.testing.assert_close(feed(x), expected)
+
+
+def test_bf16_is_rotated_in_float32() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, SHAPE.heads, 8).bfloat16()
+
+    expected = rotated(x.float().transpose(1, 2)).transpose(1, 2)
+    assert torch.equal(Rotary()(x), expected.bfloat16())

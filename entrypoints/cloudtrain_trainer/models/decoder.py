@@ -100,27 +100,28 @@ class Embedding(nn.Embedding):
 class Rotary:
     """Rotary position embedding: rotate pairs of features by an angle that grows with the position.
 
-    The table of angles is made once per shape and dtype, and shared by all layers. It is not a
-    buffer, which DDP would broadcast in each step and checkpoints would contain.
+    The table of angles is made once per shape, and shared by all layers. It is not a buffer, which
+    DDP would broadcast in each step and checkpoints would contain, and which would become bf16 with
+    the model: angles and products are float32.
     """
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
+        self._tables: dict[tuple[int, int, torch.device], Tensor] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return `x` rotated: (batch, sequence, ..., features), in its shape and dtype."""
         half = x.shape[-1] // 2
         table = self._table(x).view(x.shape[1], *(1 for _ in x.shape[3:]), 2, 2, half)
         rotated: Tensor = (x.view(*x.shape[:-1], 1, 2, half) * table).sum(-2)
-        return rotated.flatten(-2)
+        return rotated.to(x.dtype).flatten(-2)
 
     def _table(self, x: Tensor) -> Tensor:
+        key = x.shape[1], x.shape[-1], x.device
         if torch.compiler.is_compiling():  # fused with what uses it
-            return rotations(x.shape[1], x.shape[-1], x.device).to(x.dtype)
-        key = x.shape[1], x.shape[-1], x.dtype, x.device
+            return rotations(*key)
         if key not in self._tables:
             with torch.no_grad():
-                self._tables[key] = rotations(x.shape[1], x.shape[-1], x.device).to(x.dtype)
+                self._tables[key] = rotations(*key)
         return self._tables[key]
 
 
@@ -262,5 +263,8 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
                     else styles.ColwiseParallel()
                 )
                 plan[f"{name}.{part}"] = style
-    plan["head"] = styles.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    # Logits stay split over the vocabulary: they would be the largest activation.
+    plan["head"] = styles.ColwiseParallel(
+        input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+    )
     return plan

@@ -25,10 +25,10 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Step, Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 from cloudtrain_trainer.strategies.pipeline import Pipeline
-from cloudtrain_trainer.strategies.tp import parallelize
+from cloudtrain_trainer.strategies.tp import SplitLogits, parallelize
 
 
-class DataByTensor(FullyShardedData):
+class DataByTensor(SplitLogits, FullyShardedData):
     """FSDP2 over groups of ranks that split each matrix (tensor parallelism)."""
 
     compiles_whole = False  # torch cannot compile an embedding that is split over ranks

@@ -4,27 +4,48 @@ When: one layer or one sample is too large for one device, or the batch cannot b
 inside a node, where ranks are connected by NVLink. Memory: the matrices in the task's plan, with
 gradients and optimizer state, divided by the number of ranks; parameters outside of the plan are
 replicated. Communication: two all-reduces of the activations per block in the forward pass and two
-in the backward pass, which do not overlap with computation.
+in the backward pass, which do not overlap with computation. Logits that a plan leaves split over
+the vocabulary are never gathered in training: the loss exchanges a number per token.
 
 Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
 
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Step, Strategy, layers_of
+from cloudtrain_trainer.strategies import Step, Strategy, full_tensor, layers_of
 
 
-class TensorParallel(Strategy):
+class SplitLogits(Strategy):
+    """Strategy for models whose logits may be split over classes, as DTensors."""
+
+    def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
+        module = super().with_loss(model, step)
+        module.register_forward_hook(
+            lambda _, __, loss: loss.full_tensor() if isinstance(loss, DTensor) else loss
+        )
+        return module
+
+    def _run(self, step: Step, module: nn.Module, inputs: Any, targets: Any) -> None:
+        with loss_parallel():
+            super()._run(step, module, inputs, targets)
+
+    def outputs(self, step: Step, inputs: Any) -> Any:
+        return full_tensor(super().outputs(step, inputs))
+
+
+class TensorParallel(SplitLogits):
     """Tensor parallelism over all ranks."""
 
     communicates_in_forward = True
