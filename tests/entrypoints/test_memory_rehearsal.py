@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from cloudtrain_trainer import memory
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.memory import __main__ as program
-from cloudtrain_trainer.memory import device
-from cloudtrain_trainer.memory.rehearsal import Held, rehearse
+from cloudtrain_trainer.memory import Held, rehearse
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import Refused
 from tests.entrypoints.loss_curves import one_process
@@ -32,7 +31,7 @@ def test_a_rehearsal_takes_what_the_step_takes(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     flags = [*flags, "--batch-size", "16"]
-    low, _, high = device.CPU_TENSORS
+    low, _, high = memory.CPU_TENSORS
     estimate = estimated(flags)
     assert low * estimate < measured(flags, one_process()) < high * estimate
 
@@ -40,7 +39,7 @@ def test_a_rehearsal_takes_what_the_step_takes(
 def of_four(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> Held:
     monkeypatch.setenv("WORLD_SIZE", "4")
     options = parse(["--task", "digits", "--batch-size", "16", *flags])
-    return rehearse(options, like_gpu=True, amp="no", block=512)
+    return rehearse(options, like_gpu=True, amp="no")
 
 
 def test_strategies_share_what_they_say_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +70,10 @@ def answered(
         samples = options.batch_size // ranks // options.accumulate
         fixed = 8 // (ranks if options.strategy == "fsdp" else 1)
         gib_per_sample = {"none": 1, "blocks": 0.25}[options.recompute]
-        peak = int((fixed + gib_per_sample * samples) * device.GIB)
-        return Held(peak, fixed * device.GIB // 4, 0, 0)
+        peak = int((fixed + gib_per_sample * samples) * memory.GIB)
+        return Held(peak, fixed * memory.GIB // 4, 0, 0)
 
-    monkeypatch.setattr("cloudtrain_trainer.memory.rehearsal.rehearse", held)
+    monkeypatch.setattr("cloudtrain_trainer.memory.rehearse", held)
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "")  # the program sets them
     request = {
@@ -82,9 +81,9 @@ def answered(
         "ranks": ranks,
         "per_node": ranks,
         "gpu": "A100",
-        "memory": gib * device.GIB,
+        "memory": gib * memory.GIB,
     }
-    return program.main(json.dumps(request))
+    return memory.main(json.dumps(request))
 
 
 @pytest.mark.parametrize(
@@ -118,12 +117,12 @@ def test_strategies_of_several_devices_in_a_process_are_refused() -> None:
 
 
 def test_gpus_have_less_than_their_name_says_and_old_ones_no_bf16() -> None:
-    assert 14 < device.usable("T4", 16) / device.GIB < 15
-    assert device.usable("L40S", 44.7) / device.GIB > 43  # as CUDA reports it already
-    assert [device.precision("auto", gpu) for gpu in ("A100", "V100", "")] == ["bf16", "no", "no"]
+    assert 14 < memory.usable("T4", 16) / memory.GIB < 15
+    assert memory.usable("L40S", 44.7) / memory.GIB > 43  # as CUDA reports it already
+    assert [memory.precision("auto", gpu) for gpu in ("A100", "V100", "")] == ["bf16", "no", "no"]
 
 
 def test_the_interval_on_a_gpu_holds_its_libraries() -> None:
-    on_gpu = device.needed(10 * device.GIB, "A100", 2)
+    on_gpu = memory.needed(10 * memory.GIB, "A100", 2)
     assert on_gpu.low < on_gpu.expected < on_gpu.high
-    assert on_gpu.low > 0.95 * 10 * device.GIB
+    assert on_gpu.low > 0.95 * 10 * memory.GIB

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from cloudtrain_trainer import trees
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.memory.device import precision
-from cloudtrain_trainer.memory.rehearsal import rehearse
+from cloudtrain_trainer.memory import precision, rehearse
 from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from tests.entrypoints.loss_curves import begin
