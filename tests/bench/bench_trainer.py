@@ -224,7 +224,6 @@ def with_trainer(steps: int) -> Window:
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.tasks import digits
-    from cloudtrain_trainer.tasks.digits import Digits
     from cloudtrain_trainer.training.loop import Loop
     from cloudtrain_trainer.training.run import Position
 
@@ -234,7 +233,7 @@ def with_trainer(steps: int) -> Window:
     ranks = Ranks()
     ranks._control = dist.group.WORLD  # the group is there already
     strategy = strategies.build(ranks, options)
-    task = replace(digits.build(0), model=model, train=Digits(*samples()))
+    task = replace(digits.build_digits(0), model=model, train=digits.Images(*samples()))
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     made = Loop(task, strategy, options, CheckpointStore(Path(folder[0]), 1, ranks), Stop())

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.tasks import Draw, mnist, resnet50
+from cloudtrain_trainer.tasks import Draw, digits, resnet50
 from cloudtrain_trainer.tasks.gpt import SIZES
 from tests.support.counted_steps import (
     bytes_to_device,
@@ -19,7 +19,7 @@ from tests.support.counts import counting
 
 NORMAL = {
     "resnet50": (resnet50.MEAN, resnet50.DEVIATION),
-    "mnist": ([mnist.MEAN], [mnist.DEVIATION]),
+    "mnist": ([digits.MEAN], [digits.DEVIATION]),
 }
 LAUNCHES = 689
 GIGABYTES = 81.1

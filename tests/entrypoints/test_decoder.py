@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cloudtrain_trainer.models.decoder import ROTARY_BASE, Block, Rotary, Shape
+from cloudtrain_trainer.tasks.decoder import ROTARY_BASE, Block, Rotary, Shape
 
 SHAPE = Shape(vocabulary=256, context=16, width=32, layers=2, heads=4)
 

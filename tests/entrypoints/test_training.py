@@ -77,7 +77,7 @@ def test_best_weights_of_an_earlier_run_are_not_exported(group: StartGroup, tmp_
     """A platform may restore files that were set aside. This run has no evaluation."""
     (tmp_path / "plain.py").write_text(
         "from cloudtrain_trainer.tasks import digits\n"
-        "def data():\n    return digits.Digits(*digits.read())\n"
+        "def data():\n    return digits.Images(*digits.read())\n"
     )
     checkpoints = tmp_path / OUTPUT / "checkpoints"
     checkpoints.mkdir(parents=True)

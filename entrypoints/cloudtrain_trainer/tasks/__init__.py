@@ -1,8 +1,7 @@
-"""Tasks: model, data and loss, one file per task.
+"""Tasks: model, data and loss.
 
-A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of
-options.py with its options, and an entry in TASKS of rules.py with its capabilities. Its file name
-is the value of `--task`.
+A new task is a function `(seed, **options) -> Task` in a file here, with an entry in BUILDERS, one
+in OPTIONS of options.py with its options, and one in TASKS of rules.py with its capabilities.
 """
 
 from __future__ import annotations
@@ -16,6 +15,16 @@ from cloudtrain_trainer.rules import Capabilities
 
 if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
+
+
+BUILDERS = {
+    "digits": "digits:build_digits",
+    "mnist": "digits:build_mnist",
+    "keras-mnist": "keras_mnist:build",
+    "resnet50": "resnet50:build",
+    "gpt": "gpt:build",
+}
+"""Values of `--task`, and their functions here as module:function."""
 
 
 class Draw(NamedTuple):
@@ -149,9 +158,10 @@ def build(name: str, seed: int, **options: Any) -> Task:
     """Return a built-in task by name. `seed`: of the data split and noise.
 
     `options`: of this task (options.py). Raise `Refused` if its data or a package is missing.
-    ModuleNotFoundError for an unknown name.
+    KeyError for an unknown name.
     """
-    task: Task = import_module(f"{__name__}.{name.replace('-', '_')}").build(seed, **options)
+    module, _, function = BUILDERS[name].partition(":")
+    task: Task = getattr(import_module(f"{__name__}.{module}"), function)(seed, **options)
     return task
 
 

@@ -1,13 +1,22 @@
-"""Handwritten digits: 1,797 grey images of 8 x 8 pixels that come with scikit-learn.
+"""Handwritten digits, in grey: scikit-learn's of 8 x 8 pixels, and MNIST's of 28 x 28.
 
-Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998. One sample
-in five is for validation (stratified, fixed by the seed). A small convolutional network with batch
-norm and dropout trains on it in seconds on a CPU.
+digits: 1,797 images that come with scikit-learn (UCI "Optical Recognition of Handwritten Digits",
+E. Alpaydin and C. Kaynak, 1998). One in five is for validation (stratified, fixed by the seed). A
+small convolutional network with batch norm and dropout trains on them in seconds on a CPU.
+
+mnist: 70,000 images from an input, which has the four files in the idx format, also of other data
+such as Fashion-MNIST (LeCun, Cortes, Burges; http://yann.lecun.com/exdb/mnist).
 """
 
 from __future__ import annotations
 
 import gzip
+import math
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,26 +27,53 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_trainer.partition import stages
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 
+CLASSES = 10
 NOISE = 0.05
-"""Standard deviation of the noise in every pixel (0 to 1)."""
+"""Standard deviation of the noise in every pixel (0 to 1) of scikit-learn's digits."""
 VALIDATION_SHARE = 5
 """One sample of this many is for validation."""
 
+INPUT = "CLOUDTRAIN_INPUT_MNIST"
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+PIXELS = 28
+SHIFT = 2
+"""Maximum shift of MNIST's training images, in pixels."""
+MAX_IDX_BYTES = 1 << 28
+"""The largest file, unpacked. MNIST's largest has 47 MB."""
+IDX_UINT8 = 8
+"""The format's code for unsigned bytes."""
 
-class Digits:
-    """Images (batch, 1, 8, 8) from 0 to 1, float32, and labels (batch,), int64.
 
-    With a seed, the images are shifted by up to one pixel and have noise.
+class Images:
+    """Images (batch, 1, height, width) and labels (batch,), int64, from memory.
+
+    With a seed, images are shifted by up to `shift` pixels at random by (seed, epoch, index), and
+    have noise of the standard deviation `noise`.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        seed: int | None = None,
+        shift: int = 0,
+        noise: float = 0.0,
+    ) -> None:
         self.images = images
-        self.labels = labels
+        self.labels = labels.long()
         self.seed = seed
-        self._noise_epoch = -1
-        self._noise = self._shift = torch.empty(0)
+        self.shift = shift
+        self.noise = noise
+        self._epoch = -1
+        self._noise = self._shifts = torch.empty(0)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,18 +85,50 @@ class Digits:
 
     def _augment(self, images: Tensor, draw: Draw) -> Tensor:
         # Drawn once per epoch for all samples: depends only on the index.
-        if draw.epoch != self._noise_epoch:
+        if draw.epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
-            self._noise = NOISE * torch.randn(self.images.shape, generator=generator)
-            self._shift = torch.randint(0, 3, (len(self), 2), generator=generator)
-            self._noise_epoch = draw.epoch
-        top, left = self._shift[draw.indices].unbind(1)
-        pixels = torch.arange(8)
+            if self.noise:
+                self._noise = self.noise * torch.randn(self.images.shape, generator=generator)
+            self._shifts = torch.randint(0, 2 * self.shift + 1, (len(self), 2), generator=generator)
+            self._epoch = draw.epoch
+        top, left = self._shifts[draw.indices].unbind(1)
+        pixels = torch.arange(images.shape[-1])
         rows = (top[:, None] + pixels)[:, :, None]
         columns = (left[:, None] + pixels)[:, None, :]
         sample = torch.arange(len(images))[:, None, None]
-        shifted = F.pad(images, (1, 1, 1, 1))[sample, 0, rows, columns][:, None]
-        return shifted + self._noise[draw.indices]
+        shifted = F.pad(images, (self.shift,) * 4)[sample, 0, rows, columns][:, None]
+        return shifted + self._noise[draw.indices] if self.noise else shifted
+
+
+class Normalize:
+    """Images (batch, channels, height, width) of uint8 -> float32, normalized per channel.
+
+    The result is (pixel / 255 - mean) / deviation.
+    """
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        means, deviations = (
+            torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (mean, deviation)
+        )
+        self._scale = (1 / (255 * deviations)).float()
+        self._shift = (-means / deviations).float()
+        self._by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the images on their device, in one kernel; their memory format stays."""
+        if images.device not in self._by_device:
+            self._by_device[images.device] = (
+                self._scale.to(images.device),
+                self._shift.to(images.device),
+            )
+        scale, shift = self._by_device[images.device]
+        return torch.addcmul(shift, images, scale)
+
+
+MEAN = 0.1307
+DEVIATION = 0.3081
+"""Mean and standard deviation of the pixels (0 to 1) of MNIST's training images."""
+normalize = Normalize([MEAN], [DEVIATION])
 
 
 def read() -> tuple[Tensor, Tensor]:
@@ -99,22 +167,102 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return by_digit[~held_out], by_digit[held_out]
 
 
-def model() -> nn.Module:
-    """Return a model: (batch, 1, 8, 8) -> logits (batch, 10); about 75,000 parameters."""
+def read_mnist() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return training images (n, 28, 28) and labels (n,), then validation's; all uint8.
+
+    Raise `Refused` if a file is missing or has another format.
+    """
+    input_folder = os.environ.get(INPUT)
+    if not input_folder:
+        raise Refused(
+            f"--data mnist needs an input called mnist with its four files (${INPUT}), or use"
+            " --data digits"
+        )
+    paths = [Path(input_folder, name) for name in FILES]
+    arrays = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
+    for at in (0, 2):
+        images, labels = arrays[at : at + 2]
+        if images.shape != (len(labels), PIXELS, PIXELS):
+            raise Refused(
+                f"{paths[at]} has {tuple(images.shape)} pixels: expected ({len(labels)}, 28, 28),"
+                " as labels"
+            )
+        if labels.max() >= CLASSES:
+            raise Refused(
+                f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}"
+            )
+    return arrays[0], arrays[1], arrays[2], arrays[3]
+
+
+def read_idx(path: Path, dimensions: int) -> Tensor:
+    """Return the content of a gzipped idx file: uint8, of the shape in its header.
+
+    `dimensions`: number of dimensions that the shape must have. At most `MAX_IDX_BYTES` are
+    unpacked: a small file may unpack to a huge one. Raise `Refused` if it is not such a file.
+    """
+    try:
+        with gzip.open(path, "rb") as content:
+            data = bytearray(content.read(MAX_IDX_BYTES))
+    except (OSError, EOFError, zlib.error) as error:  # missing, not gzip, truncated, damaged
+        raise Refused(f"{path} cannot be read: {error}") from error
+    header = 4 + 4 * dimensions
+    if data[:4] != bytes((0, 0, IDX_UINT8, dimensions)) or len(data) <= header:
+        raise Refused(f"{path} is not an idx file of bytes in {dimensions} dimensions")
+    shape = struct.unpack(f">{dimensions}I", data[4:header])
+    if len(data) - header != math.prod(shape):
+        raise Refused(f"{path} has {len(data) - header} bytes, not those of its shape {shape}")
+    return torch.frombuffer(data, dtype=torch.uint8, offset=header).reshape(shape)
+
+
+def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return scikit-learn's digits in the shapes of `read_mnist`; labels are int64.
+
+    Every pixel becomes nine, with a margin of 2.
+    """
+    images, labels = read()
+    large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
+    train, validation = split(labels, seed)
+    return large[train], labels[train], large[validation], labels[validation]
+
+
+def mnist_images(data: str, seed: int) -> tuple[Images, Images]:
+    """Return training and validation data. `data`: mnist or digits.
+
+    Raise `Refused` as `read_mnist`.
+    """
+    pixels, labels, validation_pixels, validation_labels = (
+        read_mnist() if data == "mnist" else enlarged_digits(seed)
+    )
+    train = Images(pixels[:, None], labels, seed, shift=SHIFT)
+    return train, Images(validation_pixels[:, None], validation_labels)
+
+
+def network(pixels: int, hidden: int, dropout: float) -> nn.Module:
+    """Return a model: (batch, 1, pixels, pixels) -> logits (batch, 10).
+
+    It has about 75,000 parameters for digits, 421,738 for mnist.
+    """
+    pool = [nn.MaxPool2d(2)] if pixels > 8 else []
+    side = pixels // (4 if pool else 2)
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
         nn.ReLU(),
+        *pool,
         nn.Conv2d(32, 64, 3, padding=1, bias=False),
         nn.BatchNorm2d(64),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Dropout(0.1),
-        nn.Linear(64 * 4 * 4, 64),
+        nn.Dropout(dropout),
+        nn.Linear(64 * side * side, hidden),
         nn.ReLU(),
-        nn.Linear(64, 10),
+        nn.Linear(hidden, CLASSES),
     )
+
+
+model = partial(network, 8, 64, 0.1)
+"""The model of digits."""
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -151,21 +299,42 @@ def tensor_limit(model: nn.Module) -> int:
     return next(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
 
 
-def build(seed: int) -> Task:
-    """Return the task. `seed`: of the split and the noise.
+def build_digits(seed: int) -> Task:
+    """Return the task digits. `seed`: of the split and the noise.
 
     ModuleNotFoundError without scikit-learn.
     """
     images, labels = read()
     train, validation = split(labels, seed)
-    return Task(
+    return _task(
         model=model,
-        loss=loss,
-        correct=correct,
-        train=Digits(images[train], labels[train], seed),
-        validation=Digits(images[validation], labels[validation]),
+        train=Images(images[train], labels[train], seed, shift=1, noise=NOISE),
+        validation=Images(images[validation], labels[validation]),
         epochs=3,
         batch_size=32,
+    )
+
+
+def build_mnist(seed: int, data: str = "mnist") -> Task:
+    """Return the task mnist. `data`: mnist or digits.
+
+    Raise `Refused` if the files of MNIST are missing or damaged.
+    """
+    train, validation = mnist_images(data, seed)
+    return _task(
+        model=partial(network, PIXELS, 128, 0.25),
+        train=train,
+        validation=validation,
+        epochs=5,
+        batch_size=128,
+        on_device=normalize,
+    )
+
+
+def _task(**fields: Any) -> Task:
+    return Task(
+        loss=loss,
+        correct=correct,
         lr=4e-3,
         weight_decay=1e-2,
         unit="images",
@@ -175,4 +344,5 @@ def build(seed: int) -> Task:
         tensor_limit=tensor_limit,
         stages=stages,
         max_stages=4,
+        **fields,
     )

@@ -19,15 +19,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cloudtrain_trainer.data.token_files import TokenFiles, token_data
-from cloudtrain_trainer.models.decoder import (
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.tasks.decoder import (
     Shape,
     blocks,
     decoder,
     stages,
     tensor_plan,
 )
-from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Draw, Task
 
 SIZES = {
     "tiny": Shape(vocabulary=256, context=64, width=64, layers=4, heads=4),

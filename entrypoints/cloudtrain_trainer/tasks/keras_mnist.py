@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Task, digits, mnist
+from cloudtrain_trainer.tasks import Task, digits
 
 
 def load_keras() -> Any:
@@ -56,7 +56,7 @@ def model() -> nn.Module:
     keras.utils.set_random_seed(int(torch.randint(2**31, (), device="cpu")))
     layers = keras.layers
     first = {"data_format": "channels_first"}
-    image = outputs = keras.Input((1, mnist.PIXELS, mnist.PIXELS), name="image")
+    image = outputs = keras.Input((1, digits.PIXELS, digits.PIXELS), name="image")
     for layer in (
         layers.Conv2D(16, 3, padding="same", use_bias=False, name="conv1", **first),
         layers.BatchNormalization(axis=1, momentum=0.9, name="norm1"),
@@ -69,7 +69,7 @@ def model() -> nn.Module:
         layers.Flatten(name="flat", **first),
         layers.Dropout(0.25, name="dropout"),
         layers.Dense(64, activation="relu", name="hidden"),
-        layers.Dense(mnist.CLASSES, name="digit"),
+        layers.Dense(digits.CLASSES, name="digit"),
     ):
         outputs = layer(outputs)
     return keras.Model(image, outputs, name="keras_mnist")  # type: ignore[no-any-return]
@@ -93,7 +93,7 @@ def build(seed: int, data: str = "mnist") -> Task:
     Raise `Refused` without Keras, or without the files of MNIST.
     """
     load_keras()
-    train, validation = mnist.images(data, seed)
+    train, validation = digits.mnist_images(data, seed)
     return Task(
         model=model,
         loss=digits.loss,
@@ -106,7 +106,7 @@ def build(seed: int, data: str = "mnist") -> Task:
         weight_decay=1e-2,
         unit="images",
         call=call,
-        on_device=mnist.normalize,
+        on_device=digits.normalize,
         compiles=False,
         statistics=statistics,
     )

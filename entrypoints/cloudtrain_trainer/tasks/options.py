@@ -62,9 +62,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "size": Option(
             one_of("full", "tiny"), "full", "full|tiny: tiny is the same code, for a CPU [full]"
         ),
-        "image-size": Option(
-            multiple_of(32, 1024), None, "pixels, a multiple of 32 [224; tiny: 64]"
-        ),
         "data": Option(
             one_of("images", "synthetic"),
             None,

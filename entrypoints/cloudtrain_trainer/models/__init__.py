@@ -1,1 +1,0 @@
-"""Models that are too large for the file of their task, and their stages and blocks."""
