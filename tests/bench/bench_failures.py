@@ -1,0 +1,180 @@
+"""How often `diagnose` names the cause: labelled reports, noise in front of them, healthy logs.
+
+.venv/bin/python tests/bench/bench_failures.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
+from cloudtrain.diagnosis.log_text import evidence_of
+
+DATA = Path(__file__).parents[1] / "data"
+CONSEQUENCES = ("collective-timeout", "peer-lost", "terminated", "launcher-summary")
+
+NOISE = {
+    "pip": (
+        "ERROR: pip's dependency resolver does not currently take into account all the packages"
+        " that are installed. This behaviour is the source of the following dependency conflicts.",
+        "torchaudio 2.1.0 requires torch==2.1.0, but you have torch 2.3.0 which is incompatible.",
+    ),
+    "handled exception": (
+        "WARNING:root:the cache cannot be read; building it again",
+        "Traceback (most recent call last):",
+        '  File "/work/data.py", line 12, in load',
+        "    return json.load(open(path))",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/cache.json'",
+    ),
+    "warnings": (
+        "/opt/lib/python3.11/site-packages/torch/cuda/__init__.py:128: UserWarning: CUDA"
+        " initialization: The NVIDIA driver on your system is too old (found version 11040).",
+        "  return torch._C._cuda_getDeviceCount() > 0",
+        "/work/train.py:9: FutureWarning: You are using `torch.load` with `weights_only=False`",
+        "/work/train.py:3: DeprecationWarning: pkg_resources is deprecated as an API",
+    ),
+    "wandb": ("wandb: ERROR Failed to sample metric: process no longer exists (pid=41)",),
+    "caught out of memory": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
+        " capacity of 39.39 GiB of which 1.21 GiB is free.",
+        "retrying with batch size 16",
+    ),
+    "torchvision": (
+        "/opt/lib/python3.11/site-packages/torchvision/io/image.py:13: UserWarning: Failed to load"
+        " image Python extension: '/opt/lib/python3.11/site-packages/torchvision/image.so:"
+        " undefined symbol: _ZN3c1017RegisterOperators'If you don't plan on using image"
+        " functionality from `torchvision.io`, you can ignore this warning.",
+        "  warn(",
+    ),
+    "information": (
+        "node1:41:41 [0] NCCL INFO NET/Plugin: Plugin load (libnccl-net.so) returned 2 :"
+        " libnccl-net.so: cannot open shared object file: No such file or directory",
+        "validation: error_rate=0.4 failed=0",
+        "3 passed, 0 failed",
+    ),
+}
+"""Harmless lines of logs by kind."""
+
+TRAINING = tuple(f"step {step} loss {5 - step / 10:.2f} lr 0.001" for step in range(1, 6))
+
+
+class Report(NamedTuple):
+    """Lines of a failure, and the rules of its cause."""
+
+    labels: tuple[str, ...]
+    lines: list[str]
+    shown: str
+    """Text that a diagnosis without a rule must show; empty if there is none."""
+
+
+class Outcome(NamedTuple):
+    """Judgement of a diagnosis."""
+
+    is_right: bool
+    is_wrong_remedy: bool
+    is_unknown: bool
+
+
+def reports(name: str) -> list[Report]:
+    """Read labelled reports of the test data."""
+    blocks = ("\n" + (DATA / name).read_text()).split("\n### ")[1:]
+    found = []
+    for block in blocks:
+        head, *lines = block.rstrip("\n").split("\n")
+        marked = [line[2:] for line in lines if line.startswith("> ")]
+        shown = evidence_of(marked[0], "", 1)[0].text if marked else ""
+        plain = [line.removeprefix("> ") for line in lines]
+        found.append(Report(tuple(head.split()[0].split(",")), plain, shown))
+    return found
+
+
+def healthy_logs() -> dict[str, list[str]]:
+    """Read logs of runs that ended well."""
+    blocks = (DATA / "healthy_logs.txt").read_text().split("\n### ")[1:]
+    return {block.split("\n")[0]: block.rstrip("\n").split("\n")[1:] for block in blocks}
+
+
+def diagnosed(lines: Iterable[str]) -> Diagnosis:
+    """Diagnose lines as a log."""
+    return diagnose_lines(
+        evidence
+        for number, line in enumerate(lines, 1)
+        for evidence in evidence_of(line, "log", number)
+    )
+
+
+def is_told_to_have_failed(diagnosis: Diagnosis) -> bool:
+    """Return True if a diagnosis names a failure."""
+    says_failed = diagnosis.cause.startswith(("no rule knows", "an exception was raised"))
+    return bool(diagnosis.rule or diagnosis.evidence or says_failed)
+
+
+def judge(report: Report, diagnosis: Diagnosis) -> Outcome:
+    """Compare a diagnosis with the label of a report."""
+    name = diagnosis.rule.name if diagnosis.rule else "none"
+    if name == "none":
+        shown = [line.text for line in (*diagnosis.evidence, *diagnosis.last_lines)]
+        is_shown = report.shown in shown if report.shown else "none" in report.labels
+        return Outcome("none" in report.labels and is_shown, False, True)
+    is_right = name in report.labels
+    is_guess = name not in CONSEQUENCES
+    return Outcome(is_right, not is_right and is_guess, not is_right and not is_guess)
+
+
+def with_noise(report: Report, kind: str, *, training: bool) -> list[str]:
+    """Return the lines of a report with harmless lines in front."""
+    return [*NOISE[kind], *(TRAINING if training else ()), *report.lines]
+
+
+def measure() -> dict[str, str]:
+    """Return each figure as a text."""
+    labelled = reports("public_failures.txt")
+    figures = {"labelled": f"{_right(labelled, None, False)} of {len(labelled)}"}
+    for kind in NOISE:
+        for training in (False, True):
+            name = f"{kind}{', then training' * training}"
+            figures[name] = f"{_right(labelled, kind, training)} of {len(labelled)}"
+
+    held_back = reports("public_failures_held_back.txt")
+    outcomes = [judge(report, diagnosed(report.lines)) for report in held_back]
+    figures["held back, right"] = f"{sum(o.is_right for o in outcomes)} of {len(outcomes)}"
+    wrong = sum(o.is_wrong_remedy for o in outcomes)
+    figures["held back, wrong remedy"] = f"{wrong} of {len(outcomes)}"
+    unknown = sum(o.is_unknown for o in outcomes)
+    figures["held back, no remedy"] = f"{unknown} of {len(outcomes)}"
+
+    logs = healthy_logs()
+    told = [name for name, lines in logs.items() if is_told_to_have_failed(diagnosed(lines))]
+    figures["healthy, told to have failed"] = f"{len(told)} of {len(logs)}"
+    return figures
+
+
+def _right(labelled: list[Report], kind: str | None, training: bool) -> int:
+    count = 0
+    for report in labelled:
+        lines = with_noise(report, kind, training=training) if kind else report.lines
+        count += judge(report, diagnosed(lines)).is_right
+    return count
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures = measure()
+    for name, text in figures.items():
+        print(f"{name:<40} {text}")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
