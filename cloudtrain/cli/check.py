@@ -25,7 +25,6 @@ from cloudtrain.submission.first_steps import FirstSteps, try_first_steps
 from cloudtrain.submission.jobs import Job
 from cloudtrain.submission.memory import MemoryReport, estimate_memory, gib
 from cloudtrain.submission.preflight import (
-    offline_issues,
     preflight,
     raise_errors,
     security_issues,
@@ -112,7 +111,7 @@ def check_command(
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder, preview=preview)
     # An estimate needs no account; the second plan reports missing settings.
     if preview and plan.target.placeholders and not plan.is_rehearsal:
-        raise_errors(offline_issues(plan))
+        raise_errors(plan.issues)
         print_prose("\n".join(memory_lines(_memory_report(plan))))
         plan = api.plan(loaded, provider, as_=as_, data_dir=folder)
     issues = [*preflight(_as_checked_here(plan), starting=False), *sweep_issues_of(plan)]

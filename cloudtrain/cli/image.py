@@ -76,7 +76,7 @@ def build_command(
     Our own image is for GPUs (cuda) or for CPUs (cpu); a DOCKERFILE builds yours.
     """
     from cloudtrain.planning.recipe import LOCAL
-    from cloudtrain.submission.build import build
+    from cloudtrain.providers.docker.images import build
 
     source, options = _split(source, options)
     recipe = _recipe(source, args, platform or "")
@@ -129,7 +129,7 @@ def push_command(
     """
     from cloudtrain.planning.reference import without_tag
     from cloudtrain.planning.selection import CLOUD_PLATFORM
-    from cloudtrain.submission.images import ensure_pushed
+    from cloudtrain.providers.docker.images import ensure_pushed
 
     source, options = _split(source, options)
     where = repository or _repository(provider)

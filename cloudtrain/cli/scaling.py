@@ -32,7 +32,7 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.context import archive_of, pack_source, with_wheels
-from cloudtrain.submission.preflight import offline_issues, start_notes
+from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.scaling import (
     MakePlan,
@@ -202,7 +202,7 @@ def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
         )
 
     largest = plans[max(plans)]
-    for note in (*start_notes(largest, offline_issues(largest)), *notes):
+    for note in (*start_notes(largest, largest.issues), *notes):
         print_message(f"  note: {indented(note, 8)}")
     return notes
 

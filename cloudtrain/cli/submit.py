@@ -20,7 +20,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.context import with_wheels
-from cloudtrain.submission.preflight import offline_issues, preflight, raise_errors, start_notes
+from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")
@@ -55,7 +55,7 @@ def plan_command(
     plan = api.plan(
         load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview
     )
-    issues = [*offline_issues(plan), *sweep_issues_of(plan)]
+    issues = [*plan.issues, *sweep_issues_of(plan)]
     if as_json:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
     if against is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -17,8 +17,11 @@ from cloudtrain.planning.target import Target
 
 if TYPE_CHECKING:  # watching a run must not import pydantic
     from cloudtrain.planning.launch import Request
+    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.spec.model import JobSpec
     from cloudtrain.spec.yaml_document import Document
+
+    Renderer = Callable[["Plan", ResolvedImage | None], Request]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,15 +136,22 @@ class Plan:
     """Origin of each field of the spec, by dotted path."""
     host: Target
     """Place of execution. A rehearsal executes the request of `target` elsewhere."""
-    renderer: Callable[[Plan], Request] = field(repr=False, compare=False)
-    """Function of the target's provider that renders a plan."""
+    renderer: Renderer = field(repr=False, compare=False)
+    """Function of the target's provider that renders a plan, with the image that submit found."""
+    checker: Callable[[Plan], Sequence[Issue]] = field(repr=False, compare=False)
+    """Function that checks a plan by rules, tables and disk."""
     spec_text: str = ""
     overrides: tuple[str, ...] = ()
 
     @cached_property
     def request(self) -> Request:
         """Request of the job, rendered once. A submit that builds an image renders another."""
-        return self.renderer(self)
+        return self.renderer(self, None)
+
+    @cached_property
+    def issues(self) -> tuple[Issue, ...]:
+        """Errors and warnings by rules, tables and disk, errors first. Found once."""
+        return tuple(sorted(self.checker(self), key=lambda issue: not issue.is_error))
 
     @property
     def provider(self) -> str:
@@ -215,11 +225,13 @@ def make_plan(
     target: Target,
     host: Target | None = None,
     *,
-    render: Callable[[Plan], Request],
+    render: Renderer,
+    check: Callable[[Plan], Sequence[Issue]],
 ) -> Plan:
     """Combine spec, context and target. Raise SpecError for anything the target cannot do.
 
-    `render`: the `render` of the target's provider. `host`: place of execution for a rehearsal; default: the target.
+    `render`: the `render` of the target's provider. `check`: finds the issues of the plan. `host`:
+    place of execution for a rehearsal; default: the target.
     """
     origins = {dotted(keys): origin for keys, origin in document.origins.items() if keys}
     origins |= {name: origin for name, origin in target.origins.items() if origin}
@@ -239,6 +251,7 @@ def make_plan(
         origins=origins,
         host=host or target,
         renderer=render,
+        checker=check,
         spec_text=document.text,
         overrides=document.overrides,
     )

@@ -155,13 +155,13 @@ def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
 
     info_by_path = {dockerfile: dockerfile.stat()}
     rules = read_rules(_ignore_file(dockerfile))
+    searches_all = has_exceptions(rules)
     try:
         sources = _copied_sources(read_regular_text(dockerfile, errors="surrogateescape"))
         named = patterns_of(sources)
     except (Unclear, SourceError):
         named = None
     top = dockerfile.parent
-    searches_all = has_exceptions(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
         folders[:] = [name for name in folders if name != ".git"]

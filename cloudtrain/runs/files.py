@@ -39,6 +39,15 @@ def make_private_folder(folder: Path) -> None:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush the names of a folder's files to the disk. May raise OSError."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def private_opener(path: str, flags: int) -> int:
     """Opener for `open` that creates files only this user can read."""
     return os.open(path, flags, FILE_MODE)

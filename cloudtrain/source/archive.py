@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.runs.files import FILE_MODE, FOLDER_MODE, make_private_folder, private_opener
+from cloudtrain.runs.files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    make_private_folder,
+    private_opener,
+    sync_folder,
+)
 from cloudtrain.source.hashes import read_content
 from cloudtrain.source.links import read_link
 from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
@@ -32,12 +38,12 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
     """
     target = store / f"{tree.digest}.tar.gz"
     count = tree.files_count
-    if target.exists():
-        if progress is not None:
-            progress(count, count)
-        return target
     temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
+        if target.exists():
+            if progress is not None:
+                progress(count, count)
+            return target
         make_private_folder(store)
         try:
             with open(temporary, "xb", opener=private_opener) as stream:
@@ -47,7 +53,7 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(store)
+        sync_folder(store)
     except OSError as error:
         raise StorageError(
             f"cannot write the source archive {target}: {error.strerror or error}",
@@ -141,11 +147,3 @@ def _header(entry: SourceEntry) -> bytes:
         info.type = tarfile.SYMTYPE
         info.linkname = entry.link
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -12,11 +12,11 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker.checkup import engine_check
+from cloudtrain.providers.docker.images import is_named
+from cloudtrain.providers.docker.registry import inspect_image
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.sources import FILE
 from cloudtrain.submission import jobs
-from cloudtrain.submission.images import is_named
-from cloudtrain.submission.registry import inspect_image
 
 if TYPE_CHECKING:
     from cloudtrain.issues import Issue

@@ -17,7 +17,6 @@ from cloudtrain.planning.job_document import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress, get_provider
-from cloudtrain.runs.files import storing
 from cloudtrain.runs.ids import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.git import git_state
@@ -222,6 +221,7 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     before = _last_scan.get(plan.context.source.digest)
     root = Path(plan.context.source.root)
     data_dir = Path(plan.context.data_dir)
+    folder = _archive_folder(plan)
     wheels = wheel_set(plan.spec, root, data_dir, plan.host)
     if wheels and not wheels.folder.is_dir():
         hint = (
@@ -234,8 +234,7 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     tree = _scan(root, data_dir, None, wheels)
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
-    with storing(_archive_folder(plan)):
-        return pack(tree, _archive_folder(plan), progress)
+    return pack(tree, folder, progress)
 
 
 def with_wheels(plan: Plan, note: Note | None = None) -> Plan:

@@ -26,6 +26,7 @@ from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
 from cloudtrain.submission.context import read_context, resolve_targets
+from cloudtrain.submission.preflight import find_issues
 from cloudtrain.submission.rehearsals import with_rehearsal
 from cloudtrain.submission.wheels import download, wheel_set
 
@@ -101,9 +102,16 @@ def plan(
         host or target,
     )
     context = read_context(job.spec, job.folder, settings, run_id, progress, wheels)
-    render_plan = get_provider(target.provider).render
     return with_rehearsal(
-        make_plan(job.spec, job.document, context, target, host, render=render_plan)
+        make_plan(
+            job.spec,
+            job.document,
+            context,
+            target,
+            host,
+            render=get_provider(target.provider).render,
+            check=find_issues,
+        )
     )
 
 

@@ -20,8 +20,8 @@ MAX_SECRETS = 5
 """Maximum number of left-out files in a note."""
 
 
-def offline_issues(plan: Plan) -> list[Issue]:
-    """Return the issues by rules, tables and disk, errors first: what `plan` shows.
+def find_issues(plan: Plan) -> list[Issue]:
+    """Return the issues by rules, tables and disk, which a plan carries as `Plan.issues`.
 
     They come from the provider of the request, the provider that runs it, and the shared trainer.
     No network, no process.
@@ -36,20 +36,20 @@ def offline_issues(plan: Plan) -> list[Issue]:
         issues += security_issues(plan)
     if plan.is_rehearsal:
         issues += get_provider(plan.provider).rules(plan)
-    return sorted(issues, key=_errors_first)
+    return issues
 
 
 def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
-    """Return all issues of a plan, errors first, with checks by process, engine or SDK.
+    """Return the plan's issues and those of checks by process, engine or SDK, errors first.
 
     `starting`: True if the job starts unless a check refuses it; see `Provider.checks`.
     """
-    issues = offline_issues(plan)
+    issues = [*plan.issues]
     refused_paths = {issue.path for issue in issues if issue.path and issue.is_error}
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         checks = get_provider(provider).checks(plan, starting=starting)
         issues += [issue for issue in checks if issue.path not in refused_paths]
-    return sorted(issues, key=_errors_first)
+    return sorted(issues, key=lambda issue: not issue.is_error)
 
 
 def keep_issues(plan: Plan) -> list[Issue]:
@@ -114,10 +114,6 @@ def security_issues(plan: Plan) -> list[Issue]:
 def _line_of(plan: Plan, issue: Issue) -> str:
     places = (plan.where(path) for path in (issue.field, "resources", "entrypoint", "name"))
     return next((place for place in places if place), "")
-
-
-def _errors_first(issue: Issue) -> bool:
-    return not issue.is_error
 
 
 def raise_errors(issues: Sequence[Issue]) -> None:

@@ -16,6 +16,7 @@ from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.context import local_files, resolve_targets, submitter
+from cloudtrain.submission.preflight import find_issues
 from cloudtrain.submission.rehearsals import with_rehearsal
 
 
@@ -100,4 +101,4 @@ def replan(
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
     target, host = resolve_targets(spec, settings, provider or old.provider, as_)
     render = get_provider(target.provider).render
-    return make_plan(spec, document, context, target, host, render=render)
+    return make_plan(spec, document, context, target, host, render=render, check=find_issues)

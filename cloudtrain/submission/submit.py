@@ -17,12 +17,12 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress, get_provider
+from cloudtrain.providers.docker.images import resolve_image
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.rehearsals import record_rehearsal
 from cloudtrain_launcher.events import Ended, Image, Submitted, Submitting
@@ -53,25 +53,24 @@ def submit(
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
         raise RefusedError(message, outcome=Outcome.NOT_STARTED)
     raise_errors(preflight(plan) if issues is None else issues)
+    archive = archive or pack_source(plan, progress)
+    provider = get_provider(plan.provider)
     image = resolve_image(plan, pushing, note)
-    store = RunStore(Path(plan.context.data_dir))
     request = plan.request
     if image is not None and image.address != image.planned and not plan.is_rehearsal:
-        request = get_provider(plan.target.provider).render(plan, image)
-    archive = archive or pack_source(plan, progress)
+        request = plan.renderer(plan, image)
     if plan.is_rehearsal:
         record_rehearsal(plan, request)
+    first_event = submitting(plan)
+    documents = documents_of(plan, request)
     submit_lock: list[FileLock] = []
     try:
-        folder = store.create(
-            plan.run_id, documents_of(plan, request), submitting(plan), submit_lock
-        )
+        store = RunStore(Path(plan.context.data_dir))
+        folder = store.create(plan.run_id, documents, first_event, submit_lock)
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
         try:
-            ref = get_provider(plan.provider).start(
-                plan, request, folder, archive, sending, History(folder).record
-            )
+            ref = provider.start(plan, request, folder, archive, sending, History(folder).record)
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # the next status asks the provider
                 raise

@@ -74,6 +74,7 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
     dependencies = spec.dependencies
     if not dependencies.vendor or dependencies.off:
         return None
+    python, version, torch = _interpreter(spec, host)
     file = dependencies.file or (automatic_file(source) if dependencies.is_automatic else "")
     requested = requested_by(source, file) if file else requested_list(dependencies.packages)
     if requested.is_local:
@@ -81,7 +82,6 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
             f"{file} names a project of the source itself, which cannot be sent as a wheel"
         )
     check_lines(requested)
-    python, version, torch = _interpreter(spec, host)
     identity: list[object] = [
         [*requested.options],
         [requirement.text for requirement in requested.requirements],

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.providers import Progress
+from cloudtrain.providers.docker.images import resolve_image
 from cloudtrain.runs.files import as_text
 from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.images import resolve_image
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import start_native
 from cloudtrain.sweeps.sweep import Sweep

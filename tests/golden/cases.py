@@ -11,6 +11,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec.load import spec_from_document
 from cloudtrain.spec.yaml_document import parse_document
+from cloudtrain.submission.preflight import find_issues
 
 PLAIN = """
 name: digits
@@ -254,4 +255,5 @@ def plan_of(provider: str, text: str) -> Plan:
         resume_from=EARLIER[provider] if "spot" not in text else "",
     )
     owner = get_provider(provider)
-    return make_plan(spec, document, context, owner.target(SETTINGS, spec), render=owner.render)
+    target = owner.target(SETTINGS, spec)
+    return make_plan(spec, document, context, target, render=owner.render, check=find_issues)

@@ -16,8 +16,8 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.providers.azure.sdk import registry_login
+from cloudtrain.providers.docker.registry import inspect_image, login_for, require_image
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
@@ -154,7 +154,9 @@ def acr(azure_account: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """A registry of the tenant, by the rules of ACR."""
     forget()
     with Registry(azure_account.account.tokens) as made:
-        monkeypatch.setattr("cloudtrain.submission.registry.ACR", re.compile(re.escape(made.host)))
+        monkeypatch.setattr(
+            "cloudtrain.providers.docker.registry.ACR", re.compile(re.escape(made.host))
+        )
         yield made
     forget()
 

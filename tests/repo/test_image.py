@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.submission.build import _CONTEXT
+from cloudtrain.providers.docker.images import _CONTEXT
 from tests.repo.tools import ROOT, tool
 from tests.support.limits import HANG_SECONDS
 

@@ -78,8 +78,7 @@ import cloudtrain
 job = cloudtrain.load({str(job / "job.yaml")!r})
 plan = cloudtrain.plan(job, {where}, data_dir={str(tmp_path / "data")!r})
 assert cloudtrain.render(plan) == cloudtrain.render(plan)
-from cloudtrain.submission.preflight import offline_issues
-assert not [issue for issue in offline_issues(plan) if issue.is_error]
+assert not [issue for issue in plan.issues if issue.is_error]
 assert set(started) == {{"git"}}, started
 """
     assert not {"torch", "numpy", *SDKS} & loaded_after(code)

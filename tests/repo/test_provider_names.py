@@ -40,12 +40,11 @@ EXPLAINED = {
         "providers/rehearsal/sagemaker.py",
         "docker",
     ): "the same, with the program `train` of the image",
-    ("submission/build.py", "docker"): "the program that builds images",
     (
-        "submission/registry.py",
+        "providers/docker/registry.py",
         "aws",
     ): "the extra to install for ECR, whose address says whose it is",
-    ("submission/registry.py", "azure"): "the same for ACR",
+    ("providers/docker/registry.py", "azure"): "the same for ACR",
     ("providers/docker/engine.py", "local"): "a log driver of Docker's",
 }
 """Files that need one of these words -> its meaning there."""

@@ -16,7 +16,6 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.submission.package_checks import package_issues
-from cloudtrain.submission.preflight import offline_issues
 from tests.support.in_process import call
 from tests.support.samples import write
 
@@ -161,7 +160,7 @@ def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> Non
     assert line.startswith(
         "train.py:2: imports no_such_thing, which neither the source, requirements.txt nor this"
     )
-    assert not any(issue.is_error for issue in offline_issues(plan(job)))
+    assert not any(issue.is_error for issue in plan(job).issues)
 
 
 def test_packages_of_a_known_image_are_not_missed_and_unknown_is_silent(

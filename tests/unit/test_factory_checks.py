@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.submission.preflight import offline_issues
 from tests.support.samples import write
 
 NET = "import torch\nfrom deep import Head\nclass Net: pass\ndef build(): return Net()\n"
@@ -27,7 +26,7 @@ def problems(folder: Path, args: Any, **files: str) -> list[str]:
     planned = cloudtrain.plan(
         cloudtrain.load(folder / "job" / "job.yaml"), "local", data_dir=str(folder / "runs")
     )
-    return [issue.line().partition(": ")[2] for issue in offline_issues(planned)]
+    return [issue.line().partition(": ")[2] for issue in planned.issues]
 
 
 @pytest.mark.parametrize(
@@ -89,4 +88,4 @@ def test_a_program_of_ones_own_may_have_such_arguments(tmp_path: Path) -> None:
     planned = cloudtrain.plan(
         cloudtrain.load(tmp_path / "job" / "job.yaml"), "local", data_dir=str(tmp_path / "runs")
     )
-    assert offline_issues(planned) == []
+    assert planned.issues == ()

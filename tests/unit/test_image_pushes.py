@@ -13,8 +13,8 @@ import pytest
 
 from cloudtrain.errors import CloudError, CloudtrainError, UsageError
 from cloudtrain.providers.docker.engine import Engine, stored_login
+from cloudtrain.providers.docker.registry import login_for, require_image
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
-from cloudtrain.submission.registry import login_for, require_image
 
 DIGEST = f"sha256:{'ab' * 32}"
 OTHER = f"sha256:{'cd' * 32}"
@@ -130,7 +130,7 @@ def test_without_an_engine_an_image_is_not_looked_up_and_that_is_reported(
     def engine(_: float) -> None:
         raise error
 
-    monkeypatch.setattr("cloudtrain.submission.registry.docker_engine", engine)
+    monkeypatch.setattr("cloudtrain.providers.docker.registry.docker_engine", engine)
     messages: list[str] = []
     assert require_image("registry.example.com/train:1", "amd64", messages.append) == ""
     [note] = messages

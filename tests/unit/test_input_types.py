@@ -17,7 +17,6 @@ from cloudtrain.cli.plan_view import overview
 from cloudtrain.planning.job_document import job_document
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.providers import get_provider
-from cloudtrain.submission.preflight import offline_issues
 from cloudtrain_launcher import contract
 from tests.golden.cases import plan_of
 
@@ -121,7 +120,7 @@ first three.
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_that_microsofts_examples_set_is_taken(name: str) -> None:
     plan = plan_of("azure", f"name: d\nlimits: {{max_runtime: 1 h}}\nenv: {{{name}: 'True'}}\n")
-    assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []
+    assert [issue.line() for issue in plan.issues if issue.is_error] == []
     assert get_provider("azure").render(plan).document["environment_variables"][name] == "True"
 
 
@@ -165,7 +164,7 @@ def test_a_long_argument_travels_once() -> None:
         f" {'y' * 90_000}}}\n",
     )
     assert json.dumps(job_document(plan).to_json()).count("y" * 90_000) == 1
-    assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []
+    assert [issue.line() for issue in plan.issues if issue.is_error] == []
 
 
 @pytest.mark.parametrize(

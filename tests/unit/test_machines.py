@@ -13,7 +13,6 @@ from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.request import job_of
-from cloudtrain.submission.preflight import offline_issues
 from tests.golden.cases import plan_of
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
@@ -33,7 +32,7 @@ def request(plan: Plan) -> Any:
 
 
 def texts_of(plan: Plan) -> list[str]:
-    return [issue.line() for issue in offline_issues(plan) if issue.is_error]
+    return [issue.line() for issue in plan.issues if issue.is_error]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, retaine
     """It deletes in S3 what the job deletes, and may do so before the newest one is stored."""
     plan = plan_of("aws", f"name: d\ncheckpoints: {{keep: {keep}}}\n")
     assert job_of(plan).checkpoint_keep == retained
-    notes = [issue.message for issue in offline_issues(plan)]
+    notes = [issue.message for issue in plan.issues]
     assert any(note.startswith("2 checkpoints are kept, not 1: ") for note in notes) == (
         keep < retained
     )

@@ -15,7 +15,6 @@ from cloudtrain.spec.plain_secrets import (
     is_secret_variable,
     secret_arguments,
 )
-from cloudtrain.submission.preflight import offline_issues
 from tests.support.in_process import call
 
 TOKEN = "hf_" + "abcDEF123" * 4
@@ -106,7 +105,7 @@ def test_strict_settings_refuse_a_token_in_arguments(folder: Path) -> None:
     (folder / "cloudtrain.toml").write_text('policy = "strict"\n')
     job = cloudtrain.load({"entrypoint": "train.py", "args": {"api_key": TOKEN}})
     plan = cloudtrain.plan(job, "local")
-    (issue,) = [issue for issue in offline_issues(plan) if issue.is_error]
+    (issue,) = [issue for issue in plan.issues if issue.is_error]
     assert issue.field == "args.api_key"
     with pytest.raises(SpecError, match="looks like a secret"):
         cloudtrain.submit(plan)

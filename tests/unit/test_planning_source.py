@@ -1,16 +1,17 @@
-"""Source folders that planning refuses: runs stored inside, and a program that is not in the
-archive.
-"""
+"""Source folders that planning refuses, and issues that a plan carries."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import cloudtrain
 from cloudtrain.errors import SourceError
-from cloudtrain.submission.preflight import start_notes
+from cloudtrain.issues import Issue
+from cloudtrain.planning.plan import Plan
+from cloudtrain.submission.preflight import preflight, start_notes
 
 
 def test_runs_inside_the_source_are_refused_with_the_line_to_add(tmp_path: Path) -> None:
@@ -78,3 +79,17 @@ def test_a_large_source_is_warned_of_with_what_to_do(
         cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs")
     )
     assert "data.bin (5.0 kB)" in start_notes(plan, [])[0]
+
+
+def test_a_plan_finds_its_issues_once(tmp_path: Path) -> None:
+    job = cloudtrain.load({"name": "once"})
+    plan = cloudtrain.plan(job, "docker", data_dir=str(tmp_path))
+    searches = []
+
+    def find(plan: Plan) -> list[Issue]:
+        searches.append(plan.run_id)
+        return [Issue((), "wrong")]
+
+    plan = replace(plan, checker=find)
+    assert [preflight(plan)[0].message for _ in range(2)] == ["wrong", "wrong"]
+    assert searches == [plan.run_id]

@@ -12,7 +12,7 @@ import yaml
 import cloudtrain
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.submission.preflight import offline_issues, preflight, security_issues
+from cloudtrain.submission.preflight import preflight, security_issues
 from tests.support.in_process import call
 
 AWS: dict[str, Any] = {
@@ -131,7 +131,7 @@ def test_findings_are_warnings_of_check_at_their_lines_and_no_concern_of_plan(fo
     )
     assert f"note: job.yaml:{token}:3: env.HF_TOKEN: looks like a secret" in result.err
     assert len(json.loads(call("check", "--provider", "aws", "--json").out)["warnings"]) == 5
-    assert not offline_issues(plan_of(spec(AWS)))
+    assert not plan_of(spec(AWS)).issues
 
 
 def test_a_line_is_told_also_where_settings_name_the_account(

@@ -123,11 +123,10 @@ def test_unknown_image_needs_its_python_version_for_wheels(
 def test_nodes_without_a_network_cannot_install_missing_packages(
     job: Path,
 ) -> None:
-    from cloudtrain.submission.preflight import offline_issues
 
     def isolated(argument: Any) -> list[str]:
         (job / "job.yaml").write_text(str({"entrypoint": "train.py", **argument, **AWS}))
-        issues = offline_issues(cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "aws"))
+        issues = cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "aws").issues
         return [issue.message for issue in issues if issue.is_error]
 
     assert isolated({}) == ["keeps the nodes from the index that packages come from"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
@@ -153,6 +152,8 @@ def _inspect_in_ecr(
         return None
 
     def config(digest: str) -> bytes:
+        import urllib.request  # with an HTTP client, which few submits need
+
         try:
             url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)[
                 "downloadUrl"
