@@ -17,10 +17,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
@@ -36,15 +36,6 @@ MAX_VALUES_BYTES = MAX_LINE_BYTES - 600
 """Space for the values of a metrics event, beside the common fields."""
 MAX_NAME_BYTES = MAX_VALUES_BYTES - 40
 """Maximum length of a value's name in JSON."""
-
-
-class _Event(Protocol):
-    """Interface of the launcher's event classes, without an import: this module works alone."""
-
-    @property
-    def type(self) -> str: ...
-
-    def fields(self) -> dict[str, Any]: ...
 
 
 _last_seq = 0
@@ -69,7 +60,7 @@ def emit(kind: str, /, **fields: Any) -> None:
         os.write(_output_fd, line)
 
 
-def emit_event(event: _Event, /) -> None:
+def emit_event(event: Any, /) -> None:
     """Write an event of `cloudtrain_launcher.events`, as `emit` does."""
     emit(event.type, **event.fields())
 
@@ -104,12 +95,9 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
     }
     line = _encode(event)
     while len(line) > MAX_LINE_BYTES:
-        longest = max(
-            (k for k in event if isinstance(event[k], str)),
-            key=lambda k: len(event[k]),
-            default=None,
-        )
-        if longest is None or len(event[longest]) < 64:
+        texts = [name for name, value in event.items() if isinstance(value, str)]
+        longest = max(texts, key=lambda name: len(event[name]))
+        if len(event[longest]) < 64:
             raise ValueError(
                 f"event {kind!r} is {len(line)} bytes long; at most {MAX_LINE_BYTES} can be sent"
                 " whole"
@@ -146,12 +134,8 @@ def log_progress(step: int, steps: int | None = None, **values: float) -> None:
     `samples_per_s`.
     """
     if int(os.environ.get("RANK", "0")) == 0:
-        emit(
-            "progress",
-            step=step,
-            steps=steps,
-            **{name: _whole_or_number(value) for name, value in values.items()},
-        )
+        numbers = {name: _whole_or_number(value) for name, value in values.items()}
+        emit("progress", step=step, steps=steps, **numbers)
 
 
 def log_schedule(
@@ -208,10 +192,13 @@ def timed(batches: Iterable[_Batch], ddp: Any = None) -> Iterator[_Batch]:
             _timer.enter("compute")
             yield batch
             _timer.step_done()
+            if _timer.due():
+                emit("step_times", **_timer.take())
             _timer.enter("data")
     finally:
         _timer.enter("other")
-        _timer.report_if_due(0.5)
+        if _timer.steps and time.perf_counter() - _timer.reported >= 0.5:
+            emit("step_times", **_timer.take())
 
 
 _Batch = TypeVar("_Batch")
@@ -219,112 +206,125 @@ _PHASES = {"evaluating": "evaluation", "saving": "saving"}
 """Activities whose time is reported separately."""
 
 
-class _StepTimer:
-    """Seconds by phase since the last report of this process; counted from the first step."""
+def _run_delay() -> float | None:
+    """Return the seconds in which this thread was ready but had no core; None if unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        return int(schedule.read_bytes().split()[1]) / 1e9
+    return None
+
+
+class StepTimer:
+    """Seconds by phase since the last report of this process; counted from the first step.
+
+    `message_bytes`: of the gradients that a step exchanges. `run_delay`: seconds in which this
+    thread was ready but had no core; None: unknown.
+    """
 
     LOOK_SECONDS = 0.005
     """Minimum time between reads of DDP's measurements."""
+    PHASES: tuple[str, ...] = ("data", "compute", "saving", "evaluation", "other")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        run_delay: Callable[[], float | None] = _run_delay,
+    ) -> None:
         self.phase = "other"
-        self._since = 0.0
-        self._seconds = dict[str, float]()
-        self._began = self._reported = self._looked = 0.0
-        self._steps = self._total = self._looks = 0
+        self.steps = 0
+        """Steps since the last report."""
+        self.message_bytes = 0
+        self._clock = clock
+        self._run_delay = run_delay
+        self._seconds = dict.fromkeys(self.PHASES, 0.0)
+        self._began = self.reported = self._since = self._looked = 0.0
+        self._total = self._looks = 0
         self._waited = 0.0
-        self._logger = None
-        self._message_bytes = 0
+        self._logger: Any = None
         self._delayed: float | None = None
+
+    def start(self) -> None:
+        """Start at zero."""
+        self._began = self.reported = self._since = self._clock()
+        self._seconds = dict.fromkeys(self.PHASES, 0.0)
+        self.steps = self._total = 0
+        self._delayed = self._run_delay()
 
     def enter(self, phase: str) -> str:
         """Start another phase; return the ended one."""
-        time_now = time.perf_counter()
         before = self.phase
         if self._began:
-            self._seconds[before] = self._seconds.get(before, 0.0) + time_now - self._since
+            time_now = self._clock()
+            self._seconds[before] += time_now - self._since
+            self._since = time_now
         elif phase == "data":
-            self._began = time_now
-            self._reported = time_now
-            self._delayed = _run_delay()
+            self.start()
         self.phase = phase
-        self._since = time_now
         return before
 
     def watch(self, ddp: Any) -> None:
-        """Read this model's communication waits; None: unknown."""
+        """Read this model's communication waits; None: unknown.
+
+        On a GPU torch measures a few: the first ten, then each hundredth (reducer_timer.hpp).
+        """
         self._logger = getattr(ddp, "logger", None)
         if self._logger is not None and getattr(ddp, "device_type", "") == "cpu":
             ddp._set_ddp_runtime_logging_sample_rate(1)
         if self._logger is not None:
-            sent = (parameter for parameter in ddp.parameters() if parameter.requires_grad)
-            self._message_bytes = sum(
-                parameter.numel() * parameter.element_size() for parameter in sent
-            )
+            sent = [p for p in ddp.parameters() if p.requires_grad]
+            self.message_bytes = sum(p.numel() * p.element_size() for p in sent)
 
     def step_done(self) -> None:
-        """End a step; report the first one, and later ones from time to time."""
+        """End a step."""
         self.enter("other")
-        self._steps += 1
+        self.steps += 1
         if self._logger is not None and self._since - self._looked >= self.LOOK_SECONDS:
-            statistics = self._logger._get_ddp_logging_data().ints_map
-            waited = statistics.get("backward_comm_time", 0) - statistics.get(
-                "backward_compute_comm_overlap_time", 0
-            )
-            self._waited = self._waited + max(0, waited) / 1e9
-            self._looks = self._looks + 1
+            nanoseconds = self._logger._get_ddp_logging_data().ints_map
+            waited = nanoseconds.get("backward_comm_time", 0)
+            waited -= nanoseconds.get("backward_compute_comm_overlap_time", 0)
+            self._waited += max(0, waited) / 1e9
+            self._looks += 1
             self._looked = self._since
-        self.report_if_due(
-            0.0 if self._total == 0 else min(60.0, max(0.5, (self._since - self._began) / 60))
-        )
 
-    def report_if_due(self, pause: float) -> None:
-        """Report if there were steps and the last report is that many seconds old."""
-        if not self._steps or self._since - self._reported < pause:
-            return
-        seconds = {
-            name: self._seconds.get(name, 0.0)
-            for name in ("data", "compute", "saving", "evaluation", "other")
-        }
+    def due(self) -> bool:
+        """Return whether a report is due: at the first step, then after 0.5 s, later a minute."""
+        pause = min(60.0, max(0.5, (self._since - self._began) / 60))
+        return self._total == 0 or self._since - self.reported >= pause
+
+    def split(self) -> dict[str, float]:
+        """Return the seconds by phase since the last report."""
+        seconds = dict(self._seconds)
         if self._looks:
-            waited = min(seconds["compute"], self._steps * self._waited / self._looks)
-            seconds |= {"compute": seconds["compute"] - waited, "communication": waited}
-        marks = {"warm_up": True} if self._total < 2 else {}
-        self._total += self._steps
+            waited = min(seconds["compute"], self.steps * self._waited / self._looks)
+            seconds["compute"] -= waited
+            seconds["communication"] = seconds.get("communication", 0.0) + waited
+        return seconds
+
+    def take(self) -> dict[str, Any]:
+        """Return the fields of an event about the time since the last report."""
+        self.enter(self.phase)
         fields: dict[str, Any] = {
-            "steps": self._steps,
-            "step": self._total,
-            "wall": round(self._since - self._reported, 6),
-            **marks,
+            "steps": self.steps,
+            "step": self._total + self.steps,
+            "wall": round(self._since - self.reported, 6),
+            **({"warm_up": True} if self._total < 2 else {}),
+            **{name: round(value, 6) for name, value in self.split().items()},
         }
         delayed = self._delayed
-        self._delayed = _run_delay()
+        self._delayed = self._run_delay()
         if delayed is not None and self._delayed is not None:
-            fields["run_delay"] = round(self._delayed - delayed, 6)
-        if self._message_bytes:
-            fields["message_mb"] = round(self._message_bytes / 1e6, 3)
-        emit("step_times", **fields, **{name: round(value, 6) for name, value in seconds.items()})
-        self._seconds = {}
-        self._steps = 0
+            fields["run_delay"] = round(max(0.0, self._delayed - delayed), 6)
+        if self.message_bytes:
+            fields["message_mb"] = round(self.message_bytes / 1e6, 3)
+        self._seconds = dict.fromkeys(self.PHASES, 0.0)
+        self._total += self.steps
+        self.steps = self._looks = 0
         self._waited = 0.0
-        self._looks = 0
-        self._reported = self._since
+        self.reported = self._since
+        return fields
 
 
-def _run_delay() -> float | None:
-    """Return the seconds in which this thread was ready but had no core; None if unknown."""
-    with suppress(OSError, ValueError, IndexError):
-        return (
-            int(
-                Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-                .read_bytes()
-                .split()[1]
-            )
-            / 1e9
-        )
-    return None
-
-
-_timer = _StepTimer()
+_timer = StepTimer()
 
 
 def _whole_or_number(value: Any) -> float:

@@ -51,7 +51,7 @@ class ProgressReporter:
     def report_times(self) -> None:
         """Send this rank's time by phase since the last such event."""
         run = self.run
-        emit_event(run.step.clock.take(run.position.step, run.batches.batch_size))
+        emit_event(run.step.clock.event(run.position.step, run.batches.batch_size))
 
     def _values(self, by_rank: Sequence[tuple[float, int, int]], rate: float) -> dict[str, float]:
         """Return the fields of the event.

@@ -7,29 +7,17 @@ host never waits for it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from cloudtrain_job import StepTimer
 from cloudtrain_launcher.events import StepTimes
-from cloudtrain_trainer.reporting.waiting import Waiting, schedule_seconds
 from cloudtrain_trainer.strategies import Step
-
-PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
-"""Phases of a rank; each moment is in exactly one of them."""
-
-DIGITS = 6
-"""Decimals of the reported seconds."""
-
-REPORT_SECONDS = 0.5, 60.0
-"""Shortest and longest time between two reports: every rank's are stored with the run."""
-
-WARM_UP_STEPS = 2
-"""First steps of a process, which allocate memory, choose kernels and compile models."""
 
 STRIDE = 7
 """One step of this many is measured: the number of loader processes rarely divides it."""
@@ -41,43 +29,28 @@ MAX_PENDING = 64
 """Maximum steps whose marks the GPU has not passed; further ones are not measured."""
 
 
-class StepClock:
-    """Seconds of this rank by phase since the last report."""
+class StepClock(StepTimer):
+    """Seconds of this rank by phase since the last report.
+
+    `timeline`: of a GPU. `is_waiting_known`: false if waits for messages are a part of the compute,
+    as in most strategies with several ranks.
+    """
+
+    PHASES = ("data", "compute", "communication", "optimizer", "saving", "evaluation", "other")
 
     def __init__(
-        self,
-        waiting: Waiting,
-        timeline: TimeLine | None = None,
-        message_bytes: int = 0,
-        clock: Callable[[], float] = time.perf_counter,
-        schedule: Callable[[], tuple[float, float] | None] = schedule_seconds,
+        self, timeline: TimeLine | None = None, is_waiting_known: bool = True, **times: Any
     ) -> None:
-        """`waiting`: measures how long passes wait for messages. `timeline`: of a GPU.
-
-        `message_bytes`: of the gradients that a step exchanges; 0: none. `schedule`: how long this
-        thread has run, and how long it was ready without a core.
-        """
-        self.waiting = waiting
+        super().__init__(**times)
         self._timeline = timeline
-        self._clock = clock
-        self.message_bytes = message_bytes
-        self._phase = "other"
-        self._since = clock()
-        self._began = self._reported = self._since
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.steps = self._steps_before = 0
-        self._schedule, self._delayed = schedule, self._run_delay(schedule)
+        self._is_waiting_known = is_waiting_known
+        self.start()
 
     def enter(self, phase: str) -> str:
-        """Begin another phase; return the previous one."""
-        time_now = self._clock()
-        before = self._phase
-        self.seconds[before] += time_now - self._since
-        self._phase = phase
-        self._since = time_now
+        """Start another phase; return the ended one."""
         if self._timeline is not None:
             self._timeline.mark(phase)
-        return before
+        return super().enter(phase)
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -96,85 +69,48 @@ class StepClock:
 
     def end_step(self) -> None:
         """End a training step."""
-        self.enter("other")
+        self.step_done()
         if self._timeline is not None:
             self._timeline.end_step()
-        self.steps += 1
 
-    def restart(self) -> None:
-        """Restart at zero."""
-        self.enter("other")
-        self._began = self._reported = self._since
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.steps = 0
-        self._steps_before = 0
-        self._delayed = self._run_delay(self._schedule)
+    def split(self) -> dict[str, float]:
+        """Return the seconds by phase since the last report, without communication if unknown."""
+        if self._timeline is not None:
+            self._timeline.spread(self._seconds, self.steps)
+        seconds = super().split()
+        if not self._is_waiting_known:
+            seconds["other"] += seconds.pop("communication")
+        return seconds
 
-    def due(self) -> bool:
-        """Return whether a report is due: at once, then after 0.5 s, later up to a minute."""
-        shortest, longest = REPORT_SECONDS
-        pause = min(longest, max(shortest, (self._since - self._began) / 60))
-        return self._steps_before == 0 or self._since - self._reported >= pause
-
-    def take(self, step: int, batch_size: int) -> StepTimes:
-        """Return the event of the time since the last call.
+    def event(self, step: int, batch_size: int) -> StepTimes:
+        """Return the event of the time since the last report.
 
         `step`: steps done in the run. `batch_size`: of all ranks.
         """
-        self.enter(self._phase)
-        seconds = self.seconds
-        steps = self.steps
-        if self._timeline is not None:
-            self._timeline.spread(seconds, steps)
-        self._move_waiting(seconds, steps)
-        event = StepTimes(steps=steps, wall=round(self._since - self._reported, DIGITS)).replace(
-            step=step,
-            samples=steps * batch_size,
-            **{phase: round(taken, DIGITS) for phase, taken in seconds.items()},
-            **({"message_mb": round(self.message_bytes / 1e6, 3)} if self.message_bytes else {}),
-            **({"warm_up": True} if self._steps_before < WARM_UP_STEPS else {}),
-            **self._delay_since_the_last(),
-        )
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.steps = 0
-        self._steps_before = self._steps_before + steps
-        self._reported = self._since
-        return event
-
-    def _run_delay(self, schedule: Callable[[], tuple[float, float] | None]) -> float | None:
-        """Return seconds without a core; None if unknown, or if a GPU's phases count."""
-        times = schedule() if self._timeline is None else None
-        return None if times is None else times[1]
-
-    def _delay_since_the_last(self) -> dict[str, float]:
-        before = self._delayed
-        self._delayed = self._run_delay(self._schedule)
-        if before is None or self._delayed is None:
-            return {}
-        return {"run_delay": round(max(0.0, self._delayed - before), DIGITS)}
-
-    def _move_waiting(self, seconds: dict[str, float], steps: int) -> None:
-        """Move waits for messages out of the passes; drop communication if unknown."""
-        waited = self.waiting.take(steps)
-        if waited is None:
-            seconds["other"] += seconds.pop("communication")
-            return
-        waited = min(waited, seconds["compute"])
-        seconds["compute"] -= waited
-        seconds["communication"] += waited
+        fields = self.take() | {"step": step}
+        fields["samples"] = fields["steps"] * batch_size
+        times = StepTimes(steps=fields.pop("steps"), wall=fields.pop("wall"))
+        return times.replace(**fields)
 
 
 def step_clock(step: Step) -> StepClock:
     """Return the clock of a rank's steps for its device and strategy."""
     strategy = step.strategy
-    ranks = step.strategy.ranks
-    shared = [p for p in step.model.parameters() if p.requires_grad] if ranks.size > 1 else []
-    size = sum(p.numel() * p.element_size() for p in shared)
-    return StepClock(
-        strategy.waiting(step.wrapped),
-        TimeLine() if step.device.type == "cuda" else None,
-        message_bytes=size,
+    ranks = strategy.ranks
+    wrapped = step.wrapped
+    on_gpu = step.device.type == "cuda"
+    is_ddp = isinstance(wrapped, DistributedDataParallel) and not strategy.communicates_in_forward
+    clock = StepClock(
+        TimeLine() if on_gpu else None,
+        is_ddp or ranks.size == 1,
+        **({"run_delay": lambda: None} if on_gpu else {}),
     )
+    if is_ddp:
+        clock.watch(wrapped)
+    elif ranks.size > 1:
+        trained = [p for p in step.model.parameters() if p.requires_grad]
+        clock.message_bytes = sum(p.numel() * p.element_size() for p in trained)
+    return clock
 
 
 def _event() -> Any:

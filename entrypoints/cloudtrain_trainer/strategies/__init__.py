@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from cloudtrain_trainer import hardware, partition, rules
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.reporting.waiting import Waiting, blocked_or_unknown
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trees import sample_count
 
@@ -161,13 +160,6 @@ class Strategy:
 
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
         """Replace tensors that depend on the data by their mean over all ranks."""
-
-    def waiting(self, wrapped: nn.Module) -> Waiting:  # noqa: ARG002
-        """Return a clock of how long this rank's passes wait for messages.
-
-        `wrapped`: the second module that `wrap` returned.
-        """
-        return Waiting() if self.ranks.size == 1 else blocked_or_unknown(self.ranks.device)
 
     def finish_gradients(self, model: nn.Module) -> None:
         """Send what backward passes left to send, before gradients are used.

@@ -25,7 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.reporting.waiting import DdpWaiting, Waiting
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Step, Strategy
 
@@ -76,10 +75,6 @@ class DistributedData(Strategy):
     def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]
         return context
-
-    def waiting(self, wrapped: nn.Module) -> Waiting:
-        assert isinstance(wrapped, DistributedDataParallel)  # noqa: S101  (made by `wrap`)
-        return DdpWaiting(wrapped)
 
     def sync_buffers(self, model: nn.Module) -> None:
         """Broadcast rank 0's buffers, as DDP does before the next forward pass."""

@@ -76,7 +76,7 @@ class Loop(TrainingRun):
 
         Raise `NotFinite` after a bad step.
         """
-        self.step.clock.restart()
+        self.step.clock.start()
         if self.ranks.rank == 0:
             emit_event(schedule(self))
         outcome = self._train()

@@ -146,9 +146,7 @@ class Step:
         self.clock.enter("data")
         batch = next(batches)
         self.clock.enter("compute")
-        self.clock.waiting.begin()
         self.forward_backward(*batch)
-        self.clock.waiting.end()
 
     def _update(self, step: int) -> None:
         """Update the weights, whatever the loss is: a bad step ends training soon after."""

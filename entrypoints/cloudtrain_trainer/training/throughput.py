@@ -41,7 +41,7 @@ def measure(run: TrainingRun, reports: int) -> str:
     run.step.wrapped.train()
     _train(run, batches, 0, WARM_UP_STEPS)
     run.ranks.begin_training(run.options.timeout)
-    run.step.clock.restart()
+    run.step.clock.start()
 
     steps_done = WARM_UP_STEPS
     for _ in range(reports):
@@ -50,7 +50,7 @@ def measure(run: TrainingRun, reports: int) -> str:
             return "stopped"
         steps_done += steps
         rate = round(steps * run.batches.batch_size / seconds, 3)
-        emit_event(run.step.clock.take(steps_done, run.batches.batch_size))
+        emit_event(run.step.clock.event(steps_done, run.batches.batch_size))
         log_metrics(step=steps_done, samples_per_s=rate)
         run.ranks.log(
             f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {run.task.unit} per second"
