@@ -244,7 +244,8 @@ def _export_model(loop: Any, folders: Folders) -> str:
 
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
-    weights = loop.strategy.full_state_dict(loop.step.model)
+    frozen = loop.checkpointer.frozen
+    weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
     if not weights and loop.ranks.rank != 0:
         return ""
     fingerprint = state.fingerprint(weights)
@@ -255,7 +256,7 @@ def _export_model(loop: Any, folders: Folders) -> str:
         has_best = loop.checkpointer.best.step >= 0
         # Without a best evaluation of this run, the file of best weights is an earlier run's.
         if not has_best or files.copy_best_model(folders.checkpoints, model) is None:
-            files.write_model(model, weights, loop.ranks.log)
+            files.write_model(model, weights, loop.ranks.log, frozen.metadata)
     return fingerprint
 
 

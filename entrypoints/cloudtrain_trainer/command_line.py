@@ -320,6 +320,15 @@ def _add_checkpoints(parser: Parser) -> None:
         help="how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
     )
     group.add_argument(
+        "--save-frozen",
+        choices=["auto", "yes", "no"],
+        default="auto",
+        help=(
+            "keep frozen weights in checkpoints and in the model file; auto: unless they are more"
+            " than half of the parameters, as with adapters [auto]"
+        ),
+    )
+    group.add_argument(
         "--no-resume",
         dest="resume",
         action="store_false",

@@ -88,6 +88,11 @@ class Options:
     """Steps between checkpoints, besides `checkpoint_every`."""
     keep: int
     """Number of checkpoints to keep."""
+    save_frozen: str
+    """auto, yes or no: keep frozen weights in checkpoints and in the model file.
+
+    auto: unless they are more than half of the parameters.
+    """
     resume: bool
 
 

@@ -4,17 +4,23 @@ parts of it.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import full_tensor
+from cloudtrain_trainer.training.run import Position
 from tests.entrypoints.loss_curves import (
     NORM_TOLERANCE,
+    STEPS,
     TOLERANCE,
     begin,
     begin_in_one_process,
@@ -104,3 +110,36 @@ def check_frozen_weights(ranks: Ranks) -> None:
             assert parameter.requires_grad == trained, name
             assert torch.equal(whole, before[name]) != trained, name
             torch.testing.assert_close(whole, after[name], rtol=1e-3, atol=1e-5)
+
+
+def check_resume_without_frozen_weights(ranks: Ranks) -> None:
+    """FSDP saves trained shards alone; other strategies resume from them, on the same base only."""
+    task = replace(small_task("gpt"), model=adapted_gpt)
+    other_task = replace(small_task("gpt"), model=lambda: other_base(adapted_gpt()))
+    folder = Path(ranks.all_gather(tempfile.mkdtemp())[0])
+    saved = begin(task, [*task_flags("gpt"), "--strategy", "fsdp"], ranks, folder)
+    train(saved)
+    saved.position = Position(STEPS, 0, 32 * STEPS)
+    saved.checkpointer.save(last=True)
+    expected = {name: full_tensor(p) for name, p in saved.step.model.named_parameters()}
+    index = FileSystemReader(folder / "step-00000003" / "weights-0").read_metadata()
+    weights = [name for name in index.state_dict_metadata if name.startswith("model.")]
+    assert weights, index
+    assert all(name.endswith(("down.weight", "up.weight")) for name in weights), weights
+
+    for strategy in ("ddp", "fsdp"):
+        argv = [*task_flags("gpt"), "--strategy", strategy]
+        resumed = begin(task, argv, ranks, folder)
+        resumed.resume()
+        for name, parameter in resumed.step.model.named_parameters():
+            assert torch.equal(full_tensor(parameter), expected[name]), f"{strategy}: {name}"
+        with pytest.raises(Refused, match="other ones now"):
+            begin(other_task, argv, ranks, folder).resume()
+
+
+def other_base(model: nn.Module) -> nn.Module:
+    """Change one number of one frozen weight."""
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    with torch.no_grad():
+        frozen[-1].flatten()[-1] += 1
+    return model

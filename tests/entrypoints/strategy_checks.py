@@ -31,7 +31,11 @@ from tests.entrypoints.loss_curves import (
     task_flags,
     train,
 )
-from tests.entrypoints.shard_checks import check_frozen_weights, check_initial_weights
+from tests.entrypoints.shard_checks import (
+    check_frozen_weights,
+    check_initial_weights,
+    check_resume_without_frozen_weights,
+)
 
 BF16_TOLERANCE = 2e-2
 """Relative, between two ways of computing in bf16, whose numbers have 8 bits, after some steps."""
@@ -327,6 +331,7 @@ def details() -> None:
             check_fused_optimizer,
             check_repeated_blocks,
             check_frozen_weights,
+            check_resume_without_frozen_weights,
             check_bf16_under_fsdp,
             check_bf16_in_pipelines,
         ):

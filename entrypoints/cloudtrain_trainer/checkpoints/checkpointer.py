@@ -7,12 +7,14 @@ import threading
 import time
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cloudtrain_job import activity
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.checkpoints.files import BEST, write_model
+from cloudtrain_trainer.checkpoints.frozen import FrozenWeights
 from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.streams import StreamBatches
@@ -44,6 +46,7 @@ class Checkpointer:
         self.run = run
         self.checkpoints = checkpoints
         self.best = Best()
+        self.frozen = FrozenWeights(run.step.model, run.ranks, run.options.save_frozen)
         self._saved_step = -1
         self._saved_at = time.monotonic()
         self._best_copies = HostCopies()
@@ -84,7 +87,7 @@ class Checkpointer:
             return
 
         step = run.step
-        tensors = sharded.tensors_of(step.model, step.optimizer)
+        tensors = sharded.tensors_of(step.model, step.optimizer, self.frozen.unchanged())
         # A bad checkpoint must not replace a good one.
         run.check_finite(self._trained_tensors(tensors))
 
@@ -109,6 +112,7 @@ class Checkpointer:
             "best": list(self.best),
             "groups": rank_state["groups"],
             "scaler": step.scaler.state_dict() if step.scaler is not None else None,
+            "frozen": self.frozen.lines,
         }
 
         steady = {f"model.{name}" for name in self._parameter_names()}
@@ -178,7 +182,7 @@ class Checkpointer:
                 f"{checkpoint.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
             )
         with activity("restoring"):
-            self.checkpoints.load(checkpoint, run.step.model, None)
+            self._load_tensors(checkpoint, shared, None)
         run.position = type(run.position)(*shared["at"])
         run.ranks.log(f"evaluates {checkpoint.folder}")
 
@@ -190,7 +194,7 @@ class Checkpointer:
         step = self.run.step
         run.run_discarded_step()
         step.loss.restore((0.0, 0))
-        self.checkpoints.load(checkpoint, step.model, step.optimizer)
+        self._load_tensors(checkpoint, shared, step.optimizer)
 
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
         # An earlier release saved such weights.
@@ -236,6 +240,20 @@ class Checkpointer:
                 run.batches.resume(rank_state["stream"])
         self._saved_step = run.position.step
 
+    def _load_tensors(
+        self,
+        checkpoint: FoundCheckpoint,
+        shared: dict[str, Any],
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        """Load weights and optimizer state; frozen weights may be missing, and are then checked."""
+        model = self.run.step.model
+        lines = shared.get("frozen", {})
+        missing = self.checkpoints.missing(checkpoint, model)
+        self.frozen.check(missing, lines, checkpoint.folder)
+        left_out = [name for name in missing if name in lines]
+        self.checkpoints.load(checkpoint, model, optimizer, left_out)
+
     def record_evaluation(self, val_loss: float) -> None:
         """Keep the weights if this evaluation is the best; else count it.
 
@@ -253,7 +271,7 @@ class Checkpointer:
             return
         self.best = Best(val_loss, run.position.step, 0, run.position.step)
 
-        weights = run.strategy.full_state_dict(run.step.model)
+        weights = run.strategy.full_state_dict(run.step.model, self.frozen.unchanged())
         if run.ranks.rank != 0:
             return
 
@@ -267,7 +285,8 @@ class Checkpointer:
 
         def write() -> None:
             self._best_copies.wait()
-            write_model(self.checkpoints.folder / BEST, copies, run.ranks.log)
+            path = self.checkpoints.folder / BEST
+            write_model(path, copies, run.ranks.log, self.frozen.metadata)
 
         self._best_writer = self.checkpoints.write_behind(write)
 

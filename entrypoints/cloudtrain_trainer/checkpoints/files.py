@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -194,11 +194,16 @@ BEST = "best"
 """File name, without extension, of the best weights, beside the checkpoints."""
 
 
-def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
+def write_model(
+    path: Path,
+    state: dict[str, Tensor],
+    say: Callable[[str], None],
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
     """Write a state dict to a new .safetensors file, or .pt without that package.
 
     Return its path. `path`: without extension. `say`: called with a line of text in the second
-    case.
+    case. `metadata`: notes in a .safetensors file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
@@ -215,7 +220,7 @@ def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]
     else:
         final = path.with_name(path.name + ".safetensors")
         temporary = final.with_name(final.name + ".partial")
-        save_file(_with_own_memory(state), str(temporary), metadata={"format": "pt"})
+        save_file(_with_own_memory(state), str(temporary), {"format": "pt", **(metadata or {})})
     temporary.replace(final)
     return final
 

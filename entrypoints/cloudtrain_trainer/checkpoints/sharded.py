@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,41 @@ from cloudtrain_trainer.factories import describe
 from cloudtrain_trainer.rules import Refused
 
 
-def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def tensors_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, left_out: Collection[str] = ()
+) -> dict[str, Tensor]:
     """Return all tensors of this rank's shard by name, not copied. Numbers become tensors.
 
-    Raise `Refused` if a user's optimizer keeps anything else.
+    `left_out`: names of weights to leave out. Raise `Refused` if a user's optimizer keeps anything
+    else.
     """
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors = {
+        f"model.{name}": value for name, value in weights_of(model).items() if name not in left_out
+    }
     for name, parameter in _trained_parameters(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
                 tensors[f"optimizer.{name}.{slot}"] = _as_tensor(value, f"{slot} of {name}")
     return tensors
+
+
+def weights_of(model: nn.Module, saved: Collection[str] = ()) -> dict[str, Tensor]:
+    """Return the model's state dict with one name for each tied tensor.
+
+    It is the first one, or else one of a checkpoint's names `saved`.
+    """
+    state = model.state_dict(keep_vars=True)
+    names: dict[int, str] = {}
+    for name, value in state.items():
+        if id(value) not in names or f"model.{name}" in saved:
+            names[id(value)] = name
+    return {name: state[name].detach() for name in names.values()}
+
+
+def missing(folder: Path, model: nn.Module) -> list[str]:
+    """Return the names of the model's weights that a checkpoint does not have."""
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    return [name for name in weights_of(model, saved) if f"model.{name}" not in saved]
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
@@ -64,16 +88,26 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
     )
 
 
-def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+def read(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    left_out: Collection[str] = (),
+) -> None:
     """Load a checkpoint of any strategy into the model and the optimizer, in place.
 
-    `optimizer`: None leaves its state out. CheckpointException if a weight of the model is missing
-    or has another shape. Called by all ranks.
+    `optimizer`: None leaves its state out. `left_out`: names of weights that keep their values.
+    CheckpointException if another weight of the model is missing or has another shape. Called by
+    all ranks.
     """
     _silence_warning()
     reader = FileSystemReader(folder)
     saved = reader.read_metadata().state_dict_metadata
-    to_load = {f"model.{name}": value for name, value in model.state_dict().items()}
+    to_load = {
+        f"model.{name}": value
+        for name, value in weights_of(model, saved).items()
+        if name not in left_out
+    }
     slots = {} if optimizer is None else _slots(saved)
     if optimizer is None or not slots:
         _load(to_load, reader)

@@ -215,12 +215,18 @@ class CheckpointStore:
         checkpoint: FoundCheckpoint,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
+        left_out: Collection[str] = (),
     ) -> None:
         """Load weights and optimizer state, in place. `optimizer`: None leaves its state out.
 
-        CheckpointException if a tensor is missing or has another shape.
+        `left_out`: names of weights to keep. CheckpointException if another tensor is missing or
+        has another shape.
         """
-        sharded.read(checkpoint.folder / checkpoint.weights, model, optimizer)
+        sharded.read(checkpoint.folder / checkpoint.weights, model, optimizer, left_out)
+
+    def missing(self, checkpoint: FoundCheckpoint, model: nn.Module) -> list[str]:
+        """Return the names of the model's weights that a checkpoint does not have."""
+        return sharded.missing(checkpoint.folder / checkpoint.weights, model)
 
     def set_aside(self) -> None:
         """Move earlier checkpoints into a folder that resuming ignores.

@@ -6,7 +6,7 @@ and an entry in STRATEGIES of rules.py, which has the options that it works with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, Protocol
@@ -171,13 +171,15 @@ class Strategy:
         """Return the norm of all ranks' gradients from this rank's, both of shape ()."""
         return norm
 
-    def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+    def full_state_dict(
+        self, model: nn.Module, left_out: Collection[str] = ()
+    ) -> dict[str, Tensor]:
         """Return the state dict of the whole model on rank 0, in host memory. Called by all ranks.
 
-        Sharded tensors are gathered one at a time, since no GPU may have memory for all. The other
-        ranks then get an empty dict.
+        `left_out`: names of this rank's weights to leave out. Sharded tensors are gathered one at a
+        time, since no GPU may have memory for all. The other ranks then get an empty dict.
         """
-        state = model.state_dict()
+        state = {name: value for name, value in model.state_dict().items() if name not in left_out}
         if not any(hasattr(value, "full_tensor") for value in state.values()):
             return state
         gathered = {}

@@ -14,7 +14,7 @@ torch/distributed/pipelining.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -157,13 +157,16 @@ class Pipeline(Strategy):
         dist.all_reduce(total, group=self.mesh.get_group("pipeline"))
         return total.sqrt()
 
-    def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+    def full_state_dict(
+        self, model: nn.Module, left_out: Collection[str] = ()
+    ) -> dict[str, Tensor]:
         """Send the stages of the first pipeline to rank 0 through host memory.
 
         The dict is empty on other ranks.
         """
         group = self._gloo_group
         mine = model.state_dict() if self.data_rank == 0 else {}
+        mine = {name: value for name, value in mine.items() if name not in left_out}
         shapes = self.ranks.all_gather(
             {name: (value.shape, value.dtype) for name, value in mine.items()}
         )
