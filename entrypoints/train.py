@@ -58,7 +58,7 @@ def use_expandable_segments(environ: MutableMapping[str, str]) -> None:
 
 def train(options: Options, folders: Folders) -> NoReturn:
     """Train as one rank, export the model, and end the process; never returns."""
-    from cloudtrain_trainer import finite, rules, strategies, tasks
+    from cloudtrain_trainer import finite, network, rules, strategies, tasks
     from cloudtrain_trainer.checkpoints.store import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.hardware import device_name
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
@@ -89,6 +89,8 @@ def train(options: Options, folders: Folders) -> NoReturn:
         ranks.local_size,
         tasks.capabilities(task) if rules.is_own(options) else None,
     )
+    if options.network_check:
+        network.check(ranks)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
     checkpoints = CheckpointStore(
         folders.checkpoints,

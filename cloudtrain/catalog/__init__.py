@@ -25,6 +25,8 @@ class Instance:
     vcpus: int
     memory_gib: float
     network: str
+    network_gbps: int | None
+    """Bandwidth between nodes in Gbit/s; None: unknown, or without a guarantee."""
     nvme: bool | None
     """True if it has local disks, which SageMaker uses instead of a volume; None: unknown."""
     usd_per_hour: float | None
@@ -46,6 +48,7 @@ def instances(provider: str) -> tuple[Instance, ...]:
             vcpus=int(row["vcpus"]),
             memory_gib=float(row["memory_gib"]),
             network=row["network"],
+            network_gbps=int(row["network_gbps"]) if row["network_gbps"] else None,
             nvme=row["nvme"] == "1" if row["nvme"] else None,
             usd_per_hour=float(row["usd_per_hour"]) if row["usd_per_hour"] else None,
             region=row["region"],

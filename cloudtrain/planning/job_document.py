@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.planning.launch import WHEELS, JobDocument
 
 if TYPE_CHECKING:
@@ -36,12 +37,21 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
         hang_seconds=spec.limits.hang,
+        network_gbps=_network_gbps(plan),
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
         metrics=dict(spec.metrics) or None,
         keep=spec.keep,
         trial=_trial(plan),
     )
+
+
+def _network_gbps(plan: Plan) -> int:
+    """Return the lowest bandwidth of the planned machines with GPUs; 0 for one node."""
+    if plan.spec.resources.nodes < 2 or not plan.gpus:
+        return 0
+    rows = [find_instance(plan.target.provider, name) for name in plan.target.instances]
+    return min((row.network_gbps for row in rows if row and row.network_gbps), default=0)
 
 
 def _trial(plan: Plan) -> dict[str, Any] | None:

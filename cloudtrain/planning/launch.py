@@ -66,6 +66,7 @@ class JobDocument:
     checkpoint_keep: int
     require_group: bool = False
     hang_seconds: int = 1800
+    network_gbps: int = 0
     warm: bool = True
     inputs: Mapping[str, Mapping[str, str]] | None = None
     masked: tuple[str, ...] = ()

@@ -72,6 +72,8 @@ class Job:
     """Maximum silence of ranks that wait for each other; 0: unlimited."""
     keep: list[str] = field(default_factory=list)
     """Patterns of files in the working folder to keep with the output: see `KeepPattern`."""
+    network_gbps: int = 0
+    """Bandwidth of a node's network, in Gbit/s; 0: unknown."""
     warm: bool = True
     """True if the ranks may be forks of a process that has imported torch."""
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

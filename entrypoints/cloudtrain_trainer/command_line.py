@@ -180,6 +180,12 @@ def _add_distribution(parser: Parser) -> None:
         metavar="TIME",
         help="the same until the first step is done, in which models are compiled [30 min]",
     )
+    group.add_argument(
+        "--no-network-check",
+        dest="network_check",
+        action="store_false",
+        help="on GPUs of several nodes: do not measure the network for up to 5 s before training",
+    )
 
 
 def _add_optimization(group: argparse._ArgumentGroup) -> None:

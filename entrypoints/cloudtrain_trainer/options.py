@@ -34,6 +34,8 @@ class Options:
     """
     start_timeout: float
     """The same until the first step is done."""
+    network_check: bool
+    """True to measure the network between GPUs of several nodes before training."""
     shard: int | None
     """Ranks per shard group, for hsdp."""
     tensor: int | None

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from cloudtrain_trainer import network
 from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
 from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.training import step
@@ -290,6 +292,14 @@ def _files(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+def check_bandwidth(ranks: Ranks) -> None:
+    """All ranks measure the same bandwidth."""
+    with patch.object(network, "SIZES", (1 << 16, 1 << 20)):
+        measured = network.bus_bandwidth(ranks)
+    assert measured > 0
+    assert len({*ranks.all_gather(measured)}) == 1
+
+
 @contextmanager
 def shared_process_group() -> Iterator[Ranks]:
     """All checks use one process group. Prints a line at the end, and ends the process."""
@@ -334,5 +344,6 @@ def details() -> None:
             check_resume_without_frozen_weights,
             check_bf16_under_fsdp,
             check_bf16_in_pipelines,
+            check_bandwidth,
         ):
             check(ranks)

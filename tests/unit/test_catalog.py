@@ -87,6 +87,9 @@ def test_a_row_is_what_ec2_says(row: Instance) -> None:
     assert row.vcpus == fact["VCpuInfo"]["DefaultVCpus"]
     assert row.memory_gib * 1024 == fact["MemoryInfo"]["SizeInMiB"]
     assert row.network == ("efa" if fact["NetworkInfo"]["EfaSupported"] else "none")
+    if row.network_gbps:
+        cards, _, each = fact["NetworkInfo"]["NetworkPerformance"].rpartition("x ")
+        assert each == f"{row.network_gbps // int(cards or 1)} Gigabit"
     assert row.nvme == fact["InstanceStorageSupported"]
 
 
