@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import SourceError
 from cloudtrain.issues import Issue, Keys
 from cloudtrain.planning.contents import ImageContents, our_contents
@@ -61,16 +62,37 @@ def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelectio
     return ImageSelection(("image", provider), image.get(provider, "auto"))
 
 
+_FABRIC_ARGS = {"efa": "WITH_EFA=1", "infiniband": "WITH_TOPOLOGY=1"}
+"""Network between nodes -> argument of our image for it."""
+
+
+def fabric_args(provider: str, types: Sequence[str], nodes: int, gpus: int) -> tuple[str, ...]:
+    """Return the arguments of our image for the networks of these machines."""
+    if nodes < 2 or not gpus:
+        return ()
+    rows = [find_instance(provider, name) for name in types]
+    return tuple(
+        sorted({_FABRIC_ARGS[row.network] for row in rows if row and row.network in _FABRIC_ARGS})
+    )
+
+
 def recipe_for(
-    selected: ImageSelection, settings: Settings, *, gpu: bool, platform: str = ""
+    selected: ImageSelection,
+    settings: Settings,
+    *,
+    gpu: bool,
+    platform: str = "",
+    machine_args: Sequence[str] = (),
 ) -> tuple[Recipe | None, list[Issue]]:
-    """Return the recipe of our image (`auto`) or of the named Dockerfile, and its issues."""
+    """Return the recipe of our image (`auto`) or of the named Dockerfile, and its issues.
+
+    `machine_args`: arguments of our image for the machines, before those of the settings.
+    """
     at, text = selected
     try:
         if not selected.is_build:
-            return our_recipe(
-                "cuda" if gpu else "cpu", settings.get("image.args") or (), platform
-            ), []
+            args = (*machine_args, *(settings.get("image.args") or ()))
+            return our_recipe("cuda" if gpu else "cpu", args, platform), []
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():
             return None, [

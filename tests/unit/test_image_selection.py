@@ -16,6 +16,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
 from cloudtrain.planning.selection import PlannedImage
+from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of as aws_image
 from cloudtrain.providers.aws.image import repository_of
@@ -26,6 +27,7 @@ from cloudtrain.providers.shared.notes import image_notes
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec
 from cloudtrain.submission.context import resolve_targets
+from tests.golden import cases
 
 DIGEST = "sha256:" + "ab" * 32
 HOST = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
@@ -191,42 +193,49 @@ def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder:
     assert arguments(docker_image(BUILD, stored(folder, image__args=("A=1",)), gpu=False)[0]) == ()
 
 
-SUITED = {
-    "EFA without the image's": (
-        "nodes: 2, gpus: 8, instance: {aws: ml.p4d.24xlarge}",
-        "",
-        "has EFA, and our image is planned",
-    ),
-    "EFA in the image": (
-        "nodes: 2, gpus: 8, instance: {aws: ml.p4d.24xlarge}",
-        "WITH_EFA=1,EFA_SHA256=0",
-        "",
-    ),
-    "one node": ("nodes: 1, gpus: 8, instance: {aws: ml.p4d.24xlarge}", "", ""),
-    "no adapter": ("nodes: 2, gpus: 1, instance: {aws: ml.g4dn.xlarge}", "", ""),
-    "an old GPU": (
-        "nodes: 1, gpus: 1, instance: {aws: ml.p3.2xlarge}",
-        "",
-        "ml.p3.2xlarge (V100) is older",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", SUITED)
-def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
-    folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("provider", "instance", "nodes", "arg", "topology"),
+    [
+        ("aws", "ml.p4d.24xlarge", 2, ["WITH_EFA=1"], None),
+        ("aws", "ml.p4d.24xlarge", 1, [], None),
+        ("aws", "ml.g4dn.xlarge", 2, [], None),
+        ("azure", "Standard_ND96amsr_A100_v4", 2, ["WITH_TOPOLOGY=1"], "ndv4"),
+        ("azure", "Standard_ND96isr_H100_v5", 2, ["WITH_TOPOLOGY=1"], "ndv5"),
+        ("azure", "Standard_ND96isr_H100_v5", 1, [], None),
+    ],
+)
+def test_our_image_has_what_the_network_between_nodes_needs(
+    provider: str,
+    instance: str,
+    nodes: int,
+    arg: list[str],
+    topology: str | None,
 ) -> None:
-    resources, args, message = SUITED[case]
-    provider = "azure" if "azure" in resources else "aws"
-    values = {"AWS_REPOSITORY": f"{HOST}/team/train", "AWS_REGION": "us-east-1", "IMAGE_ARGS": args}
-    values["AZURE_REPOSITORY"] = "mine.azurecr.io/train"
-    for name, value in values.items():
-        monkeypatch.setenv(f"CLOUDTRAIN_{name}", value)
-    (folder / "job.yaml").write_text(f"name: a\nresources: {{{resources}}}\n")
+    repository = {"aws": f"{HOST}/train", "azure": "mine.azurecr.io/train"}[provider]
+    text = f"""
+name: a
+resources: {{nodes: {nodes}, instance: {{{provider}: {instance}}}}}
+{provider}: {{repository: {repository}}}
+"""
+    plan = cases.plan_of(provider, text)
+    assert plan.target.image
+    assert [name for name in arguments(plan.target.image) if name.startswith("WITH")] == arg
+    environment = get_provider(provider).render(plan).document.get("environment_variables", {})
+    expected = topology and f"/opt/microsoft/{topology}-topo.xml"
+    assert environment.get("NCCL_TOPO_FILE") == expected
+
+
+@pytest.mark.parametrize(("instance", "notes"), [("ml.p3.2xlarge", 1), ("ml.g4dn.xlarge", 0)])
+def test_the_plan_says_that_a_gpu_is_too_old_for_our_image(
+    folder: Path, instance: str, notes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", f"{HOST}/team/train")
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
+    (folder / "job.yaml").write_text(f"name: a\nresources: {{instance: {{aws: {instance}}}}}\n")
     spec, _ = load_spec(folder / "job.yaml")
-    target, _ = resolve_targets(spec, load_settings(folder), provider, None)
-    notes = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
-    assert [message in note for note in notes] == ([True] if message else [])
+    target, _ = resolve_targets(spec, load_settings(folder), "aws", None)
+    found = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
+    assert ["is older" in note for note in found] == [True] * notes
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])

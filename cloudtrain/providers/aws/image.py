@@ -29,12 +29,12 @@ _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
 
 def image_of(
     image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
-    types: Sequence[str] = (),
+    types: Sequence[str] = (), machine_args: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
     """Return the image and its problems; an image with problems may lack an address.
 
     `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in
-    our catalog. `types`: the instance types it is for.
+    our catalog. `types`: the instance types it is for. `machine_args`: see `recipe_for`.
     """
     selected = select_image(image, "aws")
     path, address = selected
@@ -46,7 +46,9 @@ def image_of(
         if rehearsal and not config.repository:
             config = replace(config, repository=_PLACEHOLDER)
         repository, problems = repository_of(config)
-        recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
+        recipe, wrong = recipe_for(
+            selected, settings, gpu=gpu, platform=platform, machine_args=machine_args
+        )
         return planned_build(recipe, repository), problems + wrong + mixed
     container, problems = _container(path, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:

@@ -14,7 +14,7 @@ from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
-from cloudtrain.planning.selection import PlannedImage
+from cloudtrain.planning.selection import PlannedImage, fabric_args
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of, repository_of
@@ -72,8 +72,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     wrong_image: list[Issue] = []
     if region:
         image, wrong_image = image_of(
-            spec.image, config, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types
-        )
+            spec.image, config, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types,
+            machine_args=fabric_args("aws", types, resources.nodes, gpus),
+        )  # fmt: skip
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
     prices = regional_prices("aws", region, settings)

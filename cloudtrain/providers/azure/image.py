@@ -39,18 +39,20 @@ _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[
 
 def image_of(
     image: str | Mapping[str, str], config: AzureConfig, settings: Settings, *, gpu: bool,
-    types: Sequence[str] = (),
+    types: Sequence[str] = (), machine_args: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
     """Return the image or environment as one text, and its problems.
 
     If `azure.repository` is set, `auto` is our own image, and a Dockerfile is built on this
     machine. Otherwise `auto` is Microsoft's own environment, and Azure ML itself builds `{build:
-    Dockerfile}`, whose path is the address. `types`: the instance types it is for.
+    Dockerfile}`, whose path is the address. `types`: the instance types it is for. `machine_args`: see `recipe_for`.
     """
     selected = select_image(image, "azure")
     platform = f"linux/{architecture_of('azure', types)}"
     if config.repository and (selected.is_build or selected.text == "auto"):
-        recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
+        recipe, wrong = recipe_for(
+            selected, settings, gpu=gpu, platform=platform, machine_args=machine_args
+        )
         return planned_build(recipe, config.repository), wrong
     if selected.text != "auto":
         return PlannedImage(selected.text), []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,7 @@ def document_of(
         "outputs": _outputs(plan),
         "environment_variables": {
             **_MOUNTS,
+            **_topology(plan),
             **spec.env,
             "CLOUDTRAIN_PLATFORM": "azureml",
             "CLOUDTRAIN_JOB": as_variable((job or job_of(plan)).to_json()),
@@ -134,6 +136,24 @@ def document_of(
     if azure.services:
         document["services"] = {name: _service(name, azure.ssh_key) for name in azure.services}
     return document
+
+
+_TOPOLOGIES = {r"standard_nd.*_v4": "ndv4", r"standard_nd96is.*_h[12]00_v5": "ndv5"}
+"""Sizes -> name of their topology file. Source: Azure/azhpc-images, setup_sku_customizations.sh."""
+
+
+def _topology(plan: Plan) -> dict[str, str]:
+    """Return the variable of NCCL for our image's topology file of these machines, if any."""
+    recipe = plan.target.image.recipe if plan.target.image else None
+    names = {
+        name
+        for size in plan.target.instances
+        for pattern, name in _TOPOLOGIES.items()
+        if re.fullmatch(pattern, size.lower())
+    }
+    if recipe is None or "WITH_TOPOLOGY=1" not in recipe.args or len(names) != 1:
+        return {}
+    return {"NCCL_TOPO_FILE": f"/opt/microsoft/{names.pop()}-topo.xml"}
 
 
 def section_of(plan: Plan) -> AzureSection:

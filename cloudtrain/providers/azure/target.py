@@ -8,6 +8,7 @@ from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.issues import Issue
+from cloudtrain.planning.selection import fabric_args
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
@@ -45,7 +46,10 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
-    image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
+    image, wrong_image = image_of(
+        spec.image, config, settings, gpu=gpus > 0, types=types,
+        machine_args=fabric_args("azure", types, resources.nodes, gpus),
+    )  # fmt: skip
     prices = regional_prices("azure", location, settings)
     estimate, wrong_limits = estimate_cost(
         prices.price_of(*types[:1]),

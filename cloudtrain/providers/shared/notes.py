@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
@@ -24,22 +22,6 @@ def image_notes(plan: Plan) -> list[str]:
     if recipe is None or recipe.kind != "cuda":
         return []
     args = dict(arg.partition("=")[::2] for arg in recipe.args)
-    return [*_efa_notes(plan, types, args), *_compute_capability_notes(plan, types, args)]
-
-
-def _efa_notes(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
-    rows = [find_instance(plan.target.provider, name) for name in types]
-    adapters = [row.instance_type for row in rows if row and row.network == "efa"]
-    if plan.spec.resources.nodes < 2 or not adapters or args.get("WITH_EFA") == "1":
-        return []
-    return [
-        f"{adapters[0]} has EFA, and our image is planned without it: nodes would speak TCP, which"
-        ' is far slower; image.args = ["WITH_EFA=1", "EFA_SHA256=…"] (docker/README.md), or image:'
-        " dlc:pytorch-…"
-    ]
-
-
-def _compute_capability_notes(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
     if args.get("TORCH", "cuda") != "cuda":
         return []
     for name in types:
