@@ -248,16 +248,21 @@ def _export_model(loop: Any, folders: Folders) -> str:
     loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
     frozen = loop.checkpointer.frozen
     weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
-    if not weights and loop.ranks.rank != 0:
-        return ""
-    fingerprint = state.fingerprint(weights)
-    sys.stdout.flush()
-    os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
+    fingerprint = ""
+    if weights or loop.ranks.rank == 0:
+        fingerprint = state.fingerprint(weights)
+        sys.stdout.flush()
+        os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
+
+    has_best = loop.checkpointer.best.step in (-1, loop.position.step)
+    if loop.checkpointer.load_best():
+        has_best = True
+        del weights  # before others are gathered
+        weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
     if loop.ranks.rank == 0:
         model = folders.model / "model"
-        has_best = loop.checkpointer.best.step >= 0
-        # Without a best evaluation of this run, the file of best weights is an earlier run's.
-        if not has_best or files.copy_best_model(folders.checkpoints, model) is None:
+        # An earlier version wrote the best weights into a file.
+        if has_best or files.copy_best_model(folders.checkpoints, model) is None:
             files.write_model(model, weights, loop.ranks.log, frozen.metadata)
     return fingerprint
 

@@ -103,8 +103,8 @@ def _add_what(parser: Parser) -> None:
         type=Path,
         metavar="PATH",
         help=(
-            "start from these: .safetensors, .pt, or a folder in Hugging Face's format [the model's"
-            " own]"
+            "start from these: .safetensors, .pt, a folder in Hugging Face's format, or a checkpoint"
+            " [the model's own]"
         ),
     )
     group.add_argument(

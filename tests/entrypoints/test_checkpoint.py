@@ -247,6 +247,8 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(
     before = tmp_path / "before"
     save(store_of_run(before, "digits-1"), 20, 40)
     (before / "best.safetensors").write_text("of digits-1")
+    (before / "best-00000010").mkdir()
+    (before / "best-00000010" / "manifest.json").touch()
     folder = tmp_path / "here"
     for moved in (True, False):  # each start restores what is missing
         restore(before, folder, 0, print)
@@ -262,7 +264,7 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(
         checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
         assert torch.equal(model.weight, torch.full((2, 4), 30.0))
     aside = folder / "before-digits-2"
-    assert {"step-00000020", "step-00000040", "best.safetensors"} == {
+    assert {"step-00000020", "step-00000040", "best.safetensors", "best-00000010"} == {
         path.name for path in aside.iterdir()
     }
     assert not (folder / "step-00000040").exists()

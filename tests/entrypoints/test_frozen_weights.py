@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from cloudtrain_trainer import tasks
+from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.loop import Loop
@@ -86,16 +87,19 @@ def test_a_resume_without_frozen_weights_is_exact(
 
 def test_checkpoints_and_models_of_adapters_are_small(make_loop: MakeLoop, tmp_path: Path) -> None:
     load = import_module("safetensors").safe_open
+    export = import_module("train").export_model
+    folders = Folders(tmp_path / "model", tmp_path, tmp_path)
     sizes = {}
     for choice in ("yes", "auto"):
         loop = train(make_loop, Adapter, "--save-frozen", choice)
-        (weights,) = (tmp_path / "step-00000006/weights-0").glob("*.distcp")
-        best = tmp_path / "best.safetensors"
-        sizes[choice] = weights.stat().st_size, best.stat().st_size
+        export(loop, folders)
+        model_file = folders.model / "model.safetensors"
+        files = *(tmp_path / "step-00000006/weights-0").glob("*.distcp"), model_file
+        sizes[choice] = [file.stat().st_size for file in files]
         for path in tmp_path.glob("step-*"):
             shutil.rmtree(path)
     trained = {name for name, p in loop.step.model.named_parameters() if p.requires_grad}
-    with load(best, "pt") as model:
+    with load(model_file, "pt") as model:
         assert set(model.keys()) == trained
         assert model.metadata()["left_out"] == "6 frozen tensors of the base model"
     whole_weights, whole_model = sizes["yes"]

@@ -158,7 +158,7 @@ def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(
     ).mkdir()  # another run may be writing it
     shutil.rmtree(tmp_path / OUTPUT / "model")
     files = sorted((tmp_path / OUTPUT / "checkpoints").rglob("*"))
-    best = tmp_path / OUTPUT / "checkpoints/best.safetensors"
+    best = tmp_path / OUTPUT / "checkpoints/best-00000020"
     for flags, step in (("--batch-size 32", 20), (f"--weights {best}", 0)):
         evaluated = group(2, f"--eval-only --strategy fsdp {flags}")
         assert evaluated.succeed() == {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +13,7 @@ from torch import Tensor
 from cloudtrain_job import activity
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints import sharded
-from cloudtrain_trainer.checkpoints.files import BEST, write_model
 from cloudtrain_trainer.checkpoints.frozen import FrozenWeights
-from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.streams import StreamBatches
 from cloudtrain_trainer.rules import Refused
@@ -49,10 +47,10 @@ class Checkpointer:
         self.frozen = FrozenWeights(run.step.model, run.ranks, run.options.save_frozen)
         self._saved_step = -1
         self._saved_at = time.monotonic()
-        self._best_copies = HostCopies()
-        self._best_writer: threading.Thread | None = None
+        self._best_in_checkpoint = -1
+        """The step of the best evaluation that the newest checkpoint refers to."""
         if run.device.type == "cuda":
-            for copies in (checkpoints.copies, self._best_copies):
+            for copies in (checkpoints.copies, checkpoints.best_copies):
                 run.step.optimizer.register_step_pre_hook(
                     lambda *_, copies=copies: copies.before_update()
                 )
@@ -115,12 +113,15 @@ class Checkpointer:
             "frozen": self.frozen.lines,
         }
 
-        steady = {f"model.{name}" for name in self._parameter_names()}
-        steady |= {name for name in tensors if name.startswith("optimizer.")}
-
         self.checkpoints.save(
-            run.position.step, run.position.epoch, tensors, shared, rank_state, steady
+            run.position.step,
+            run.position.epoch,
+            tensors,
+            shared,
+            rank_state,
+            self._steady(tensors),
         )
+        self._best_in_checkpoint = self.best.step
         state.restore_buffers(step.model, rank_state["buffers"], step.task.statistics(step.model))
         self._saved_step = run.position.step
         self._saved_at = time.monotonic()
@@ -131,13 +132,14 @@ class Checkpointer:
             value for name, value in tensors.items() if name.startswith("optimizer.")
         ]
 
-    def _parameter_names(self) -> set[str]:
-        """Return the names of all parameters: only an update may change them, if anything does.
+    def _steady(self, tensors: Collection[str]) -> set[str]:
+        """Return the names of tensors that only an update may change, if anything does.
 
-        Frozen ones and both names of tied ones are included: each would be cloned on the GPU.
+        Frozen weights are included: each would be cloned on the GPU.
         """
         model = self.run.step.model
-        return {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        parameters = {f"model.{name}" for name, _ in model.named_parameters(remove_duplicate=False)}
+        return {name for name in tensors if name in parameters or name.startswith("optimizer.")}
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.run.step.model.named_parameters() if p.requires_grad}
@@ -218,6 +220,7 @@ class Checkpointer:
 
         val_loss, *counts = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *counts)
+        self._best_in_checkpoint = self.best.step
         self._log_changes(shared.get("settings", {}))
         before = shared.get("layout") or {"strategy": shared["strategy"]}
         layout = self._layout()
@@ -257,8 +260,7 @@ class Checkpointer:
     def record_evaluation(self, val_loss: float) -> None:
         """Keep the weights if this evaluation is the best; else count it.
 
-        They are copied and written during training. No later checkpoint is complete before they
-        are.
+        Each rank writes its shard during training. No later checkpoint is complete before that.
         """
         run = self.run
         best = self.best
@@ -271,24 +273,32 @@ class Checkpointer:
             return
         self.best = Best(val_loss, run.position.step, 0, run.position.step)
 
-        weights = run.strategy.full_state_dict(run.step.model, self.frozen.unchanged())
-        if run.ranks.rank != 0:
-            return
-
-        if self._best_writer is not None:
-            self._best_writer.join()  # it reads the copies to overwrite
-        # Weights of a sharded model on GPUs were gathered on the host and stay unchanged.
-        live = {
-            name: value for name, value in weights.items() if value.device.type == run.device.type
+        left_out = self.frozen.unchanged()
+        tensors = {
+            f"model.{name}": value
+            for name, value in sharded.weights_of(run.step.model).items()
+            if name not in left_out
         }
-        copies = weights | self._best_copies.copy(live, self._parameter_names())
+        self.checkpoints.save_best(
+            run.position.step, tensors, self._steady(tensors), self._best_in_checkpoint
+        )
 
-        def write() -> None:
-            self._best_copies.wait()
-            path = self.checkpoints.folder / BEST
-            write_model(path, copies, run.ranks.log, self.frozen.metadata)
+    def load_best(self) -> bool:
+        """Load the best weights into the model after training.
 
-        self._best_writer = self.checkpoints.write_behind(write)
+        Return False if it has them already, or if there are none. Called by all ranks.
+        """
+        best = self.best.step
+        if best in (-1, self.run.position.step):
+            return False
+        checkpoint = self.checkpoints.find_best(best)
+        if checkpoint is None:
+            run = self.run
+            run.ranks.log(f"{self.checkpoints.folder} lacks the best weights, of step {best}")
+            return False
+        model = self.run.step.model
+        self.checkpoints.load(checkpoint, model, None, self.checkpoints.missing(checkpoint, model))
+        return True
 
     def _layout(self) -> dict[str, Any]:
         """Return how the model is distributed over the ranks.

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -155,6 +155,14 @@ def prune(folder: Path, step: int, keep: int) -> None:
             shutil.rmtree(folder / f"step-{old:08d}", ignore_errors=True)
 
 
+def prune_best(folder: Path, steps: Collection[int]) -> None:
+    """Delete all best weights except those of these steps."""
+    kept = {f"best-{step:08d}" for step in steps}
+    for path in folder.glob("best-*"):
+        if path.is_dir() and path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
     """Move checkpoints of other runs, and files beside them, to `before-<run>`; log a line.
 
@@ -165,6 +173,7 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
     own_steps = [path for path in steps if run and run_id_of(path) == run]
     other_steps = [path for path in steps if path not in own_steps]
     files = [] if own_steps else [path for path in folder.iterdir() if path.is_file()]
+    files += [] if own_steps else folder.glob("best-*")
     name = re.sub(r"[^\w.-]", "_", run) or time.strftime("%Y%m%d-%H%M%S")
     aside = folder / f"before-{name}"
     if other_steps:
@@ -191,7 +200,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 BEST = "best"
-"""File name, without extension, of the best weights, beside the checkpoints."""
+"""File name, without extension, of the best weights of earlier versions."""
 
 
 def write_model(
@@ -226,7 +235,10 @@ def write_model(
 
 
 def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
-    """Copy the best weights to `model`, a path without extension; None if there are none."""
+    """Copy the best weights of an earlier version to `model`, a path without extension.
+
+    Return None if there are none.
+    """
     for ending in (".safetensors", ".pt"):
         best = checkpoints / (BEST + ending)
         if best.is_file():

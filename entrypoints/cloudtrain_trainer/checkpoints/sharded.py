@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
         planner=planner,
         process_group=group,
     )
+
+
+def read_weights(folder: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
+    """Yield (name, shape, function that reads it) of each whole weight of a checkpoint."""
+    _silence_warning()
+    for key, metadata in FileSystemReader(folder).read_metadata().state_dict_metadata.items():
+        if key.startswith("model.") and isinstance(metadata, TensorStorageMetadata):
+            yield key.removeprefix("model."), metadata.size, partial(_read, folder, key, metadata)
+
+
+def _read(folder: Path, key: str, metadata: TensorStorageMetadata) -> Tensor:
+    tensor = torch.empty(metadata.size, dtype=metadata.properties.dtype)
+    _load({key: tensor}, FileSystemReader(folder))
+    return tensor
 
 
 def read(

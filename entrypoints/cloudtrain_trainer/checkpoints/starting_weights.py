@@ -1,4 +1,4 @@
-"""Start training from a .safetensors or .pt file, or a folder in Hugging Face's format."""
+"""Start training from a file, a folder in Hugging Face's format, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.rules import Refused
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -103,6 +104,10 @@ def files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise Refused(f"--weights {path} does not exist (in a job an input is ${{inputs.NAME}})")
 
+    for folder in (path, *sorted(path.glob("weights-*"))):
+        if (folder / ".metadata").is_file():  # a checkpoint of ours, or its weights
+            return [folder]
+
     for name in INDEXES:
         if (path / name).is_file():
             try:
@@ -131,6 +136,9 @@ def files(path: Path) -> list[Path]:
 
 def _read(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
     """Yield (name, shape, function that reads it) of each tensor."""
+    if path.is_dir():
+        yield from sharded.read_weights(path)
+        return
     if path.suffix == ".safetensors":
         yield from _read_safetensors(path)
         return

@@ -4,6 +4,7 @@
                     shared.json     state that is equal on all ranks
                     rank-0.pt …     state of each rank
                     weights-0/      weights and optimizer state (sharded.py), written by rank 0 and the ranks after it
+    best-00000100/  the same, with the weights of the best evaluation alone
 
 A thread writes a copy while training continues: all ranks write into `step-00000120.partial/`, and
 after a barrier one rename makes the checkpoint visible. A disk without rank 0's files
@@ -32,9 +33,11 @@ from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.checkpoints.files import (
     FORMAT,
     NODE_LOCAL,
+    Inspection,
     digest_of,
     inspect_checkpoint,
     prune,
+    prune_best,
     set_aside,
     steps_in,
     sync_folder,
@@ -94,7 +97,8 @@ class CheckpointStore:
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             # An earlier process may have died while saving.
-            for partial in folder.glob("step-*.partial") if writes else ():
+            partials = [*folder.glob("step-*.partial"), *folder.glob("best-*.partial")]
+            for partial in partials if writes else ():
                 shutil.rmtree(partial, ignore_errors=True)
         ranks.barrier()
 
@@ -115,7 +119,9 @@ class CheckpointStore:
         self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
         self._background = Background()
         self.copies = HostCopies()
+        self.best_copies = HostCopies()
         self._saving: threading.Thread | None = None
+        self._saving_best: threading.Thread | None = None
 
     def save(
         self,
@@ -140,12 +146,38 @@ class CheckpointStore:
 
         def write() -> None:
             self.copies.wait()
-            folder = self._write(step, epoch, copied, shared, rank_state)
+            folder = self.folder / f"step-{step:08d}"
+            self._write(folder, step, epoch, copied, shared, rank_state)
+            if self.leads_disk:
+                prune(self.folder, step, self.keep)
             self._on_saved(SavedCheckpoint(folder, step, time.monotonic() - started, stall))
 
-        self._saving = self.write_behind(write)
+        self._saving = self._write_behind(write)
 
-    def write_behind(self, work: Callable[[], None]) -> threading.Thread:
+    def save_best(
+        self,
+        step: int,
+        tensors: dict[str, Tensor],
+        steady: Collection[str],
+        keep_step: int,
+    ) -> None:
+        """Copy the best weights to host memory, and write them in a thread after earlier work.
+
+        Earlier ones are deleted, except those of `keep_step`. Otherwise as `save`.
+        """
+        if self._saving_best is not None:
+            self._saving_best.join()  # it reads the copies to overwrite
+        copied = self.best_copies.copy(tensors, steady) if self.writes_weights else {}
+
+        def write() -> None:
+            self.best_copies.wait()
+            self._write(self.folder / f"best-{step:08d}", step, 0, copied, {}, {})
+            if self.leads_disk:
+                prune_best(self.folder, {step, keep_step})
+
+        self._saving_best = self._write_behind(write)
+
+    def _write_behind(self, work: Callable[[], None]) -> threading.Thread:
         """Run this in a thread after earlier work; `check` raises its error."""
 
         def on_this_device() -> None:
@@ -177,12 +209,9 @@ class CheckpointStore:
         on_other_disks = ""
         for step in self.ranks.all_gather(steps_in(self.folder))[0]:
             folder = self.folder / f"step-{step:08d}"
-            mine = inspect_checkpoint(folder, self.ranks)
-            inspections = self.ranks.all_gather(mine)
-            problems = [
-                f"rank {rank}: {one.problem}" for rank, one in enumerate(inspections) if one.problem
-            ]
+            inspections, problems = self._inspect(folder)
             if not problems:
+                mine = inspections[self.ranks.rank]
                 return FoundCheckpoint(folder, step, mine.ranks, mine.weights)
             if any(inspection.may_be_on_other_disk for inspection in inspections):
                 on_other_disks = on_other_disks or problems[0]
@@ -196,6 +225,21 @@ class CheckpointStore:
                 " parts to every node, or use a shared disk"
             )
         return None
+
+    def find_best(self, step: int) -> FoundCheckpoint | None:
+        """Return the best weights, saved after this step, or None if they are incomplete."""
+        folder = self.folder / f"best-{step:08d}"
+        inspections, problems = self._inspect(folder)
+        mine = inspections[self.ranks.rank]
+        return None if problems else FoundCheckpoint(folder, step, mine.ranks, mine.weights)
+
+    def _inspect(self, folder: Path) -> tuple[list[Inspection], list[str]]:
+        """Return what each rank finds in a checkpoint, and the problems."""
+        inspections = self.ranks.all_gather(inspect_checkpoint(folder, self.ranks))
+        problems = [
+            f"rank {rank}: {one.problem}" for rank, one in enumerate(inspections) if one.problem
+        ]
+        return inspections, problems
 
     def read_state(
         self, checkpoint: FoundCheckpoint
@@ -241,17 +285,17 @@ class CheckpointStore:
 
     def _write(
         self,
+        final: Path,
         step: int,
         epoch: int,
         tensors: dict[str, Tensor],
         shared: dict[str, Any],
         rank_state: dict[str, Any],
-    ) -> Path:
-        """Write the files in a thread, with a separate process group.
+    ) -> None:
+        """Write the files of a folder in a thread, with a separate process group.
 
         The main thread's collectives continue meanwhile.
         """
-        final = self.folder / f"step-{step:08d}"
         partial = final.with_name(final.name + ".partial")
         weights = partial / f"weights-{self.first}"
         if self.leads_disk:
@@ -294,9 +338,7 @@ class CheckpointStore:
             shutil.rmtree(final, ignore_errors=True)  # an incomplete one of this step
             partial.rename(final)
             sync_folder(self.folder)
-            prune(self.folder, step, self.keep)
         self._wait()
-        return final
 
     def _wait(self) -> None:
         self.ranks.all_gather(None, self._all)
