@@ -86,7 +86,7 @@ def test_validation_has_its_own_files_or_the_end_of_each(token_folder: Path) -> 
     assert validation[Draw(0, [0])][0].tolist() == [[90, 91, 92, 93, 94]]
     write_tokens(token_folder, "my_val_000.bin", 5000, 21)
     train, validation = token_data(token_folder, 5, seed=0)
-    assert ([path.name for path in train.paths], len(validation)) == ([*NAMES], 4)
+    assert (train.paths, len(validation)) == ([token_folder / name for name in NAMES], 4)
 
 
 def test_token_files_that_cannot_be_used_are_refused(token_folder: Path) -> None:

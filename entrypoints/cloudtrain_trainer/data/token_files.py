@@ -1,6 +1,6 @@
 """Language model data from files of tokens, read by memmap in any order.
 
-.npy files contain their type; .bin files are plain numbers (uint16, as nanoGPT writes them, unless
+.npy files contain their type; other files are plain numbers (uint16, as nanoGPT writes them, unless
 `dtype` is given), or have llm.c's header.
 """
 
@@ -33,15 +33,15 @@ HELD_OUT = 10
 class TokenFiles:
     """Sequences of `context` tokens, and their next tokens, both (batch, context), int64.
 
-    Sequences do not cross the end of a file. With a seed, they begin at other offsets in every
-    epoch. `part`: the range of each file that is used, from 0 to 1. `vocabulary`: tokens must be
-    below it; 0: not checked. Raise `Refused` if a file cannot be used, or is too short for one
-    sequence.
+    Sequences do not cross the end of a file. Tokens in memory may stand for a file. With a seed,
+    sequences begin at other offsets in every epoch. `part`: the range of each file that is used,
+    from 0 to 1. `vocabulary`: tokens must be below it; 0: not checked. Raise `Refused` if a file
+    cannot be used, or is too short for one sequence.
     """
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        paths: Sequence[Path | np.ndarray],
         context: int,
         *,
         dtype: str = "uint16",
@@ -95,7 +95,8 @@ class TokenFiles:
 
     def _tokens(self, file: int) -> Any:
         if file not in self._opened:
-            whole = _open(self.paths[file], self.dtype)
+            path = self.paths[file]
+            whole = _open(path, self.dtype) if isinstance(path, Path) else path
             begin, end = (int(share * len(whole)) for share in self.part)
             self._opened[file] = whole[begin:end]
         return self._opened[file]
@@ -124,13 +125,27 @@ def token_data(
     if not files:
         raise Refused(f"{folder} has no files of tokens ({' or '.join(SUFFIXES)})")
     held_out = [path for path in files if "val" in path.name]
-    train = [path for path in files if path not in held_out]
-    share = 1 - 1 / HELD_OUT
-    ends = ((0.0, 1.0), (0.0, 1.0)) if held_out else ((0.0, share), (share, 1.0))
     options: dict[str, Any] = {"dtype": dtype, "vocabulary": vocabulary}
+    if not held_out:
+        return split(files, context, seed=seed, **options)
+    train = [path for path in files if path not in held_out]
     return (
-        TokenFiles(train, context, seed=seed, part=ends[0], **options),
-        TokenFiles(held_out or train, context, part=ends[1], **options),
+        TokenFiles(train, context, seed=seed, **options),
+        TokenFiles(held_out, context, **options),
+    )
+
+
+def split(
+    files: Sequence[Path | np.ndarray], context: int, *, seed: int, **options: Any
+) -> tuple[TokenFiles, TokenFiles]:
+    """Return (training, validation) data: the end of each file is for validation.
+
+    `options`: as of `TokenFiles`, which may raise `Refused`.
+    """
+    share = 1 - 1 / HELD_OUT
+    return (
+        TokenFiles(files, context, seed=seed, part=(0.0, share), **options),
+        TokenFiles(files, context, part=(share, 1.0), **options),
     )
 
 
@@ -146,8 +161,8 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Any:
                 )
             return tokens
         with path.open("rb") as file:
-            header = np.frombuffer(file.read(8), dtype=np.int32)
-        if len(header) and header[0] == LLM_C_MAGIC:
+            magic = file.read(4)
+        if magic == LLM_C_MAGIC.to_bytes(4, "little"):
             return np.memmap(path, dtype=np.uint16, mode="r", offset=LLM_C_HEADER_BYTES)
         if path.stat().st_size % dtype.itemsize:
             raise Refused(

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
+import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from cloudtrain_trainer.data.token_files import TokenFiles, token_data
+from cloudtrain_trainer.data.token_files import TokenFiles, split, token_data
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.tasks.decoder import (
     Shape,
     blocks,
@@ -38,81 +37,27 @@ SIZES = {
 LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
 INPUT = "CLOUDTRAIN_INPUT_TEXT"
 TOKENS_INPUT = "CLOUDTRAIN_INPUT_TOKENS"
-STDLIB_BYTES = 1 << 20
-"""Maximum bytes of Python's source."""
-MAX_BYTES = 1 << 30
-"""Maximum bytes of an input text: every rank holds it in memory."""
+STDLIB_FILES = 40
+"""Files of Python's source: about 1 MiB."""
 SYNTHETIC_TOKENS = 1 << 22
 GPT2_TOKENS = 50_257
-HELD_OUT = 10
-"""The last of this many equal parts of the text is for validation."""
 
 
-class Text:
-    """Tokens (batch, sequence) and the next token of each, both int64, from one long text.
+def text_files() -> list[Path]:
+    """Return the files of the input text, or else some of Python's source.
 
-    With a seed, the sequences begin at other offsets in every epoch.
+    Raise `Refused` if there are none.
     """
-
-    def __init__(self, tokens: Tensor, context: int, seed: int | None = None) -> None:
-        self.tokens = tokens
-        self.context = context
-        self.seed = seed
-
-    def __len__(self) -> int:
-        """Return the number of sequences, one fewer if their beginnings move."""
-        return (len(self.tokens) - 1) // self.context - (self.seed is not None)
-
-    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        first = torch.tensor(draw.indices) * self.context + self._offset(draw.epoch)
-        tokens = self.tokens[first[:, None] + torch.arange(self.context + 1)].long()
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def _offset(self, epoch: int) -> int:
-        if self.seed is None:
-            return 0
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        return int(torch.randint(self.context, (), generator=generator))
-
-
-def read(paths: Iterable[Path], limit: int) -> Tensor:
-    """Return the bytes of the files, at most `limit`: (n,), uint8. OSError if one is unreadable."""
-    text = bytearray()
-    for path in paths:
-        with path.open("rb") as content:
-            text += content.read(limit - len(text))
-        if len(text) >= limit:
-            break
-    return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
-
-
-def tokens(data: str, seed: int) -> Tensor:
-    """Return all tokens, (n,): random int32, or the bytes (uint8) of a text.
-
-    The text is an input's, or Python's standard library. Raise `Refused` if there is no text, or
-    too much of it.
-    """
-    if data == "synthetic":
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randint(
-            GPT2_TOKENS, (SYNTHETIC_TOKENS,), generator=generator, dtype=torch.int32
-        )
-    if os.environ.get(INPUT):
-        folder = Path(os.environ[INPUT])
-        text = read(sorted(path for path in folder.rglob("*") if path.is_file()), MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
-            raise Refused(
-                f"{folder} has more than {MAX_BYTES >> 20} MiB, which every rank reads: use less"
-                " text"
-            )
-    else:
-        folder = Path(sysconfig.get_path("stdlib"))
-        text = read(sorted(folder.glob("*.py")), STDLIB_BYTES)
-    if not len(text):
+    if not os.environ.get(INPUT):
+        sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        return [path for path in sources if path.stat().st_size][:STDLIB_FILES]
+    folder = Path(os.environ[INPUT])
+    files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+    if not files:
         raise Refused(
             f"{folder} has no text to train on: give the job an input called text (${INPUT})"
         )
-    return text
+    return sorted(files)
 
 
 def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
@@ -149,9 +94,7 @@ def build(
 
     if data != "text":
         shape = replace(shape, vocabulary=SIZES["gpt2-124m"].vocabulary)
-    train, validation = (
-        _from_files(shape, seed) if data == "tokens" else _from_text(data, shape, seed)
-    )
+    train, validation = _data(data, shape, seed)
 
     return Task(
         model=partial(decoder, shape),
@@ -174,20 +117,16 @@ def build(
     )
 
 
-def _from_text(data: str, shape: Shape, seed: int) -> tuple[Text, Text]:
-    """Return training and validation data of `tokens`. Raise `Refused` if there are too few."""
-    text = tokens(data, seed)
-    held_out = len(text) // HELD_OUT
-    if held_out <= shape.context:
-        raise Refused(
-            f"{len(text)} bytes of text are too few for sequences of {shape.context}: "
-            f"give at least {HELD_OUT * (shape.context + 1)} bytes, or a smaller --context"
-        )
-    return Text(text[:-held_out], shape.context, seed), Text(text[-held_out:], shape.context)
+def _data(data: str, shape: Shape, seed: int) -> tuple[TokenFiles, TokenFiles]:
+    """Return training and validation data: bytes of text, tokens of an input, or random tokens.
 
-
-def _from_files(shape: Shape, seed: int) -> tuple[TokenFiles, TokenFiles]:
-    """Return training and validation data of the input tokens. Raise `Refused` without it."""
+    Raise `Refused` without the input, or if it has too little for one sequence.
+    """
+    if data == "text":
+        return split(text_files(), shape.context, seed=seed, dtype="uint8")
+    if data == "synthetic":
+        tokens = np.random.default_rng(seed).integers(GPT2_TOKENS, size=SYNTHETIC_TOKENS)
+        return split([tokens.astype(np.uint16)], shape.context, seed=seed)
     if not os.environ.get(TOKENS_INPUT):
         raise Refused(
             f"--data tokens needs an input called tokens (${TOKENS_INPUT}), or use --data text"
