@@ -19,7 +19,6 @@ EXAMPLES = """\
 examples:
   python train.py                                        digits on this machine, one process
   torchrun --nproc-per-node 2 train.py --epochs 5        two processes: ddp is the default
-  torchrun --nproc-per-node 8 train.py --batch-size 512 --accumulate 2
   python train.py --checkpoint-every "2 min" --keep 5    run it again after a stop: it resumes
   python train.py --no-resume --max-steps 20             a short run from scratch
 
@@ -127,11 +126,8 @@ def _add_task_options(parser: Parser) -> None:
         meaning = "; ".join(
             f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options
         )
-        hint = (
-            "MODULE:FACTORY: your function, returns training data, or training and validation"
-            " data; "
-        )
-        meaning = hint + meaning if name == "data" else meaning
+        if name == "data":
+            meaning = f"MODULE:FACTORY: your function, returns training data, or two; {meaning}"
         group.add_argument(f"--{name}", dest=task_option_dest(name), metavar="X", help=meaning)
 
 
