@@ -24,7 +24,7 @@ VERSIONS ?= 3.12 3.13
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test thorough quick check coverage versions programs live lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage versions programs fidelity live lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -35,6 +35,7 @@ help:
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make versions   run the tests of launcher, trainer and providers on Python $(VERSIONS), if installed"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
+	@echo "make fidelity   replay what the real services answered against the imitations"
 	@echo "make live CLOUD=aws   try in your own account, for 1 USD at most, what no test without one can prove"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
@@ -71,6 +72,9 @@ versions:
 
 programs: $(PROGRAMS)/.installed
 	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
+
+fidelity: $(VENV)/.dev
+	@$(BIN)/python -m tests.fidelity
 
 live: $(VENV)/.dev
 	CLOUDTRAIN_LIVE=$(CLOUD) $(BIN)/python -m tests.live $(CLOUD)

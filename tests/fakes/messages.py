@@ -5,7 +5,7 @@ is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -45,8 +45,23 @@ class Call(NamedTuple):
 class ServiceError(Exception):
     """An error that a service returns to its client."""
 
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        status: int = 400,
+        *,
+        reasons: Sequence[str] = (),
+        inner: Sequence[str] = (),
+        pattern: str = "",
+    ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.status = status
+        self.reasons = reasons
+        """One message for each wrong field."""
+        self.inner = inner
+        """Codes of the inner errors, from the outermost."""
+        self.pattern = pattern
+        """The message before names were filled in."""

@@ -239,8 +239,26 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
     if status >= 500:
         message = f"{where}: Azure failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
-    quota = azure_quota(answer) if "quota" in answer.lower() else None
-    return CloudError(f"{where}: {code or status}: {answer}", hint=quota, code=code or str(status))
+    reasons = _details(error)
+    if reasons:  # the message only says that the request is invalid
+        answer = f"{answer} {'; '.join(reasons)}"[:1000]
+    return CloudError(
+        f"{where}: {code or status}: {answer}", hint=_hint(answer), code=code or str(status)
+    )
+
+
+def _hint(answer: str) -> str | None:
+    if "quota" in answer.lower():
+        return azure_quota(answer)
+    if re.search(r"unknown compute target|compute not found", answer, re.IGNORECASE):
+        return "check azure.compute: az ml compute list shows the workspace's clusters"
+    return None
+
+
+def _details(error: sdk.HttpResponseError) -> list[str]:
+    """Return the messages of the wrong fields in an answer of Azure Resource Manager."""
+    details = getattr(getattr(error, "error", None), "details", None) or []
+    return [str(detail.message) for detail in details if getattr(detail, "message", None)]
 
 
 def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:

@@ -286,6 +286,8 @@ def final_state(details: Mapping[str, Any]) -> FinalState | None:
         return None
     error = (details.get("error") or {}).get("error") or {}
     message = str(error.get("message") or error.get("code") or "")
+    # A real one begins with an empty line and ends with the id of a session.
+    message = re.sub(r"\|?\s*session_id=\S+\s*$", "", message).strip()
     return FinalState(state, message if state != "succeeded" else "")
 
 

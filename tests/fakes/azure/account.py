@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ ACCOUNT_FOLDER = "ds"
 SUFFIX = "loop.local"
 PROVIDER = "Microsoft.MachineLearningServices"
 WORKSPACES = f"{PROVIDER}/workspaces"
+WORKSPACE_ID = "8e7dad76-df37-472b-b882-0c1c58adfcf9"
 CLUSTER_IDENTITY = "cccccccc-0000-0000-0000-000000000001"
 WORKSPACE_IDENTITY = "cccccccc-0000-0000-0000-000000000002"
 VAULT = "loopback-vault"
@@ -127,6 +129,8 @@ class Account:
         }
     )
     """The environments that every workspace has: name -> version -> image, the newest last."""
+    data: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Data assets: name and version -> address."""
     secrets: dict[str, str] = field(default_factory=dict)
     """Contents of the Key Vault."""
     access: Access = field(default_factory=lambda: Access(roles=dict(BUILT_IN)))
@@ -152,6 +156,8 @@ class Account:
     job_page = 10
     blob_page = 5000
     """How many jobs and blobs a page has at most."""
+    created: float = field(default_factory=time.time)
+    """Unix timestamp of the workspace's creation."""
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""
     unexpected_errors: list[str] = field(default_factory=list)

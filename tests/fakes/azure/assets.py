@@ -1,4 +1,4 @@
-"""Assets of jobs in a workspace: uploaded code, custom environments, curated environments."""
+"""Assets of jobs in a workspace: uploaded code, data, custom and curated environments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from uuid import uuid4
 
 from tests.fakes.azure.account import PROVIDER, Account
 from tests.fakes.azure.errors import invalid, user_error
+from tests.fakes.azure.recorded import form
 from tests.fakes.azure.tokens import CLIENT
 from tests.fakes.azure.wire import iso_date
 from tests.fakes.messages import ServiceError
 
 Resource = dict[str, Any]
+NEWEST = "2025-01-01-preview"
 _CURATED = (
     r"azureml://registries/azureml/environments/(?P<name>[^/]+)/(?:versions/(?P<version>[^/]+)|labels/(?P<label>[^/]+))",
     r"azureml:(?P<name>AzureML-[^:@]+)(?::(?P<version>[^:@]+)|@(?P<label>[^:@]+))",
@@ -33,11 +35,12 @@ class Assets:
         self.account = account
         self._codes: dict[tuple[str, str], Resource] = {}
         self._environments: dict[tuple[str, str], Resource] = {}
+        self._data: dict[tuple[str, str], Resource] = {}
         self._lock = threading.RLock()
         for name, versions in account.curated.items():
             for version, image in versions.items():
                 properties = {"environmentType": "Curated", "image": image, "osType": "Linux"}
-                resource = self._resource("environments", name, version, properties)
+                resource = self._resource("environments", name, version, properties, "2023-04-01")
                 self._environments[name, version] = resource
 
     def code(self, arm_id: str) -> Path | None:
@@ -66,7 +69,7 @@ class Assets:
         environment_version = self._find("environments", environment)
         with self._lock:
             resource = self._environments.get(environment_version) if environment_version else None
-        return str(resource["properties"]["image"]) if resource else None
+        return str(resource["properties"].get("image") or "") if resource else None
 
     def codes(self, name: str, digest: str | None) -> list[Resource]:
         """The codes with this hash, whatever their name: that is how a client finds what it has
@@ -95,9 +98,10 @@ class Assets:
     def get(self, kind: str, name: str, version: str) -> Resource:
         """One version. Refused when there is none."""
         with self._lock:
-            resource = (self._codes if kind == "codes" else self._environments).get((name, version))
+            assets = {"codes": self._codes, "environments": self._environments, "data": self._data}
+            resource = assets[kind].get((name, version))
         if resource is None:
-            asset = "Code" if kind == "codes" else "Environment"
+            asset = {"codes": "Code", "environments": "Environment", "data": "Data"}[kind]
             raise user_error(f"{asset} container {name} with version {version} not found.", 404)
         return resource
 
@@ -110,17 +114,19 @@ class Assets:
             "sasUri": self.account.sas_url(container.name, permissions="rcwl"),
         }
         return {
-            "pendingUploadId": str(uuid4()),
-            "pendingUploadType": "TemporaryBlobReference",
             "blobReferenceForConsumption": {
                 "blobUri": uri,
-                "storageAccountArmId": "",
+                "storageAccountArmId": self.account.part("storageAccount"),
                 "credential": credential,
             },
+            "pendingUploadId": str(uuid4()),
+            "pendingUploadType": "None",
         }
 
-    def put_code(self, name: str, version: str, body: Mapping[str, Any]) -> Resource:
-        """A new code, whose files must be there already."""
+    def put_code(
+        self, name: str, version: str, body: Mapping[str, Any], api: str = NEWEST
+    ) -> tuple[Resource, bool]:
+        """Store a code, whose files must be there already; return it and whether it is new."""
         properties = self._properties(
             body, {"codeUri"}, {"description", "isAnonymous", "isArchived"}
         )
@@ -129,14 +135,21 @@ class Assets:
         place = self.account.storage.container(container)
         if not uri.startswith(self._blobs) or place is None or not place.names(path):
             raise user_error(f"There is nothing at the code's address {uri}.")
-        return self._put("codes", self._codes, name, version, properties)
+        is_new = (name, version) not in self._codes
+        values = {**properties, "isAnonymous": False}
+        return self._put("codes", self._codes, name, version, values, api), is_new
 
-    def put_environment(self, name: str, version: str, body: Mapping[str, Any]) -> Resource:
-        """A new environment: an image, in this imitation."""
+    def put_environment(
+        self, name: str, version: str, body: Mapping[str, Any], api: str = NEWEST
+    ) -> Resource:
+        """Store an environment. This imitation runs an image and builds none."""
         properties = self._properties(
             body,
-            {"image"},
+            set(),
             {
+                "image",
+                "condaFile",
+                "build",
                 "description",
                 "isAnonymous",
                 "isArchived",
@@ -145,7 +158,57 @@ class Assets:
                 "environmentType",
             },
         )
-        return self._put("environments", self._environments, name, version, properties)
+        is_anonymous = bool(properties.get("isAnonymous"))
+        values = {
+            "condaFile": "",
+            **properties,
+            "stage": "Logged" if is_anonymous else "Development",
+            "properties": {"azureml.labels": "" if is_anonymous else "latest"},
+        }
+        resource = self._put("environments", self._environments, name, version, values, api)
+        if "build" in properties:
+            resource["properties"].pop("image", None)
+        return resource
+
+    def put_data(
+        self, name: str, version: str, body: Mapping[str, Any], api: str = NEWEST
+    ) -> Resource:
+        """Store a data asset, whose address becomes a long one; it need not exist."""
+        properties = self._properties(
+            body, {"dataType", "dataUri"}, {"description", "isAnonymous", "isArchived"}
+        )
+        account = self.account
+        scope = account.scope.replace("resourceGroups", "resourcegroups")
+        scope = scope.replace(f"/providers/{PROVIDER}", "")
+        uri = str(properties["dataUri"])
+        uri = uri.replace("azureml://datastores/", f"azureml:/{scope}/datastores/")
+        if properties["dataType"] == "uri_folder":
+            uri = uri.rstrip("/") + "/"
+        account.data[name, version] = uri
+        values = {**properties, "dataUri": uri}
+        resource = self._put("data", self._data, name, version, values, api)
+        for key in ("lastModifiedBy", "lastModifiedByType"):
+            resource["systemData"].pop(key, None)
+        return resource
+
+    def data_container(self, name: str, api: str) -> Resource:
+        """Return what all versions of a data asset share. Refuse an unknown name."""
+        versions = [version for key, version in self._data if key == name]
+        if not versions:
+            raise user_error(f"Data container {name} not found.", 404)
+        resource = self._data[name, versions[-1]]
+        values = {
+            "latestVersion": versions[-1],
+            "nextVersion": str(len([version for version in versions if version.isdigit()]) + 1),
+            "dataType": resource["properties"]["dataType"],
+        }
+        return {
+            "id": f"{self.account.scope}/data/{name}",
+            "name": name,
+            "type": f"{PROVIDER}/workspaces/data",
+            "properties": form(r"/data/[^/?]+\?", api).filled(values),
+            "systemData": resource["systemData"],
+        }
 
     @property
     def _blobs(self) -> str:
@@ -159,7 +222,7 @@ class Assets:
         if strange or required - set(properties):
             problems = [f"{name}: unknown" for name in sorted(strange)]
             problems += [f"{name}: required" for name in sorted(required - set(properties))]
-            raise invalid(f"The request is invalid. {'; '.join(problems)}")
+            raise invalid(*problems)
         return properties
 
     def _put(
@@ -169,6 +232,7 @@ class Assets:
         name: str,
         version: str,
         properties: Resource,
+        api: str,
     ) -> Resource:
         with self._lock:
             before = assets.get((name, version))
@@ -180,24 +244,28 @@ class Assets:
                     409,
                 )
             resource = assets[name, version] = before or self._resource(
-                kind, name, version, properties
+                kind, name, version, properties, api
             )
             return resource
 
     def _resource(
-        self, kind: str, name: str, version: str, properties: Mapping[str, Any]
+        self, kind: str, name: str, version: str, properties: Mapping[str, Any], api: str
     ) -> Resource:
-        defaults = {"properties": {}, "tags": {}, "isAnonymous": False, "isArchived": False}
+        defaults = {"tags": {}, "isAnonymous": False, "isArchived": False}
+        moment = iso_date(time.time())
         return {
             "id": f"{self.account.scope}/{kind}/{name}/versions/{version}",
             "name": version,
             "type": f"{PROVIDER}/workspaces/{kind}/versions",
+            "properties": form(f"/{kind}/.*versions", api).filled({**defaults, **properties}),
             "systemData": {
-                "createdAt": iso_date(time.time()),
+                "createdAt": moment,
                 "createdBy": CLIENT,
                 "createdByType": "User",
+                "lastModifiedAt": moment,
+                "lastModifiedBy": CLIENT,
+                "lastModifiedByType": "User",
             },
-            "properties": {**defaults, **properties, "provisioningState": "Succeeded"},
         }
 
     def _find(self, kind: str, arm_id: str) -> tuple[str, str] | None:

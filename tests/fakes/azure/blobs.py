@@ -6,6 +6,7 @@ import base64
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from hashlib import md5
 from typing import NamedTuple
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
@@ -138,10 +139,9 @@ class Blobs:
                 with_metadata = "metadata" in query.get("include", "")
                 entries.append(_entry(blob, with_metadata=with_metadata))
         text = (
-            '<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
+            '\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
             f" ServiceEndpoint={quoteattr(self.account.url)} "
             f"ContainerName={quoteattr(container.name)}><Prefix>{escape(prefix)}</Prefix>"
-            f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter></Delimiter>"
             f"<Blobs>{''.join(entries)}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
         )
         return Response(
@@ -156,12 +156,24 @@ def _entry(blob: Blob, *, with_metadata: bool) -> str:
         "Etag": blob.etag.strip('"'),
         "Content-Length": str(blob.size),
         "Content-Type": blob.content_type,
+        "Content-Encoding": "",
+        "Content-Language": "",
+        "Content-CRC64": "",
+        "Content-MD5": "",
+        "Cache-Control": "",
+        "Content-Disposition": "",
         "BlobType": "BlockBlob",
+        "AccessTier": "Hot",
+        "AccessTierInferred": "true",
+        "LeaseStatus": "unlocked",
+        "LeaseState": "available",
+        "ServerEncrypted": "true",
     }
     properties = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in facts.items())
     entries = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in blob.metadata.items())
     metadata = f"<Metadata>{entries}</Metadata>" if with_metadata else ""
-    return f"<Blob>{_name(blob.name)}<Properties>{properties}</Properties>{metadata}</Blob>"
+    inner = f"<Properties>{properties}</Properties>{metadata}<OrMetadata />"
+    return f"<Blob>{_name(blob.name)}{inner}</Blob>"
 
 
 def _name(name: str) -> str:
@@ -187,7 +199,8 @@ def _get(call: BlobRequest) -> Response:
     content = call.container.read(call.name) or b""
     answer_headers = [*storage_headers(), *_facts(blob)]
     if call.request.method == "HEAD":
-        return Response(200, [*answer_headers, ("Content-Length", str(len(content)))], b"")
+        answer_headers += [("Content-Length", str(len(content))), ("Content-MD5", _md5(content))]
+        return Response(200, answer_headers, b"")
     match = re.fullmatch(
         r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", "")
     )
@@ -218,8 +231,13 @@ def _put(call: BlobRequest, content: bytes) -> Response:
         *storage_headers(),
         *_facts(_existing(call)),
         ("x-ms-request-server-encrypted", "true"),
+        ("Content-MD5", _md5(content)),
     ]
     return Response(201, [item for item in answer_headers if item[0] != "Content-Type"], b"")
+
+
+def _md5(content: bytes) -> str:
+    return base64.b64encode(md5(content, usedforsecurity=False).digest()).decode()
 
 
 def _content(call: BlobRequest, operation: str) -> bytes:

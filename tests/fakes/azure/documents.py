@@ -16,6 +16,9 @@ _LONG = (
     r"azureml://subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)(?:/providers/[^/]+)?"
     r"/workspaces/(?P<workspace>[^/]+)/datastores/(?P<datastore>[^/]+)/paths/(?P<path>.*)"
 )
+_ASSET = (
+    r"(?:azureml:|/subscriptions/.*/data/)(?P<name>[^/:@]+)(?::|/versions/)(?P<version>[^/:@]+)"
+)
 
 
 class BlobPath(NamedTuple):
@@ -26,7 +29,10 @@ class BlobPath(NamedTuple):
 
 
 def blob_path_of(uri: str, account: Account) -> BlobPath | str:
-    """Return the place of an address, or the reason why it has none."""
+    """Return the place of an address or a data asset, or the reason why it has none."""
+    asset = re.fullmatch(_ASSET, uri)
+    if asset:
+        uri = account.data.get((asset["name"], asset["version"]), uri)
     match = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
     if match:
         named = match.groupdict()

@@ -49,14 +49,24 @@ _BLOB = {
 }
 
 
-def user_error(message: str, status: int = 400) -> ServiceError:
+def user_error(message: str, status: int = 400, *inner: str, pattern: str = "") -> ServiceError:
     """Return Azure ML's usual error for an invalid request."""
-    return ServiceError("UserError", message, status)
+    return ServiceError("UserError", message, status, inner=inner, pattern=pattern)
 
 
-def invalid(message: str) -> ServiceError:
-    """Return Azure ML's error for a malformed request."""
-    return ServiceError("ValidationError", message, 400)
+def job_not_found(name: str) -> ServiceError:
+    """Return the error for an unknown job."""
+    return user_error(
+        f"Job {name} not found.", 404, "NotFound", "JobNotFound", pattern="Job {jobId} not found."
+    )
+
+
+def invalid(*reasons: str) -> ServiceError:
+    """Return Azure ML's error for a malformed request: the reasons are in its details alone."""
+    message = "Request is invalid and/or missing fields."
+    return ServiceError(
+        "UserError", message, reasons=reasons, inner=["RequestInvalid"], pattern=message
+    )
 
 
 def unauthenticated(service: str, *, scheme: str = "Bearer") -> ServiceError:
@@ -87,8 +97,7 @@ def error_of(
     if kind == "denied":
         return _denied(call, request, account)
     if kind == "unseen":
-        name = call_of(request)[1].names.get("name", "")
-        return user_error(f"Job {name} not found.", 404)
+        return job_not_found(call_of(request)[1].names.get("name", ""))
     if call.service == "blob":
         if kind == "expired":
             bearer = request.headers.get("authorization", "").startswith("Bearer")

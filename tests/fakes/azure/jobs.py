@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
-from tests.fakes.azure.account import Account
+from tests.fakes.azure.account import PROVIDER, Account
+from tests.fakes.azure.recorded import form
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.fakes.azure.wire import iso_date
 
@@ -16,6 +18,8 @@ ENDED = ("Completed", "Failed", "Canceled")
 LOG_CONTAINER = "azureml"
 _LOOSE = ("tags", "displayName", "isArchived")
 """Fields of a job that may be changed while it lives."""
+_ARTIFACTS = "azureml://datastores/workspaceartifactstore"
+_OF_SWEEPS = ("samplingAlgorithm", "limits", "trial")
 
 
 class Job:
@@ -35,7 +39,7 @@ class Job:
         """There is a reason not to wait any longer."""
         self.interrupted = threading.Event()
         """Its machines are being taken away; taken back when that has been seen to."""
-        self.statuses: list[str] = ["NotStarted"]
+        self.statuses: list[str] = ["Starting"]
         """All that it has been through."""
         self.error: dict[str, str] | None = None
         self.parent = ""
@@ -133,43 +137,72 @@ class Job:
         with self._lock:
             self.metrics.setdefault(name, []).append(value)
 
-    def resource(self, account: Account) -> dict[str, Any]:
-        """As ARM shows it."""
+    def resource(self, account: Account, version: str = "2025-01-01-preview") -> dict[str, Any]:
+        """As ARM shows it in an API version: as sent, completed as recorded jobs are."""
         with self._lock:
-            facts = {
+            sent = copy.deepcopy(self.properties)
+            values = {
                 "experimentName": "Default",
                 "displayName": self.name,
-                "tags": {},
-                "properties": {},
-            }
-            studio = f"{account.url}/studio/runs/{self.name}?wsid={account.scope}"
-            services = {
-                "Tracking": {
-                    "endpoint": f"azureml://{account.location}.loopback",
-                    "jobServiceType": "Tracking",
-                },
-                "Studio": {"endpoint": studio, "jobServiceType": "Studio"},
-            }
-            supported = {
-                **facts,
-                **copy.deepcopy(self.properties),
+                **sent,
                 "status": self.status,
-                "services": services,
+                "services": self._services(account, version),
+                "tags": {**(sent.get("tags") or {}), **self.system_tags()},
+                "properties": {
+                    **(sent.get("properties") or {}),
+                    **self.system_properties(),
+                    **self.added,
+                },
+                "inputs": _places(sent, "inputs", version),
+                "outputs": {
+                    "default": _places({"outputs": {"": {}}}, "outputs", version)[""]
+                    | {"uri": f"{_ARTIFACTS}/{self.log_folder.rstrip('/')}"},
+                    **_places(sent, "outputs", version),
+                },
+                **({"parameters": dict(self.parameters)} if self.parameters else {}),
+                **self.shown(),
             }
-            supported["properties"] = {**supported["properties"], **self.added}
-            if self.parameters:
-                supported["parameters"] = dict(self.parameters)
+            job_form = form("/jobs/", version, sent["jobType"])
             return {
                 "id": f"{account.scope}/jobs/{self.name}",
                 "name": self.name,
                 "type": "Microsoft.MachineLearningServices/workspaces/jobs",
+                "properties": job_form.filled(values, "resources", "queueSettings", *_OF_SWEEPS),
                 "systemData": {
                     "createdAt": iso_date(self.created),
                     "createdBy": self.owner,
                     "createdByType": "User",
                 },
-                "properties": supported,
             }
+
+    def system_tags(self) -> dict[str, str]:
+        """Return the tags that the service adds."""
+        return {}
+
+    def shown(self) -> dict[str, Any]:
+        """Return members that the service shows in another spelling than they were sent in."""
+        return {}
+
+    def system_properties(self) -> dict[str, str | None]:
+        """Return the properties that the service adds."""
+        cluster = str(self.properties.get("computeId") or "").rpartition("/")[2]
+        return {
+            "_azureml.ComputeTargetType": "amlctrain",
+            "_azureml.ClusterName": cluster or None,
+            **({"ContentSnapshotId": str(UUID(int=0))} if self.properties.get("codeId") else {}),
+        }
+
+    def _services(self, account: Account, version: str) -> dict[str, Any]:
+        services = copy.deepcopy(
+            dict(form("/jobs/", version, self.properties["jobType"]).answered["services"])
+        )
+        place = account.scope.replace("resourceGroups", "resourcegroups")
+        place = place.replace(f"/providers/{PROVIDER}", "")
+        tracking = f"azureml://{account.location}.api.azureml.ms/mlflow/v1.0{account.scope}?"
+        for name, service in services.items():
+            studio = f"https://ml.azure.com/runs/{self.name}?wsid={place}"
+            service["endpoint"] = studio if name == "Studio" else tracking
+        return services
 
     def details(self, account: Account) -> dict[str, Any]:
         """As run history tells it."""
@@ -200,6 +233,16 @@ class Job:
                 "submittedBy": self.owner,
                 "createdBy": {"userObjectId": OBJECT_ID, "userName": self.owner},
             }
+
+
+def _places(properties: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
+    """Return the inputs or outputs of a job, each completed as a recorded one."""
+    recorded = next(iter(form("/jobs/", version, "Command").answered[kind].values()))
+    empty = {
+        name: value if name in ("mode", "jobInputType", "jobOutputType") else None
+        for name, value in recorded.items()
+    }
+    return {name: {**empty, **item} for name, item in (properties.get(kind) or {}).items()}
 
 
 TOKEN_SECONDS = 3600.0

@@ -21,6 +21,8 @@ _WORKSPACE = {
     "GetWorkspace": "read",
     **dict.fromkeys(("ListCodes", "GetCode"), "codes/versions/read"),
     **dict.fromkeys(("PutCode", "StartPendingUpload"), "codes/versions/write"),
+    **dict.fromkeys(("GetDataContainer", "GetData"), "data/versions/read"),
+    "PutData": "data/versions/write",
     **dict.fromkeys(("ListEnvironments", "GetEnvironment"), "environments/versions/read"),
     "PutEnvironment": "environments/versions/write",
     **dict.fromkeys(("ListJobs", "GetJob"), "jobs/read"),

@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.fakes.azure.account import DEDICATED, LOW_PRIORITY, Account, VmSize
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.documents import blob_path_of
 from tests.fakes.azure.errors import invalid, user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.schema import duration_seconds, violations
@@ -38,10 +37,14 @@ def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Collec
         )
     problems = violations(dict(body))
     if problems:
-        raise invalid(f"The request is invalid. {'; '.join(problems)}")
+        raise invalid(*problems)
     properties = body["properties"]
     is_trial = properties["jobType"] == "Sweep"
     if is_trial:
+        if error := next(_compute(properties, account), None):
+            error.message = f"{properties['experimentName']}: Compute Not Found for run ID : {name}"
+            error.inner = ()
+            raise error
         _refuse_sweep(properties)
         properties = template(properties)
     reasons = chain(
@@ -87,12 +90,10 @@ def _machines(properties: Body, account: Account) -> Iterator[ServiceError]:
             "QueueSettings can be specified for serverless jobs only, not together with a compute"
             " target."
         )
-    name = _below(compute, account, "computes")
-    if name is None or name not in account.computes:
-        yield user_error(
-            f"Compute {compute.rpartition('/')[2]} could not be found in the workspace.", 404
-        )
+    if error := next(_compute(properties, account), None):
+        yield error
         return
+    name = compute.rpartition("/")[2]
     cluster = account.computes[name]
     nodes = resources.get("instanceCount", 1)
     if cluster.state != "Succeeded":
@@ -106,6 +107,13 @@ def _machines(properties: Body, account: Account) -> Iterator[ServiceError]:
         )
 
 
+def _compute(properties: Body, account: Account) -> Iterator[ServiceError]:
+    compute = properties.get("computeId")
+    if compute and _below(compute, account, "computes") not in account.computes:
+        message = f"Unknown compute target '{compute.rpartition('/')[2]}'."
+        yield user_error(message, 400, "BadArgument", "UnknownTargetType")
+
+
 def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[ServiceError]:
     code = properties.get("codeId")
     if code is not None and assets.code(code) is None:
@@ -113,11 +121,6 @@ def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Serv
     environment = properties["environmentId"]
     if assets.image(environment) is None:
         yield user_error(f"Environment {environment} could not be found in the workspace.", 404)
-    for kind in ("inputs", "outputs"):
-        for item in properties.get(kind, {}).values():
-            place = blob_path_of(item["uri"], account) if item.get("uri") else None
-            if isinstance(place, str):
-                yield user_error(place)
 
 
 def _words(properties: Body, account: Account, *, is_trial: bool) -> Iterator[ServiceError]:
@@ -245,8 +248,6 @@ def _limits(properties: Body) -> Iterator[str]:
         yield f"max_total_trials must be an integer between 1 and {MAX_TRIALS}."
     if at_once is not None and not 1 <= at_once <= MAX_TRIALS:
         yield f"max_concurrent_trials must be an integer between 1 and {MAX_TRIALS}."
-    if at_once is not None and at_once > total:
-        yield "max_concurrent_trials must not exceed max_total_trials."
     for name in ("timeout", "trialTimeout"):
         seconds = duration_seconds(limits[name]) if name in limits else SHORTEST_SECONDS
         if not seconds or seconds < SHORTEST_SECONDS:

@@ -13,103 +13,127 @@ from tests.fakes.azure.account import (
     LOW_PRIORITY,
     PROVIDER,
     SUFFIX,
+    WORKSPACE_ID,
     WORKSPACE_IDENTITY,
     WORKSPACES,
     Account,
 )
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.recorded import Form, form
 from tests.fakes.azure.request_rules import vcpus_used
-from tests.fakes.azure.wire import DISCOVERY
+from tests.fakes.azure.tokens import CLIENT
+from tests.fakes.azure.wire import DISCOVERY, iso_date
 
 Resource = dict[str, Any]
 
 
-def workspace(account: Account) -> Resource:
+def workspace(account: Account, version: str) -> Resource:
     """The workspace itself."""
+    values = {
+        "workspaceId": WORKSPACE_ID,
+        "friendlyName": account.workspace,
+        "tenantId": account.tenant,
+        "discoveryUrl": f"{account.url}{DISCOVERY}",
+        "mlFlowTrackingUri": f"azureml://{account.location}.loopback{account.scope}",
+        "provisioningState": account.workspace_state,
+        "storageAccount": account.resource(
+            "Microsoft.Storage/storageAccounts", account.storage_account
+        ),
+        "keyVault": account.part("keyVault"),
+        "containerRegistry": account.part("containerRegistry"),
+    }
+    moment = iso_date(account.created)
     return {
         "id": account.scope,
         "name": account.workspace,
         "type": WORKSPACES,
         "location": account.location,
-        "kind": "Default",
+        "tags": {},
+        "etag": None,
+        "properties": form(r"/workspaces/{ws}\?", version).filled(values),
         "identity": {
             "type": "SystemAssigned",
-            "tenantId": account.tenant,
             "principalId": account.parts.get("identity", WORKSPACE_IDENTITY),
+            "tenantId": account.tenant,
         },
+        "kind": "Default",
         "sku": {"name": "Basic", "tier": "Basic"},
-        "properties": {
-            "workspaceId": account.subscription,
-            "friendlyName": account.workspace,
-            "discoveryUrl": f"{account.url}{DISCOVERY}",
-            "mlFlowTrackingUri": f"azureml://{account.location}.loopback{account.scope}",
-            "provisioningState": account.workspace_state,
-            "storageAccount": account.resource(
-                "Microsoft.Storage/storageAccounts", account.storage_account
-            ),
-            "keyVault": account.part("keyVault"),
-            "containerRegistry": account.part("containerRegistry"),
+        "systemData": {
+            "createdAt": moment,
+            "createdBy": CLIENT,
+            "createdByType": "User",
+            "lastModifiedAt": moment,
+            "lastModifiedBy": CLIENT,
+            "lastModifiedByType": "User",
         },
     }
 
 
-def compute(account: Account, name: str) -> Resource:
-    """Return a cluster. Refuse an unknown name."""
+def compute(account: Account, name: str, version: str) -> Resource | None:
+    """Return a cluster; None for an unknown name, which the service answers without a body."""
     cluster = account.computes.get(name)
     if cluster is None:
-        raise user_error(f"Compute {name} could not be found in the workspace.", 404)
-    scale = {
-        "maxNodeCount": cluster.max_nodes,
-        "minNodeCount": 0,
-        "nodeIdleTimeBeforeScaleDown": "PT2M",
-    }
-    facts = {
-        "vmSize": cluster.vm_size,
-        "vmPriority": "LowPriority" if cluster.low_priority else "Dedicated",
-        "osType": "Linux",
-        "scaleSettings": scale,
-        "allocationState": "Steady",
-        "currentNodeCount": 0,
-        "targetNodeCount": 0,
-        "remoteLoginPortPublicAccess": "Disabled",
+        return None
+    compute_form = form("/computes/", version)
+    machines = Form({}, compute_form.answered["properties"]).filled(
+        {
+            "vmSize": cluster.vm_size.upper(),
+            "allocationState": "Steady",
+            "vmPriority": "LowPriority" if cluster.low_priority else "Dedicated",
+            "scaleSettings": {
+                "maxNodeCount": cluster.max_nodes,
+                "minNodeCount": 0,
+                "nodeIdleTimeBeforeScaleDown": "PT2M",
+            },
+        }
+    )
+    values = {
+        "computeLocation": account.location,
+        "provisioningState": cluster.state,
+        "properties": machines,
     }
     return {
         "id": f"{account.scope}/computes/{name}",
         "name": name,
         "type": f"{WORKSPACES}/computes",
         "location": account.location,
+        "tags": {},
+        # Recorded clusters have none; role assignments of this imitation need one.
         "identity": {
             "type": "SystemAssigned",
             "tenantId": account.tenant,
             "principalId": cluster.identity,
         },
-        "properties": {
-            "computeType": "AmlCompute",
-            "provisioningState": cluster.state,
-            "properties": facts,
-        },
+        "properties": Form({}, compute_form.answered).filled(values),
     }
 
 
-def datastore(account: Account, name: str) -> Resource:
+def datastore(account: Account, name: str, version: str) -> Resource:
     """Return a datastore. Refuse an unknown name."""
     if name not in DATASTORES:
         raise user_error(f"Could not find datastore: {name}", 404)
+    is_default = name == next(iter(DATASTORES))
+    values = {
+        "isDefault": is_default,
+        "accountName": account.storage_account,
+        "containerName": DATASTORES[name],
+        "endpoint": SUFFIX,
+        "credentials": {"credentialsType": account.datastore_credentials},
+        "subscriptionId": account.subscription,
+        "resourceGroup": account.resource_group,
+    }
+    moment = iso_date(account.created)
     return {
         "id": f"{account.scope}/datastores/{name}",
         "name": name,
         "type": f"{WORKSPACES}/datastores",
-        "properties": {
-            "datastoreType": "AzureBlob",
-            "isDefault": name == next(iter(DATASTORES)),
-            "accountName": account.storage_account,
-            "containerName": DATASTORES[name],
-            "endpoint": SUFFIX,
-            "protocol": "https",
-            "credentials": {"credentialsType": account.datastore_credentials},
-            "tags": {},
-            "properties": {},
+        "properties": form(r"/datastores/workspaceblobstore\?", version).filled(values),
+        "systemData": {
+            "createdAt": moment,
+            "lastModifiedAt": moment,
+            "lastModifiedBy": CLIENT,
+            "lastModifiedByType": "Application",
         },
     }
 
@@ -120,7 +144,8 @@ def secrets(account: Account, name: str, *, expirable: bool) -> Resource:
 
     It is given even if the storage account takes no keys.
     """
-    datastore(account, name)
+    if name not in DATASTORES:
+        raise user_error(f"Could not find datastore: {name}", 404)
     if expirable:
         return {
             "secretsType": "Sas",

@@ -59,19 +59,15 @@ class _JobRun:
         while True:
             self.attempts += 1
             self._pause()
-            self._find_machines()
+            self.job.enter("Preparing")
+            self._pause()
+            self.job.enter("Queued")
+            self._pause()
             self._attempt(self.folder / str(self.attempts))
-
-    def _find_machines(self) -> None:
-        """Wait in the queue."""
-        self.job.enter("Queued")
-        self._pause()
 
     def _attempt(self, folder: Path) -> None:
         job = self.job
         account = self.account
-        job.enter("Preparing")
-        self._pause()
         image = self.assets.image(job.properties["environmentId"])
         self._check_rights(image or "")
         code_id = job.properties.get("codeId")
@@ -79,7 +75,6 @@ class _JobRun:
         group = ContainerGroup(
             job, contract, self.assets.code(code_id) if code_id else None, folder, account
         )
-        job.enter("Starting")
         try:
             group.build()
         except NoInput as missing:

@@ -8,6 +8,7 @@ import io
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,10 @@ def ended(cloud: AzureCloud, name: str) -> str:
     job = cloud.service.jobs[name]
     eventually(lambda: job.has_ended)
     return job.status
+
+
+def words(answer: Mapping[str, Any]) -> str:
+    """Return the messages of an error of Azure Resource Manager, with those of its details."""
+    error = answer.get("error") or {}
+    messages = [error.get("message", ""), *(item["message"] for item in error.get("details", ()))]
+    return " ".join(messages)

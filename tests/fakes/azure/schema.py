@@ -39,9 +39,9 @@ def _one_of(*names: str) -> Schema:
 _TEXT: Schema = {"type": "string"}
 _WORD: Schema = {"type": "string", "pattern": "[a-zA-Z0-9_]"}
 _COUNT: Schema = {"type": "integer", "minimum": 1}
-_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
+_TEXTS: Schema = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
 _NAMED: Schema = {"propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}}
-_INPUT_MODES = ("ReadOnlyMount", "Download")
+_INPUT_MODES = ("ReadOnlyMount", "Download", "Direct", "EvalMount", "EvalDownload")
 _KINDS = ("uri_folder", "uri_file")
 _ASSETS = ("mltable", "custom_model", "mlflow_model", "triton_model")
 _INPUT = _closed(
@@ -52,9 +52,10 @@ _INPUT = _closed(
 )
 _OUTPUT = _closed(
     ("jobOutputType",),
-    jobOutputType=_one_of("uri_folder"),
+    jobOutputType=_one_of(*_KINDS, *_ASSETS),
     uri=_TEXT,
-    mode=_one_of("ReadWriteMount"),
+    mode=_one_of("ReadWriteMount", "Upload", "Direct"),
+    assetName=_TEXT,
 )
 _SERVICE = _closed(
     ("jobServiceType",),
@@ -69,6 +70,7 @@ JOB: Schema = _closed(
     environmentId=_WORD,
     codeId=_TEXT,
     computeId=_TEXT,
+    description=_TEXT,
     displayName=_TEXT,
     experimentName=_TEXT,
     isArchived={"type": "boolean"},
@@ -78,7 +80,9 @@ JOB: Schema = _closed(
     inputs={"type": "object", "additionalProperties": _INPUT, **_NAMED},
     outputs={"type": "object", "additionalProperties": _OUTPUT, **_NAMED},
     distribution=_closed(
-        ("distributionType",), distributionType=_one_of("PyTorch"), processCountPerInstance=_COUNT
+        ("distributionType",),
+        distributionType=_one_of("PyTorch", "TensorFlow", "Mpi", "Ray"),
+        processCountPerInstance=_COUNT,
     ),
     limits=_closed(("jobLimitsType",), jobLimitsType=_one_of("Command"), timeout=_TEXT),
     queueSettings=_closed(jobTier=_one_of("Spot")),
@@ -89,7 +93,9 @@ JOB: Schema = _closed(
         properties={"type": "object"},
     ),
     services={"type": "object", "additionalProperties": _SERVICE, **_NAMED},
-    identity=_closed(("identityType",), identityType=_one_of("UserIdentity", "Managed")),
+    identity=_closed(
+        ("identityType",), identityType=_one_of("UserIdentity", "Managed", "AMLToken")
+    ),
 )
 _TRIAL = ("command", "environmentId", "codeId", "environmentVariables", "distribution", "resources")
 _SHARED = (
@@ -120,6 +126,8 @@ SWEEP: Schema = _closed(
         rule=_one_of("random", "sobol", "Random", "Sobol"),
     ),
     searchSpace={"type": "object"},
+    earlyTermination={"type": "object", "required": ["policyType"]},
+    description=_TEXT,
     trial=_closed(
         ("command", "environmentId"), **{name: JOB["properties"][name] for name in _TRIAL}
     ),
@@ -147,9 +155,22 @@ def violations(body: Schema) -> list[str]:
     errors = sorted(
         Draft202012Validator(schema).iter_errors(body), key=lambda error: list(map(str, error.path))
     )
-    return [
-        f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}" for error in errors
-    ]
+    return [reason for error in errors for reason in _reasons(error)]
+
+
+def _reasons(error: ValidationError) -> Iterator[str]:
+    """Yield the service's words for a violation: one for each unknown member."""
+    if error.validator != "additionalProperties":
+        yield f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}"
+        return
+    instance: Any = error.instance
+    kind = instance.get("jobOutputType") or instance.get("jobInputType") or "job"
+    type_ = "".join(part.capitalize() for part in kind.split("_"))
+    suffix = {"jobOutputType": "JobOutput", "jobInputType": "JobInput"}
+    for name in suffix:
+        type_ += suffix[name] * (name in instance)
+    for name in instance.keys() - error.schema["properties"].keys():  # type: ignore[index]
+        yield f"Could not find member '{name}' on object of type '{type_}'. Path '{name}', line 1."
 
 
 def duration_seconds(text: str) -> int | None:

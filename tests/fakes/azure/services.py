@@ -10,10 +10,11 @@ from typing import Any
 
 from tests.fakes.azure.account import SUFFIX, Account
 from tests.fakes.azure.jobs import Job, run_principal, run_token
+from tests.fakes.azure.recorded import exchanges
 from tests.fakes.azure.request_rules import MAX_TRIALS
 from tests.fakes.azure.sweeps import child
 from tests.fakes.azure.tokens import LIFE_SECONDS
-from tests.fakes.azure.wire import Place, json_response
+from tests.fakes.azure.wire import DISCOVERY, Place, json_response
 from tests.fakes.azure.workspace import Workspace
 from tests.fakes.messages import Request, Response, ServiceError
 
@@ -52,7 +53,8 @@ class Services:
     ) -> Response:
         """One call of discovery, of run history or of MLflow; Refused is what it answers instead."""
         if operation == "GetDiscovery":
-            return json_response(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
+            discovery = next(e.response for e in exchanges() if e.path.endswith(DISCOVERY))
+            return json_response(200, dict.fromkeys(discovery, self.account.url))
         name = place.names.get("name") or str(body.get("run_id") or "")
         job = self._workspace.jobs.get(name) or self._workspace.sweeps.get(name)
         if job is None:

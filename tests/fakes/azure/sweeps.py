@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.recorded import form
 from tests.fakes.azure.schema import duration_seconds
 from tests.fakes.azure.wire import iso_date
 
@@ -60,9 +61,41 @@ class SweepJob(Job):
         self._launch = launch
         self._points = _points(self.properties)
 
+        self.enter("Running")
+
+    def system_tags(self) -> dict[str, str]:
+        limits = self.properties.get("limits", {})
+        objective = self.properties["objective"]
+        seconds = duration_seconds(limits.get("timeout", "")) or 0
+        tags = {
+            "max_concurrent_jobs": limits.get("maxConcurrentTrials", limits.get("maxTotalTrials")),
+            "max_total_jobs": limits.get("maxTotalTrials"),
+            "max_duration_minutes": seconds // 60,
+            "policy_config": {"name": "Default", "properties": {}},
+            "generator_config": {"parameter_space": self.properties["searchSpace"]},
+            "primary_metric_config": {
+                "name": objective["primaryMetric"],
+                "goal": objective["goal"].lower(),
+            },
+            "platform_config": {},
+            "resume_child_runs": None,
+            "all_jobs_generated": False,
+            "cancellation_requested": self.cancel_asked.is_set(),
+            "samples_generated_count": len(self.trials),
+        }
+        return {f"_aml_system_{name}": json.dumps(value) for name, value in tags.items()}
+
+    def system_properties(self) -> dict[str, str | None]:
+        recorded = form("/jobs/", "2024-01-01-preview", "Sweep").answered["properties"]
+        objective = self.system_tags()["_aml_system_primary_metric_config"]
+        return {**recorded, "primary_metric_config": objective}
+
+    def shown(self) -> dict[str, Any]:
+        objective = self.properties["objective"]
+        return {"objective": {**objective, "goal": objective["goal"].capitalize()}}
+
     def run(self) -> None:
         """Run the sweep in its own thread."""
-        self.enter("Running")
         limits = self.properties.get("limits", {})
         more = True
         seconds = duration_seconds(limits.get("timeout", "")) or math.inf

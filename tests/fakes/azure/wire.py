@@ -71,6 +71,9 @@ ROUTES = [
         ("arm", "ListEnvironments", "GET", f"{_SCOPE}/environments{_NAME}/versions"),
         ("arm", "GetEnvironment", "GET", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
         ("arm", "PutEnvironment", "PUT", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
+        ("arm", "GetDataContainer", "GET", f"{_SCOPE}/data{_NAME}"),
+        ("arm", "GetData", "GET", f"{_SCOPE}/data{_NAME}{_VERSION}"),
+        ("arm", "PutData", "PUT", f"{_SCOPE}/data{_NAME}{_VERSION}"),
         ("arm", "ListJobs", "GET", f"{_SCOPE}/jobs"),
         ("arm", "GetJob", "GET", f"{_SCOPE}/jobs{_NAME}"),
         ("arm", "PutJob", "PUT", f"{_SCOPE}/jobs{_NAME}"),
@@ -129,6 +132,7 @@ def json_response(status: int, document: object = None, **headers: str) -> Respo
     named_headers = [(name.replace("_", "-"), value) for name, value in headers.items()]
     named_headers.append(("x-ms-request-id", str(uuid4())))
     if document is None:
+        named_headers.append(("x-ms-response-type", "standard"))
         return Response(status, named_headers, b"")
     return Response(
         status,
@@ -156,10 +160,36 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
             **retry,
             **challenge,
         )
-    if service == "arm" and refused.code in ("UserError", "ValidationError"):
-        info = {"type": "ComponentName", "info": {"value": "managementfrontend"}}
-        inner |= {"details": [], "additionalInfo": [info]}
+    if service == "arm" and refused.code == "UserError":
+        inner |= _details(refused)
+    retry["x_ms_response_type"] = "error"
     return json_response(refused.status, {"error": inner}, **retry, **challenge)
+
+
+def _details(refused: ServiceError) -> dict[str, object]:
+    """Return what Azure ML's own errors have beside code and message."""
+    values: dict[str, object] = {
+        "ComponentName": "managementfrontend",
+        "Correlation": {"operation": uuid4().hex, "request": uuid4().hex[:16]},
+        "Environment": "eastus",
+        "Location": "eastus",
+        "Time": iso_date(time.time()),
+    }
+    inner: object = None
+    for code in reversed(refused.inner):
+        inner = {"code": code, "innerError": inner}
+    if inner is not None:
+        values["InnerError"] = inner
+    if refused.pattern:
+        values["MessageFormat"] = refused.pattern
+    if "{jobId}" in refused.pattern:
+        values["MessageParameters"] = {"jobId": refused.message.split()[1]}
+    details = [
+        {"code": "RequestInvalid", "message": reason, "details": [], "additionalInfo": []}
+        for reason in refused.reasons
+    ]
+    information = [{"type": name, "info": {"value": value}} for name, value in values.items()]
+    return {"details": details, "additionalInfo": information}
 
 
 def storage_headers() -> list[tuple[str, str]]:
@@ -175,16 +205,19 @@ def http_date(seconds: float) -> str:
 def iso_date(seconds: float) -> str:
     """A moment as ARM and run history write it."""
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{text}.{int(seconds % 1 * 1e6):06}Z"
+    return f"{text}.{int(seconds % 1 * 1e7):07}".rstrip("0").rstrip(".") + "+00:00"
 
 
 def _storage_error(request: Request, refused: ServiceError) -> Response:
-    message = f"{refused.message}\nRequestId:{uuid4()}\nTime:{iso_date(time.time())}"
+    moment = iso_date(time.time()).replace("+00:00", "Z")
+    message = f"{refused.message}\nRequestId:{uuid4()}\nTime:{moment}"
     text = f"<Error><Code>{refused.code}</Code><Message>{escape(message)}</Message></Error>"
     body = f'<?xml version="1.0" encoding="utf-8"?>{text}'.encode()
     # As recorded: the one answer of storage that does not name a version.
     common = [] if refused.code == KEYS_FORBIDDEN else storage_headers()
-    headers = [*common, ("x-ms-error-code", refused.code), ("Content-Type", "application/xml")]
+    headers = [*common, ("x-ms-error-code", refused.code)]
+    if request.method != "HEAD":
+        headers.append(("Content-Type", "application/xml"))
     if refused.status == 401:
         headers.append(
             ("WWW-Authenticate", "Bearer authorization_uri=https://login.windows.net/loopback")

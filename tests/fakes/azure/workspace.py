@@ -7,12 +7,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from tests.fakes.azure import resources, running
-from tests.fakes.azure.account import PROVIDER, WORKSPACES, Account
+from tests.fakes.azure.account import PROVIDER, WORKSPACE_ID, WORKSPACES, Account
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.errors import user_error
+from tests.fakes.azure.errors import job_not_found, user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.request_rules import machines, refuse
 from tests.fakes.azure.sweeps import SweepJob
@@ -23,8 +22,12 @@ from tests.fakes.messages import Response, ServiceError
 VERSIONS = (
     *(
         "2021-10-01",
+        "2022-01-01-preview",
+        "2022-02-01-preview",
         "2022-05-01",
         "2022-10-01",
+        "2022-10-01-preview",
+        "2022-12-01-preview",
         "2023-02-01-preview",
         "2023-04-01",
         "2023-04-01-preview",
@@ -46,7 +49,8 @@ VERSIONS = (
         "2025-12-01",
     ),
 )
-POLL_MILLISECONDS = "50"
+MOST = 1000
+"""Items of a list whose request does not say."""
 
 
 class ArmRequest(NamedTuple):
@@ -55,6 +59,12 @@ class ArmRequest(NamedTuple):
     names: Mapping[str, str]
     query: Mapping[str, str]
     body: dict[str, Any]
+    path: str
+
+    @property
+    def version(self) -> str:
+        """The API version."""
+        return self.query["api-version"]
 
 
 class Workspace:
@@ -70,7 +80,9 @@ class Workspace:
         self._lock = threading.RLock()
         assets = self.assets
         self._operations: dict[str, Callable[[ArmRequest], Response]] = {
-            "GetWorkspace": lambda _: json_response(200, resources.workspace(account)),
+            "GetWorkspace": lambda call: json_response(
+                200, resources.workspace(account, call.version)
+            ),
             "ListCodes": lambda call: _listed(
                 assets.codes(call.names["name"], call.query.get("hash"))
             ),
@@ -78,23 +90,34 @@ class Workspace:
             "StartPendingUpload": lambda call: json_response(
                 200, assets.begin_upload(*_version(call))
             ),
-            "PutCode": lambda call: json_response(201, assets.put_code(*_version(call), call.body)),
-            "ListEnvironments": lambda call: _listed(assets.environments(call.names["name"])),
+            "PutCode": lambda call: self._created(
+                call, *assets.put_code(*_version(call), call.body, call.version)
+            ),
+            "ListEnvironments": lambda call: _listed(
+                assets.environments(call.names["name"])[: int(call.query.get("$top", MOST))]
+            ),
             "GetEnvironment": lambda call: json_response(
                 200, assets.get("environments", *_version(call))
             ),
-            "PutEnvironment": lambda call: json_response(
-                201, assets.put_environment(*_version(call), call.body)
+            "PutEnvironment": lambda call: self._created(
+                call, assets.put_environment(*_version(call), call.body, call.version), is_new=True
+            ),
+            "GetDataContainer": lambda call: json_response(
+                200, assets.data_container(call.names["name"], call.version)
+            ),
+            "GetData": lambda call: json_response(200, assets.get("data", *_version(call))),
+            "PutData": lambda call: self._created(
+                call, assets.put_data(*_version(call), call.body, call.version), is_new=True
             ),
             "ListJobs": self._list_jobs,
-            "GetJob": lambda call: json_response(200, self._job(call).resource(account)),
+            "GetJob": lambda call: json_response(
+                200, self._job(call).resource(account, call.version)
+            ),
             "PutJob": self._put_job,
             "CancelJob": self._cancel,
-            "GetCompute": lambda call: json_response(
-                200, resources.compute(account, call.names["name"])
-            ),
+            "GetCompute": self._get_compute,
             "GetDatastore": lambda call: json_response(
-                200, resources.datastore(account, call.names["name"])
+                200, resources.datastore(account, call.names["name"], call.version)
             ),
             "ListSecrets": self._list_secrets,
             "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
@@ -122,7 +145,7 @@ class Workspace:
             raise ServiceError(
                 "InvalidResourceType", f"The resource type of {place.path} could not be found.", 404
             )
-        return self._operations[operation](ArmRequest(place.names, place.query, body))
+        return self._operations[operation](ArmRequest(place.names, place.query, body, place.path))
 
     def interrupt(self, name: str) -> None:
         """Take a job's low-priority machines away as soon as it runs. ValueError for a job that has
@@ -168,6 +191,18 @@ class Workspace:
                 400,
             )
 
+    def _created(self, call: ArmRequest, resource: dict[str, Any], is_new: bool) -> Response:
+        """Return the answer to a PUT: only that of a creation has an address."""
+        if not is_new:
+            return json_response(200, resource)
+        return json_response(
+            201, resource, Location=f"{self.account.url}{call.path}?api-version={call.version}"
+        )
+
+    def _get_compute(self, call: ArmRequest) -> Response:
+        resource = resources.compute(self.account, call.names["name"], call.version)
+        return json_response(404 if resource is None else 200, resource)
+
     def _list_secrets(self, call: ArmRequest) -> Response:
         expirable = bool(call.body.get("expirableSecret"))
         return json_response(
@@ -188,7 +223,7 @@ class Workspace:
                         " displayName, tags, and isArchived can be changed."
                     )
                 job.change(call.body)
-                return json_response(200, job.resource(account))
+                return self._created(call, job.resource(account, call.version), is_new=False)
             refuse(name, call.body, account, self.assets, self.jobs.values())
             if call.body["properties"]["jobType"] == "Sweep":
                 job = self.sweeps[name] = SweepJob(name, call.body, account, self._launch)
@@ -196,7 +231,7 @@ class Workspace:
             else:
                 job = self._launch(name, call.body)
             job.owner = account.user
-            return json_response(201, job.resource(account))
+            return self._created(call, job.resource(account, call.version), is_new=True)
 
     def _launch(self, name: str, body: dict[str, Any]) -> Job:
         """A command job, of a client or of a sweep job."""
@@ -234,7 +269,9 @@ class Workspace:
         token = call.query.get("$skipToken")
         start = next((index + 1 for index, job in enumerate(jobs) if job.name == token), 0)
         end = start + self.account.job_page
-        page: dict[str, Any] = {"value": [job.resource(self.account) for job in jobs[start:end]]}
+        page: dict[str, Any] = {
+            "value": [job.resource(self.account, call.version) for job in jobs[start:end]]
+        }
         if end < len(jobs):
             query = "&".join(
                 f"{key}={value}" for key, value in call.query.items() if key != "$skipToken"
@@ -250,15 +287,22 @@ class Workspace:
             return json_response(200)
         job.cancel()
         place = f"/subscriptions/{self.account.subscription}/providers/{PROVIDER}/locations/{self.account.location}"
-        operation = f"jc:{job.name}:{uuid4()}"
-        location = f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={call.query['api-version']}"
-        return json_response(202, Location=location, x_ms_retry_after_ms=POLL_MILLISECONDS)
+        operation = f"jc:{WORKSPACE_ID}:{job.name}"
+        location = (
+            f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={call.version}"
+        )
+        headers = [
+            ("Content-Type", "application/json; charset=utf-8"),
+            ("Location", location),
+            ("x-ms-async-operation-timeout", "PT1H"),
+        ]
+        return Response(202, headers, b"null")
 
     def _job(self, call: ArmRequest) -> Job:
         with self._lock:
             job = self.jobs.get(call.names["name"]) or self.sweeps.get(call.names["name"])
             if job is None:
-                raise user_error(f"Job {call.names['name']} not found.", 404)
+                raise job_not_found(call.names["name"])
             return job
 
 

@@ -76,7 +76,8 @@ def follow_sweep(cloud: AzureCloud, run: Run) -> None:
         "searchSpace": {},
     }
     trial = {"command": "true", "environmentId": "e"}
-    body = {"properties": {**of_nobody, "jobType": "Sweep", "trial": trial, "objective": {}}}
+    objective = {"primaryMetric": "loss", "goal": "minimize"}
+    body = {"properties": {**of_nobody, "jobType": "Sweep", "trial": trial, "objective": objective}}
     cloud.service.sweeps["s"] = SweepJob(
         "s", body, cloud.account, lambda name, _: cloud.service.jobs[name]
     )

@@ -232,4 +232,4 @@ def test_native_gives_the_sdks_own_job(cloud: AzureCloud) -> None:
 
     job = submitted("native-1").native()
     assert isinstance(job, Job)
-    assert (job.name, job.type, job.status) == ("native-1", "command", "NotStarted")
+    assert (job.name, job.type, job.status) == ("native-1", "command", "Starting")
