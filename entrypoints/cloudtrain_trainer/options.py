@@ -57,6 +57,10 @@ class Options:
     """The highest learning rate of the schedule."""
     lr_schedule: str
     """cosine or constant."""
+    min_lr: float
+    """The learning rate at the end of the cosine."""
+    betas: tuple[float, float] | None
+    """AdamW's decay rates; None: torch's."""
     warm_up: float
     """Share of all steps during which the learning rate rises, 0 to 1."""
     weight_decay: float | None

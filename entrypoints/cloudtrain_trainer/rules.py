@@ -162,6 +162,13 @@ def _check_flags(options: Options) -> None:
             " bf16"
         )
 
+    if options.betas and options.optimizer != "adamw":
+        raise Refused("--betas is for --optimizer adamw: leave it out, or set them in your factory")
+    if options.min_lr and options.lr_schedule != "cosine":
+        raise Refused(
+            f"--min-lr ends --lr-schedule cosine, not {options.lr_schedule}: leave one of them out"
+        )
+
     if options.eval_only and not options.resume:
         raise Refused(
             "--no-resume is about training, which --eval-only leaves out: leave out one of them"

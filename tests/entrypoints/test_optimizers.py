@@ -54,6 +54,20 @@ def test_another_optimizer_does_not_resume_from_a_checkpoint(
         make_loop("--max-steps", "1", "--optimizer", "sgd").resume()
 
 
+def test_adamw_takes_its_betas_and_the_cosine_its_floor(make_loop: Callable[..., Loop]) -> None:
+    loop = make_loop("--betas", "0.8,0.95", "--lr", "0.5", "--min-lr", "0.1", "--warm-up", "0")
+    batches = loop.batches.load(0, 0)
+    groups = loop.step.optimizer.param_groups
+    assert {group["betas"] for group in groups} == {(0.8, 0.95)}
+    rates = []
+    for step in (0, 5, 10):
+        loop.step.train_step(batches, step, 10)
+        rates += [group["lr"] for group in groups[:1]]
+    assert rates == pytest.approx([0.5, 0.3, 0.1])
+    with pytest.raises(Refused, match=r"--min-lr .* is above --lr"):
+        make_loop("--lr", "0.5", "--min-lr", "0.6")
+
+
 def test_each_group_follows_the_schedule_from_its_own_rate(make_loop: Callable[..., Loop]) -> None:
     loop = make_loop("--optimizer", f"{OWN}:two_rates", "--lr", "0.5", "--warm-up", "0.5")
     loop.step.train_step(loop.batches.load(0, 0), 0, 10)  # the first of five steps of warm-up

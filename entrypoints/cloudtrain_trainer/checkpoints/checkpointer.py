@@ -323,6 +323,8 @@ class Checkpointer:
             "lr": self.run.step.lr,
             "weight_decay": self.run.step.weight_decay,
             "lr_schedule": options.lr_schedule,
+            "min_lr": options.min_lr,
+            "betas": list(options.betas) if options.betas else None,
             "warm_up": options.warm_up,
             "clip_norm": options.clip_norm,
             "steps": self.run.steps,

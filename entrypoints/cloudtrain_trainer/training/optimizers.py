@@ -97,6 +97,8 @@ def sharding(parameter: Tensor) -> Hashable:
     )
 
 
+BETAS = 0.9, 0.999
+"""Decay rates of AdamW's means of gradients and of their squares."""
 MOMENTUM = 0.9
 """Momentum of SGD."""
 NUMBERS_PER_PARAMETER = {"adamw": 2, "sgd": 1}
@@ -108,6 +110,7 @@ def build(
     parameters: Mapping[str, Tensor],
     lr: float,
     weight_decay: float,
+    betas: tuple[float, float] | None = None,
     *,
     fused: bool,
 ) -> torch.optim.Optimizer:
@@ -120,7 +123,7 @@ def build(
         return _from_factory(Factory("--optimizer", name), parameters, lr, weight_decay)
     groups = _groups(list(parameters.values()), weight_decay)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, fused=fused)
+        return torch.optim.AdamW(groups, lr=lr, betas=betas or BETAS, fused=fused)
     return _sgd(groups, lr, fused)
 
 

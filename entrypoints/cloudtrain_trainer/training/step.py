@@ -17,6 +17,7 @@ from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.partition import recompute
 from cloudtrain_trainer.reporting.metrics import LossMean
 from cloudtrain_trainer.reporting.step_times import step_clock
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
@@ -38,6 +39,10 @@ class Step:
         self.device = strategy.ranks.device
         self.amp = hardware.resolve_precision(options.amp, self.device)
         self.lr = options.lr or task.lr
+        if options.min_lr > self.lr:
+            raise Refused(
+                f"--min-lr {options.min_lr:g} is above --lr {self.lr:g}: use a smaller --min-lr"
+            )
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Passes per rank and step. A pipeline makes its own micro-batches."""
 
@@ -108,7 +113,9 @@ class Step:
             task.weight_decay if options.weight_decay is None else options.weight_decay
         )
         fused = self.computes_like_gpu()
-        self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused)
+        self.optimizer = optimizers.build(
+            options.optimizer, trained, self.lr, decay, options.betas, fused=fused
+        )
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
     def place(self, module: nn.Module, device: torch.device | None = None) -> None:
@@ -135,7 +142,13 @@ class Step:
         self.strategy.finish_gradients(self.model)
         self.clock.enter("optimizer")
         self.group_numbers.scale_rates(
-            lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
+            lr_factor(
+                step,
+                steps,
+                self.options.lr_schedule,
+                self.options.warm_up,
+                self.options.min_lr / self.lr,
+            )
         )
         self._update(step)
         self.optimizer.zero_grad(set_to_none=True)
@@ -227,10 +240,12 @@ class Step:
         return norm
 
 
-def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
+def lr_factor(
+    step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1, floor: float = 0.0
+) -> float:
     """Return the learning rate at a step (from 0), as a fraction of the peak.
 
-    It rises linearly, then decays. `kind`: cosine, to zero at the last step, or constant.
+    It rises linearly, then decays. `kind`: cosine, to `floor` at the last step, or constant.
     `warm_up`: its fraction of all steps, 0 to 1.
     """
     rise = max(1, int(warm_up * steps)) if warm_up else 0
@@ -239,4 +254,4 @@ def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1)
     if kind == "constant":
         return 1.0
     passed = (step - rise) / max(1, steps - rise)
-    return 0.5 * (1 + math.cos(math.pi * passed))
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * passed))
