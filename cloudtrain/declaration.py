@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cloudtrain.errors import UsageError
 
@@ -38,8 +38,7 @@ several, separated by commas in the environment. `arguments`: NAME=VALUE. `polic
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A setting: a key of cloudtrain.toml and a variable `CLOUDTRAIN_*`."""
 
     meaning: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudtrain.bundle import bundled
 
@@ -18,8 +18,7 @@ _PYTHON = {"cuda": "3.12", "cpu": "3.11"}
 """Python of our image's distribution: Ubuntu 24.04, Debian 12."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageContents:
+class ImageContents(NamedTuple):
     """Packages of an image, by normalised names, and its version of torch; empty if unknown."""
 
     packages: frozenset[str]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from cloudtrain.planning.job_document import dependencies_document, job_document
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, JobDocument, Launch
@@ -11,8 +12,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Paths on the nodes of a run. `{node}` is the node's rank."""
 
     python: str

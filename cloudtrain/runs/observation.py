@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from cloudtrain_launcher.events import Event
@@ -13,8 +12,7 @@ Positions = Mapping[str, Mapping[str, Any]]
 """Position in each log of a job, by the log's name in its cloud."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogPart:
+class LogPart(NamedTuple):
     """Lines of one log and the position after them."""
 
     node: int
@@ -26,8 +24,7 @@ class LogPart:
     """Position after these lines in the cloud's own form; plain JSON."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """Result of one request to the platform. Events are written first, then each part of lines."""
 
     events: Sequence[Event] = ()

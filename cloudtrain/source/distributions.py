@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from importlib import metadata
 
 _BRINGS: dict[str, str] = {
     "PIL": "pillow pillow-simd",
@@ -102,6 +103,14 @@ def brought_along(names: Collection[str]) -> set[str]:
             distributions.add(name)
             waiting += _ALONG.get(name, "").split()
     return distributions
+
+
+def installed_version(name: str) -> str:
+    """Return the version of a distribution in this Python; "" if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def distributions_of(module: str) -> list[str]:

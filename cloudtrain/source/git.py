@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,8 +40,7 @@ _COMMIT = re.compile(rb"^# branch\.oid ([0-9a-f]+)$", re.MULTILINE)
 _CHANGED = re.compile(rb"^[^#]", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class GitState:
+class GitState(NamedTuple):
     """Checkout around a folder."""
 
     commit: str = ""

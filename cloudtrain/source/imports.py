@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudtrain.source.programs import NotAProgram, code_cells, parse_program
 from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
@@ -19,8 +19,7 @@ MAX_FILES = 300
 """Maximum files of the source folder to read; the rest of a larger program is skipped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(NamedTuple):
     """Import statement of a module that is neither the source's own nor Python's."""
 
     module: str
@@ -30,8 +29,7 @@ class Import:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class InstallLine:
+class InstallLine(NamedTuple):
     """Line of a notebook that would install packages."""
 
     text: str

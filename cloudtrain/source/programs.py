@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudtrain_launcher.notebook_code import plain_code
 from cloudtrain_launcher.packages.bounded_files import FileTooLarge, read_regular_file
@@ -16,8 +16,7 @@ MAX_NOTEBOOK_BYTES = 64 << 20
 """Limit of a notebook, which may hold pictures."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramFault:
+class ProgramFault(NamedTuple):
     """Reason why a file is not a program."""
 
     message: str

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudtrain.errors import SourceError
 from cloudtrain.units import format_size
@@ -21,8 +22,7 @@ WARN_BYTES = 100_000_000
 LIMIT_BYTES = 1_000_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceEntry:
+class SourceEntry(NamedTuple):
     """One file or symbolic link of the archive."""
 
     path: str

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
+from typing import TYPE_CHECKING
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of
@@ -25,8 +26,10 @@ from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.submission.rehearsals import with_rehearsal
-from cloudtrain.submission.wheels import WheelSet, download, wheel_set
 from cloudtrain_launcher.keep_patterns import KeepPattern
+
+if TYPE_CHECKING:
+    from cloudtrain.submission.wheels import WheelSet
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""
@@ -214,6 +217,15 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
     return SourceError(f"{message}: {shown}", hint=hint)
 
 
+def wheels_of(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet | None:
+    """Return the wheels that a job sends, or None; see `wheel_set`."""
+    if not spec.dependencies.vendor or spec.dependencies.off:
+        return None
+    from cloudtrain.submission.wheels import wheel_set  # few jobs send wheels
+
+    return wheel_set(spec, source, data_dir, host)
+
+
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """Return the archive of a plan's source. Raise SourceError if it changed after planning."""
     from cloudtrain.source.archive import pack  # a plan packs nothing
@@ -222,7 +234,7 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     root = Path(plan.context.source.root)
     data_dir = Path(plan.context.data_dir)
     folder = _archive_folder(plan)
-    wheels = wheel_set(plan.spec, root, data_dir, plan.host)
+    wheels = wheels_of(plan.spec, root, data_dir, plan.host)
     if wheels and not wheels.folder.is_dir():
         hint = (
             "cloudtrain.vendor(job) downloads them, before the plan is made; cloudtrain submit does"
@@ -247,13 +259,13 @@ def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
     before = _last_scan.get(source.digest)
     root = Path(source.root)
     data_dir = Path(plan.context.data_dir)
-    wheels = wheel_set(plan.spec, root, data_dir, plan.host)
+    wheels = wheels_of(plan.spec, root, data_dir, plan.host)
     if wheels is None or source.wheels:
         return plan
     tree = _scan(root, data_dir, None)
     if tree.digest != source.digest:
         raise _source_changed_error(tree, before)
-    download(wheels, note)
+    wheels.download(note)
     tree = _scan(root, data_dir, None, wheels)
     sent = replace(source, digest=tree.digest, wheels=len(wheels.files))
     return with_rehearsal(replace(plan, context=replace(plan.context, source=sent)))

@@ -25,10 +25,9 @@ from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.context import read_context, resolve_targets
+from cloudtrain.submission.context import read_context, resolve_targets, wheels_of
 from cloudtrain.submission.preflight import find_issues
 from cloudtrain.submission.rehearsals import with_rehearsal
-from cloudtrain.submission.wheels import download, wheel_set
 
 if TYPE_CHECKING:
     from cloudtrain.submission.run import Run
@@ -95,7 +94,7 @@ def plan(
             f"{run_id!r} is not a valid run id",
             hint="up to 63 letters, digits and single hyphens inside",
         )
-    wheels = wheel_set(
+    wheels = wheels_of(
         job.spec,
         job.folder / job.spec.source,
         Path(settings["data_dir"]).absolute(),
@@ -132,8 +131,8 @@ def vendor(
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
     target, host = resolve_targets(job.spec, settings, settings["provider"], as_)
     folder = Path(settings["data_dir"]).absolute()
-    if wheels := wheel_set(job.spec, job.folder / job.spec.source, folder, host or target):
-        download(wheels, note)
+    if wheels := wheels_of(job.spec, job.folder / job.spec.source, folder, host or target):
+        wheels.download(note)
 
 
 def render(plan: Plan) -> Request:

@@ -6,14 +6,13 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 from cloudtrain.issues import Issue, did_you_mean, warning
 from cloudtrain.planning.contents import ImageContents
 from cloudtrain.planning.job_document import entrypoint_of
 from cloudtrain.planning.plan import Plan
-from cloudtrain.source.distributions import brought_along, distributions_of
+from cloudtrain.source.distributions import brought_along, distributions_of, installed_version
 from cloudtrain.source.imports import (
     Import,
     foreign_imports,
@@ -254,14 +253,7 @@ def _version_of(plan: Plan) -> Callable[[str], str]:
     if image is not None:
         contents = image.known_contents
         return lambda name: contents.torch if contents and name == "torch" else ""
-    return _version_here if _runs_in_this_python(plan) else lambda _: ""
-
-
-def _version_here(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
+    return installed_version if _runs_in_this_python(plan) else lambda _: ""
 
 
 def _place(plan: Plan) -> str:

@@ -7,12 +7,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.bundle import bundled
 from cloudtrain.issues import Issue, Keys, did_you_mean
@@ -152,8 +151,7 @@ OPTIONS = ("--task", "--model", "--data", "--optimizer")
 """Options of the trainer that take `package.module:factory`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Factory:
+class Factory(NamedTuple):
     """`package.module:factory` in the arguments."""
 
     option: str

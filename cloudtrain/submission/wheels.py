@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 from cloudtrain.errors import SourceError, UsageError
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.runs.files import make_private_folder
+from cloudtrain.source.distributions import installed_version
 from cloudtrain.source.requirements import (
     Requested,
     automatic_file,
@@ -64,16 +64,43 @@ class WheelSet:
         """Wheels by name below `.cloudtrain/` in the archive; empty until downloaded."""
         return {f"wheels/{path.name}": path for path in sorted(self.folder.glob("*.whl"))}
 
+    def download(self, note: Callable[[str], None] | None = None) -> None:
+        """Download the missing wheels. Raise UsageError, with pip's output, if that fails."""
+        if self.folder.is_dir():
+            return
+        if note is not None:
+            count = len(self.requested.to_install)
+            count_text = f"{count} requirement{'s' if count > 1 else ''}"
+            note(f"downloading the wheels of {count_text}, which are sent with the source")
+        make_private_folder(self.folder.parent)
+        with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=".") as scratch:
+            folder = Path(scratch)
+            exact = _resolve(self, folder)
+            (folder / "exact.txt").write_text(
+                "\n".join([*self.requested.options, *exact]) + "\n", encoding="utf-8"
+            )
+            (folder / "wheels").mkdir()
+            if exact:
+                _pip(
+                    self,
+                    "download",
+                    "--no-deps",
+                    "-d",
+                    str(folder / "wheels"),
+                    "-r",
+                    str(folder / "exact.txt"),
+                )
+            if not self.folder.exists():
+                shutil.move(folder / "wheels", self.folder)
 
-def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet | None:
-    """Return the wheels that a job sends, or None. `host`: the target that runs it.
+
+def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet:
+    """Return the wheels that a job with `vendor` sends. `host`: the target that runs it.
 
     Raise SourceError if its requirements cannot be read or are built from the source, UsageError if
     the Python that needs them is unknown.
     """
     dependencies = spec.dependencies
-    if not dependencies.vendor or dependencies.off:
-        return None
     python, version, torch = _interpreter(spec, host)
     file = dependencies.file or (automatic_file(source) if dependencies.is_automatic else "")
     requested = requested_by(source, file) if file else requested_list(dependencies.packages)
@@ -105,7 +132,8 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
     """Return this machine's Python, or the image's version, and the installed torch."""
     if host.image is None:
         python = str(getattr(host.config, "python", sys.executable))
-        return python, "", _torch_here() if python == sys.executable else ""
+        is_ours = python == sys.executable
+        return python, "", installed_version("torch").partition("+")[0] if is_ours else ""
     contents = host.image.known_contents
     version = spec.dependencies.python or (contents.python if contents else "")
     if not version:
@@ -114,43 +142,6 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
             "the Python version of the image is unknown: cannot choose wheels", hint=hint
         )
     return "", version, contents.torch if contents else ""
-
-
-def _torch_here() -> str:
-    try:
-        return metadata.version("torch").partition("+")[0]
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> None:
-    """Download the missing wheels. Raise UsageError, with pip's output, if that fails."""
-    if wheels.folder.is_dir():
-        return
-    if note is not None:
-        count = len(wheels.requested.to_install)
-        count_text = f"{count} requirement{'s' if count > 1 else ''}"
-        note(f"downloading the wheels of {count_text}, which are sent with the source")
-    make_private_folder(wheels.folder.parent)
-    with tempfile.TemporaryDirectory(dir=wheels.folder.parent, prefix=".") as scratch:
-        folder = Path(scratch)
-        exact = _resolve(wheels, folder)
-        (folder / "exact.txt").write_text(
-            "\n".join([*wheels.requested.options, *exact]) + "\n", encoding="utf-8"
-        )
-        (folder / "wheels").mkdir()
-        if exact:
-            _pip(
-                wheels,
-                "download",
-                "--no-deps",
-                "-d",
-                str(folder / "wheels"),
-                "-r",
-                str(folder / "exact.txt"),
-            )
-        if not wheels.folder.exists():
-            shutil.move(folder / "wheels", wheels.folder)
 
 
 def _resolve(wheels: WheelSet, folder: Path) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class RunPaths:
+class RunPaths(NamedTuple):
     """Paths in the folder of one run."""
 
     run: Path

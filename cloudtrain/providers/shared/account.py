@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
@@ -23,8 +22,7 @@ _SECTION = re.compile(r"\[\s*(.*?)\s*\]")
 _VALUE = re.compile(r"([\w.-]+)\s*[=:]\s*(.*?)\s*$")
 
 
-@dataclass(frozen=True, slots=True)
-class RequiredSetting:
+class RequiredSetting(NamedTuple):
     """A setting that every job needs."""
 
     example: str
