@@ -23,13 +23,15 @@ FLAGS = (
 )
 
 
-@pytest.mark.parametrize("kind", ["numbers", "shards", "forgetful"])
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("numbers", 1), ("shards", 2), ("forgetful", 0)], ids=str
+)
 def test_a_resume_after_a_kill_continues_at_the_very_sample(
-    tmp_path: Path, group: StartGroup, kind: str
+    tmp_path: Path, group: StartGroup, kind: str, workers: int
 ) -> None:
     """An epoch has ten steps: the kill is in the first or in the second."""
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
-    flags = f"--task {OWN}:{kind} {FLAGS} --checkpoint-every-steps 2"
+    flags = f"--task {OWN}:{kind} {FLAGS} --checkpoint-every-steps 2 --workers {workers}"
     kill = f"{chance.randint(5, 13)} 0 {chance.randint(0, 1)}"
     killed = group(2, flags, before="tests.entrypoints.rank_hooks:kill_at_a_moment", **{KILL: kill})
     assert any(killed.wait()), "it ended before it was killed"
@@ -37,8 +39,10 @@ def test_a_resume_after_a_kill_continues_at_the_very_sample(
     assert restarted.succeed()["step"] == STEPS
     (resumed,) = restarted.events("resumed")
     assert 0 < resumed["step"] <= STEPS
-    twice = STEPS * BATCH - SAMPLES
+    twice = set(range(STEPS * BATCH - SAMPLES))
+    if workers == 2:  # a rank's processes take turns: one reads eight batches, the other seven
+        twice = {number for number in range(SAMPLES) if number // 4 < (6, 4)[number % 2]}
     used = exported(tmp_path / "cloudtrain-output/model")["used"].tolist()
-    assert used == [-2.0] * twice + [-1.0] * (SAMPLES - twice), (
+    assert used == [-2.0 if number in twice else -1.0 for number in range(SAMPLES)], (
         f"killed at {kill}, resumed at {resumed['step']}"
     )

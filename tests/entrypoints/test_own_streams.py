@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from cloudtrain_trainer.data.streams import StreamBatches, adapt, evaluation_batches
+from cloudtrain_trainer.data.stream_batches import StreamBatches
+from cloudtrain_trainer.data.streams import adapt, evaluation_batches
 from cloudtrain_trainer.own.task import complete
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
@@ -89,9 +90,8 @@ def batches(
     data: Any, rank: int = 0, ranks: int = 1, accumulate: int = 1, **options: Any
 ) -> StreamBatches:
     stream = adapt(data, 0, "train")
-    return StreamBatches(
-        stream, 0, 4, accumulate, rank, ranks, workers=0, pin_memory=False, **options
-    )
+    options = {"workers": 0, "pin_memory": False, **options}
+    return StreamBatches(stream, 4, accumulate, rank, ranks, **options)
 
 
 def numbers(loaded: Iterator[Any]) -> list[int]:
@@ -151,6 +151,61 @@ def test_a_resume_of_a_part_that_began_anew_is_exact() -> None:
     assert numbers(resumed.load(0, 28)) == whole[14:]
 
 
+@pytest.mark.parametrize("kind", [Sized, Stateful])
+def test_a_loader_process_reads_as_the_rank_would(kind: type[Numbers]) -> None:
+    by_rank = batches(kind())
+    by_process = batches(kind(), workers=1)
+    for epoch in (0, 1):
+        expected = [inputs.tolist() for inputs, _ in by_rank.load(epoch, 0)]
+        assert [inputs.tolist() for inputs, _ in by_process.load(epoch, 0)] == expected
+
+    resumed = batches(kind(), workers=1)
+    loaded = by_process.load(0, 0)
+    next(loaded)
+    resumed.resume(by_process.state())
+    assert numbers(resumed.load(0, 4)) == numbers(loaded)
+
+
+class ShardsWithPosition(Shards):
+    """Continues after the last number that it gave."""
+
+    def __init__(self, of: int = 1, index: int = 0) -> None:
+        super().__init__(of, index)
+        self.given = 0
+
+    def shard(self, num_shards: int, index: int) -> Shards:
+        return ShardsWithPosition(num_shards, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.given * self.of + self.index < SAMPLES:
+            number = self.given * self.of + self.index
+            self.given += 1
+            yield torch.tensor([float(number), random.random()]), torch.tensor([0.0])
+        self.given = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.parametrize("kind", [Shards, ShardsWithPosition])
+def test_loader_processes_of_all_ranks_split_a_stream(kind: type[Shards]) -> None:
+    of_ranks = [batches(kind(), rank, 2, max_steps=6, workers=2) for rank in range(2)]
+    read = [numbers(stream.load(0, 0)) for stream in of_ranks]
+    assert sorted({*read[0], *read[1]}) == list(range(SAMPLES))
+    assert read[0][:4] == [0, 4, 1, 5], "the processes of a rank take turns"
+
+    interrupted = of_ranks[1].load(0, 0)
+    taken = [next(interrupted) for _ in range(3)]
+    resumed = batches(kind(), 1, 2, max_steps=6, workers=2)
+    resumed.resume(of_ranks[1].state())
+    assert numbers(iter(taken)) + numbers(resumed.load(0, 12)) == read[1]
+    with pytest.raises(Refused, match="use --workers 2"):
+        batches(kind(), 1, 2, max_steps=6).resume(of_ranks[1].state())
+
+
 @pytest.mark.parametrize(("samples", "ranks"), [(SAMPLES, 1), (SAMPLES, 2), (5, 3)])
 def test_an_evaluation_counts_each_sample_once(samples: int, ranks: int) -> None:
     plans = [
@@ -197,7 +252,9 @@ def test_mistakes_are_told_with_their_place() -> None:
     ):
         batches(BadState()).state()
     with pytest.raises(Refused, match="4 shards cannot be shared out over 8 ranks"):
-        batches(Shards(), 0, 8, max_steps=1)
+        batches(Shards(), 0, 2, max_steps=1, workers=4)
+    with pytest.raises(Refused, match="cannot be read by 2 processes: give it shard"):
+        batches(Sized(), workers=2)
     one = Sized()
     with pytest.raises(
         Refused, match="an iterable for both training and validation would lose its place"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
 import sys
@@ -10,16 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
 from cloudtrain_trainer import partition, tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.data.batches import Batches, loader
 from cloudtrain_trainer.data.streams import adapt
 from cloudtrain_trainer.own.task import from_options
 from cloudtrain_trainer.rules import Refused
@@ -183,17 +180,6 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "own-dataset"
 
 
-class NoisyData(Dataset[tuple[Tensor, int]]):
-    """Each sample is its index, and noise from all three random generators."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        noise = torch.cat([torch.rand(1), torch.tensor([np.random.random(), random.random()])])
-        return torch.cat([torch.tensor([float(index)]), noise]), index % 3
-
-
 class ConstantData(Dataset[Any]):
     """All samples are the same value."""
 
@@ -210,35 +196,6 @@ class ConstantData(Dataset[Any]):
 class DataWithoutLength(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         return index
-
-
-def test_augmentation_depends_on_seed_epoch_and_index_only() -> None:
-    def samples_of(seed: int, epoch: int, ranks: int, workers: int) -> dict[int, list[float]]:
-        samples: dict[int, list[float]] = {}
-        for rank in range(ranks):
-            batches = Batches(
-                adapt(NoisyData(), seed, "train"), 0, 4, 1, rank, ranks, workers, pin_memory=False
-            )
-            torch.manual_seed(rank), np.random.seed(rank), random.seed(rank)
-            for inputs, _ in batches.load(epoch, skip=0):
-                samples |= {int(row[0]): row[1:].tolist() for row in inputs}
-        return dict(sorted(samples.items()))
-
-    one = samples_of(0, 0, ranks=1, workers=0)
-    assert len(one) == 12
-    assert len({number for noise in one.values() for number in noise}) == 36
-    assert samples_of(0, 0, ranks=2, workers=1) == one
-    for order in (samples_of(0, 1, 1, 0), samples_of(1, 0, 1, 0)):
-        assert all(order[index] != one[index] for index in one)
-
-
-def test_creating_samples_does_not_change_the_random_generators_of_training() -> None:
-    data = adapt(NoisyData(), 0, "train")
-    torch.manual_seed(1), np.random.seed(1), random.seed(1)
-    expected = torch.rand(1), np.random.random(), random.random()
-    torch.manual_seed(1), np.random.seed(1), random.seed(1)
-    next(iter(loader(data, [Draw(0, [1, 2])], 0, pin_memory=False)))
-    assert (torch.rand(1), np.random.random(), random.random()) == expected
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.checkpoints.frozen import FrozenWeights
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
-from cloudtrain_trainer.data.streams import StreamBatches
+from cloudtrain_trainer.data.stream_batches import StreamBatches
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.run import TrainingRun
 

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
+from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_trainer.data.samples import restored_generators
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Data, Draw
+from cloudtrain_trainer.trees import map_tensors, tensors
+
+_Samples = TypeVar("_Samples", list[Any], Tensor)
 
 MAX_EVALUATION_BATCH = 256
 """Samples per rank and batch of an evaluation."""
 MAX_LOADER_PROCESSES = 16
 """Per data loader: more processes wait for the disk, and each takes memory."""
+HANDOVER_SECONDS = 1e-3
+"""Time in which a rank rather reads a micro-batch itself.
+
+To take two tensors from another process costs it 0.7 ms.
+"""
+TRIAL_SAMPLES = 16
 
 
 @dataclass(frozen=True)
@@ -69,17 +84,17 @@ class Batches:
         `skip`: number of samples over all ranks that were trained on before, a multiple of the
         batch size.
         """
-        self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
-        return iter(self._loader)
+        return self._loader.load(self.draws(epoch, skip))
 
     def trial(self, samples: int) -> tuple[Any, Any]:
         """Return a micro-batch of the first samples, for a trial, repeated if there are fewer."""
-        return self.data[Draw(0, [index % len(self.data) for index in range(samples)])]
+        with forget_new_handles(self.data):
+            return self.data[Draw(0, [index % len(self.data) for index in range(samples)])]
 
     @cached_property
-    def _loader(self) -> DataLoader[tuple[Any, Any]]:
-        """Return one loader for all epochs, so that its processes persist; `load` fills its sampler."""
-        return loader(self.data, [], self.workers, self.pin_memory, persistent=True)
+    def _loader(self) -> Loader:
+        """Return one loader for all epochs, so that its processes persist."""
+        return Loader(self.data, self.workers, self.pin_memory, persistent=True)
 
     def draws(self, epoch: int, skip: int) -> Iterator[Draw]:
         """Yield the draw of each micro-batch of this rank, in the order of (seed, epoch).
@@ -87,43 +102,72 @@ class Batches:
         `skip`: number of samples over all ranks to leave out at the beginning.
         """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self.data), generator=generator).tolist()
+        number_type = torch.int32 if len(self.data) < 2**31 else torch.int64  # half the memory
+        order = torch.randperm(len(self.data), generator=generator, dtype=number_type)
         parts = self.ranks * self.accumulation_steps
         for first in range(skip, self.samples_per_epoch, self.batch_size):
             batch = order[first : first + self.batch_size]
             for part in range(self.accumulation_steps):
-                yield Draw(
-                    epoch, split_evenly(batch, parts, self.rank * self.accumulation_steps + part)
-                )
+                share = split_evenly(batch, parts, self.rank * self.accumulation_steps + part)
+                yield Draw(epoch, share.tolist())
 
 
-def loader(
-    data: Data, draws: list[Draw], workers: int, pin_memory: bool, persistent: bool = False
-) -> DataLoader[tuple[Any, Any]]:
-    """Return a loader of inputs (batch, ...) and targets (batch, ...) of each draw, in order.
+class _Sampler:
+    """The items that a data loader asks for next; its own attribute cannot be set twice."""
 
-    `workers`: number of processes; 0 loads in this process. `persistent`: keep them after an epoch.
+    def __init__(self) -> None:
+        self.items: Iterable[Any] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+
+class Loader:
+    """Reads items of `data` in order: in this process, or ahead of it in others.
+
+    `workers`: number of processes; 0 reads in this process. `persistent`: they outlive a `load`.
     """
-    return DataLoader(
-        data,  # type: ignore[arg-type]  # a Dataset by its methods, not by its class
-        sampler=draws,
-        batch_size=None,  # each draw is a batch already
-        num_workers=workers,
-        pin_memory=pin_memory,
-        persistent_workers=persistent and workers > 0,
-        worker_init_fn=_ignore_sigterm,
-        # The default draws a seed from the global generator per iterator, and a resumed run creates
-        # one more iterator.
-        generator=torch.Generator(),
-    )
+
+    def __init__(
+        self, data: Any, workers: int, pin_memory: bool, *, persistent: bool = False
+    ) -> None:
+        self.data = data
+        self.pin_memory = pin_memory
+        self._processes: DataLoader[Any] | None = None
+        if workers:
+            self._sampler = _Sampler()
+            self._processes = DataLoader(
+                data,
+                sampler=self._sampler,
+                batch_size=None,  # each item is a batch already
+                num_workers=workers,
+                pin_memory=pin_memory,
+                persistent_workers=persistent,
+                worker_init_fn=partial(_begin_process, os.getpid()),
+                # The default draws a seed from the global generator per iterator, and a resumed
+                # run creates one more iterator.
+                generator=torch.Generator(),
+            )
+
+    def load(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield `data[item]` of each item, in order. Another call ends the one before."""
+        if self._processes is None:
+            return (self._pinned(self.data[item]) for item in items)
+        self._sampler.items = items
+        return iter(self._processes)
+
+    def _pinned(self, batch: Any) -> Any:
+        return map_tensors(Tensor.pin_memory, batch) if self.pin_memory else batch
 
 
-def _ignore_sigterm(_: int) -> None:
-    """Ignore SIGTERM: the rank needs data until all ranks stop together.
+def _begin_process(rank_pid: int, _: int) -> None:
+    """End this loader process with its rank only, however the rank ends.
 
-    A stop signals the whole process group. A loader process ends when its rank does.
+    A stop signals the whole process group, and the rank needs data until all ranks stop together.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.getppid() == rank_pid:  # not under a fork server
+        set_parent_death_signal(rank_pid)
 
 
 def loader_processes(requested: int | None, task: int | None, cores: int, ranks: int) -> int:
@@ -139,6 +183,64 @@ def loader_processes(requested: int | None, task: int | None, cores: int, ranks:
     return max(0, min(MAX_LOADER_PROCESSES, cores // ranks - 1))
 
 
+def gains_from_processes(data: Data, samples: int) -> bool:
+    """Return whether other processes should read micro-batches of this many samples.
+
+    They should not if the rank reads one in `HANDOVER_SECONDS`, nor if the data holds a handle or
+    is on a GPU.
+    """
+    if open_handles(data):
+        return False
+    count = min(samples, TRIAL_SAMPLES, len(data))
+    with forget_new_handles(data), restored_generators():
+        data[Draw(0, [0])]  # it may open files and import libraries
+        for first in (1, 1 + count, 1 + 2 * count):
+            begun = time.perf_counter()
+            batch = data[Draw(0, [(first + number) % len(data) for number in range(count)])]
+            seconds = time.perf_counter() - begun
+            if seconds * samples / count < HANDOVER_SECONDS:
+                return False
+            if seconds > 100 * HANDOVER_SECONDS:  # slow without doubt
+                break
+    return not any(tensor.is_cuda for tensor in tensors(batch))
+
+
+def open_handles(data: Any) -> list[tuple[dict[str, Any], str]]:
+    """Return (attributes of the data or of data that it wraps, name) of what can be closed.
+
+    Files, archives, connections, generators and pools of threads can. Processes must not share
+    them: each would move the position that the others read from.
+    """
+    return [
+        (attributes, name)
+        for attributes in _attributes(data)
+        for name, value in attributes.items()
+        if callable(getattr(value, "close", getattr(value, "shutdown", None)))
+    ]
+
+
+@contextmanager
+def forget_new_handles(data: Any) -> Iterator[None]:
+    """Undo what opens a handle in this context: each process opens its own."""
+    before = {id(attributes): dict(attributes) for attributes in _attributes(data)}
+    try:
+        yield
+    finally:
+        for attributes, name in open_handles(data):
+            earlier = before.get(id(attributes), {})
+            if name in earlier:
+                attributes[name] = earlier[name]
+            else:
+                del attributes[name]
+
+
+def _attributes(data: Any) -> Iterator[dict[str, Any]]:
+    while data is not None:
+        attributes: dict[str, Any] = getattr(data, "__dict__", {})
+        yield attributes
+        data = attributes.get("dataset")
+
+
 def evaluation_draws(
     samples: int, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[Draw, int]]:
@@ -148,13 +250,12 @@ def evaluation_draws(
     rank without samples left gets one that does not count. `batch_size`: maximum per rank.
     """
     for first in range(0, samples, batch_size * ranks):
-        mine = split_evenly(
-            list(range(first, min(first + batch_size * ranks, samples))), ranks, rank
-        )
+        batch = list(range(first, min(first + batch_size * ranks, samples)))
+        mine = split_evenly(batch, ranks, rank)
         yield Draw(0, mine or [0]), len(mine)
 
 
-def split_evenly(samples: list[int], parts: int, part: int) -> list[int]:
+def split_evenly(samples: _Samples, parts: int, part: int) -> _Samples:
     """Return part number `part` (from 0) of `parts` consecutive parts of about equal size.
 
     Sizes differ by at most one; a part may be empty.

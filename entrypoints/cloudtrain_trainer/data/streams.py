@@ -3,8 +3,8 @@
 A resume is exact. Optional methods of an iterable, by the names that torch, torchdata and Hugging
 Face's datasets use: `__len__` (samples per epoch; without it `--max-steps` is needed), `state_dict`
 and `load_state_dict` (the position, of the iterable or its iterator; without them a resume reads
-the first samples again), `set_epoch(epoch)`, and `shard(num_shards, index)`: the part that one rank
-reads; without it every rank reads all and takes its share.
+the first samples again), `set_epoch(epoch)`, and `shard(num_shards, index)`: the part that one reader
+reads (stream_batches.py); without it every rank reads all and takes its share.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH, split_evenly
+from cloudtrain_trainer.data.batches import (
+    MAX_EVALUATION_BATCH,
+    forget_new_handles,
+    split_evenly,
+)
 from cloudtrain_trainer.data.samples import (
     Samples,
     check_sample,
     refuse_wrong_kind,
     restored_generators,
-    seed_sample,
+    seed_generators,
     split_pair,
     stack,
     takes_draws,
 )
 from cloudtrain_trainer.factories import describe, place
-from cloudtrain_trainer.rules import Refused, RefusedData
-from cloudtrain_trainer.trees import map_tensors
+from cloudtrain_trainer.rules import Refused
 
 PLAIN = (int, float, str, bytes, bool, type(None), torch.Tensor)
 """Types that a state may contain, also in lists and dicts: reading them runs no code."""
@@ -65,20 +68,20 @@ class Stream:
         except (AttributeError, TypeError, ValueError):
             return False
 
-    def shard(self, ranks: int, rank: int) -> Stream:
-        """Return one rank's part. Raise `Refused` if there are fewer shards than ranks."""
+    def shard(self, readers: int, index: int) -> Stream:
+        """Return one reader's part. Raise `Refused` if there are fewer shards than readers."""
         shards = getattr(self.source, "num_shards", None)
-        if isinstance(shards, int) and shards < ranks:
+        if isinstance(shards, int) and shards < readers:
             raise Refused(
-                f"{self.name}: {shards} shards cannot be shared out over {ranks} ranks: write more,"
-                " smaller ones"
+                f"{self.name}: {shards} shards cannot be shared out over {readers} ranks or their"
+                " --workers: write more, smaller ones"
             )
-        part = self.source.shard(num_shards=ranks, index=rank)
+        part = self.source.shard(num_shards=readers, index=index)
         return Stream(part, self.seed, self.collate, self.whole, self.name)
 
     def first(self) -> Any:
         """Return the first sample. Raise `Refused` if there is none."""
-        with restored_generators():
+        with restored_generators(), forget_new_handles(self.source):
             for sample in self.read(0):
                 return sample
         raise Refused(
@@ -125,143 +128,6 @@ class Stream:
         return split_pair(self.collate(samples), self.whole)
 
 
-class StreamBatches:
-    """One rank's training data from an iterable; the interface of `Batches`.
-
-    `max_steps`: of the run. Raise `Refused` if an epoch is endless, or less than one batch.
-    """
-
-    def __init__(
-        self,
-        data: Stream,
-        seed: int,
-        batch_size: int,
-        accumulation_steps: int,
-        rank: int,
-        ranks: int,
-        workers: int,
-        pin_memory: bool,
-        max_steps: int | None = None,
-    ) -> None:
-        self.data = data
-        self.seed = seed
-        self.batch_size = batch_size
-        self.accumulation_steps = accumulation_steps
-        self.rank = rank
-        self.ranks = ranks
-        self.pin_memory = pin_memory
-        self.sharded = data.can_shard and ranks > 1
-        self._part = data.shard(ranks, rank) if self.sharded else data
-
-        # Parts differ in size: they are repeated instead.
-        self._length = None if data.can_shard else data.length
-
-        self._iterator: Iterator[Any] = iter(())
-        self._pass = 0
-        self._read = 0
-        self._resumed: dict[str, Any] | None = None
-
-        if workers:
-            raise Refused(
-                f"{data.name} is an iterable, which each rank reads itself: leave out --workers"
-            )
-        if batch_size < ranks * accumulation_steps:
-            raise Refused(
-                f"--batch-size {batch_size} is too small: use at least {ranks * accumulation_steps}"
-            )
-        if self._length is None and max_steps is None:
-            raise Refused(
-                f"{data.name}: the {type(data.source).__name__} ({place(data.source)}) does not say"
-                " how many samples an epoch has: give it __len__, or say where training ends with"
-                " --max-steps"
-            )
-        if self._length is not None and self._length < batch_size:
-            raise Refused(
-                f"--batch-size {batch_size} is more than the {self._length} training samples: use"
-                " less"
-            )
-
-        self.samples_per_epoch = (max_steps or 0) * batch_size
-        if self._length is not None:
-            self.samples_per_epoch = self._length // batch_size * batch_size
-
-    def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
-        """Yield this rank's micro-batches of an epoch, on the CPU.
-
-        `skip`: samples over all ranks that were trained on.
-        """
-        resumed = self._resumed
-        self._resumed = None
-        if skip and resumed is not None and resumed["state"] is not None:
-            self._pass = resumed["pass"]
-            self._read = resumed["read"]
-            with restored_generators():
-                self._iterator = self._part.read(self._pass, resumed["state"])
-        else:
-            self._pass = epoch
-            self._read = 0
-            with restored_generators():
-                self._iterator = self._part.read(epoch)
-            for first in range(0, skip, self.batch_size):
-                self._next_batch(first)
-        return self._micro_batches(skip)
-
-    def state(self) -> dict[str, Any]:
-        """Return the position after the latest micro-batch, for `resume`."""
-        return {"pass": self._pass, "read": self._read, "state": self._part.state(self._iterator)}
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Make the next `load` continue from a `state` of this rank."""
-        self._resumed = state
-
-    def trial(self, samples: int) -> tuple[Any, Any]:
-        """Return a micro-batch for a trial, which repeats the first sample."""
-        return self.data.batch([self.data.first()] * samples)
-
-    def _micro_batches(self, first: int) -> Iterator[tuple[Any, Any]]:
-        for at in range(first, self.samples_per_epoch, self.batch_size):
-            samples = self._next_batch(at)
-            for part in range(self.accumulation_steps):
-                inputs, targets = self.data.batch(
-                    split_evenly(samples, self.accumulation_steps, part)
-                )
-                yield self._pinned(inputs), self._pinned(targets)
-
-    def _next_batch(self, first: int) -> list[Any]:
-        """Return this rank's samples of the next global batch."""
-        mine = split_evenly(list(range(self.batch_size)), self.ranks, self.rank)
-        with restored_generators():
-            seed_sample(self.seed, self._pass, first)
-            if self.sharded:
-                return self._take(len(mine))
-            return self._take(self.batch_size)[mine[0] : mine[-1] + 1]
-
-    def _take(self, count: int) -> list[Any]:
-        taken = list(itertools.islice(self._iterator, count))
-        self._read += len(taken)
-        while len(taken) < count:
-            if self._length is not None:
-                raise Refused(
-                    f"{place(self.data.source)}: {self.data.name} says that it has {self._length}"
-                    f" samples and ends after {self._read}: correct its __len__"
-                )
-            if not self._read:
-                raise RefusedData(
-                    f"{self.data.name}: rank {self.rank} of {self.ranks} has no sample: write more"
-                    " shards"
-                )
-            self._pass = self._pass + 1
-            self._read = 0
-            self._iterator = self._part.read(self._pass)
-            more = list(itertools.islice(self._iterator, count - len(taken)))
-            self._read += len(more)
-            taken += more
-        return taken
-
-    def _pinned(self, batch: Any) -> Any:
-        return map_tensors(torch.Tensor.pin_memory, batch) if self.pin_memory else batch
-
-
 def evaluation_batches(
     data: Stream, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[tuple[Any, Any], int]]:
@@ -270,7 +136,7 @@ def evaluation_batches(
     As `evaluation_draws`; every rank reads all samples.
     """
     with restored_generators():
-        seed_sample(data.seed, 0, 0)
+        seed_generators(data.seed, 0, 0)
         iterator = data.read(0)
     while True:
         with restored_generators():
@@ -324,7 +190,8 @@ def adapt(
     if empty:
         raise Refused(f"{name}: the {type(data).__name__} is empty")
     samples = Samples(data, seed, collate or stack, whole)
-    with restored_generators():
-        sample = samples._sample(0, 0)
+    with restored_generators(), forget_new_handles(data):
+        seed_generators(seed, 0, 0)
+        (sample,) = samples.read([0])
         check_sample(sample, data, samples.collate, name, whole, pairs)
     return samples

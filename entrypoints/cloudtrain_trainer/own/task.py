@@ -181,6 +181,7 @@ def _with_built_in(
             train=adapt(data["train"], seed, "--data: train", data.get("collate"), pairs=True),
             validation=None,
             on_device=None,
+            workers=None,
         )
         if data.get("validation") is not None:
             validation = adapt(

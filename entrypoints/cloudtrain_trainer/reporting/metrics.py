@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer.data.batches import evaluation_draws, loader
+from cloudtrain_trainer.data.batches import Loader, evaluation_draws
 from cloudtrain_trainer.data.streams import Stream, evaluation_batches
 from cloudtrain_trainer.strategies import Step
 from cloudtrain_trainer.tasks import Task
@@ -169,9 +170,11 @@ def _evaluation_batches(
     if isinstance(data, Stream):
         yield from evaluation_batches(data, strategy.data_rank, strategy.data_ranks, batch_size)
         return
-    plan = list(evaluation_draws(len(data), strategy.data_rank, strategy.data_ranks, batch_size))
-    batches = iter(loader(data, [draw for draw, _ in plan], workers, step.device.type == "cuda"))
-    for batch, (_, count) in zip(batches, plan, strict=True):
+    plan = partial(evaluation_draws, len(data), strategy.data_rank, strategy.data_ranks, batch_size)
+    workers = min(workers, -(-len(data) // (batch_size * strategy.data_ranks)))
+    loader = Loader(data, workers, step.device.type == "cuda")
+    batches = loader.load(draw for draw, _ in plan())
+    for batch, (_, count) in zip(batches, plan(), strict=True):
         yield batch, count
 
 

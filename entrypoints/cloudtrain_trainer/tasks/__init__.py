@@ -30,8 +30,8 @@ BUILDERS = {
 class Draw(NamedTuple):
     """The samples of one batch, and their epoch.
 
-    Augmentation drawn from (seed, epoch, index) is the same on any number of ranks and workers, and
-    after a resume.
+    Augmentation drawn from (seed, epoch, an index) is the same on any number of workers, and after
+    a resume; from each sample's own index, also on any number of ranks.
     """
 
     epoch: int
@@ -109,8 +109,11 @@ class Task:
     lr: float = 1e-3
     """Peak learning rate."""
     weight_decay: float = 1e-2
-    workers: int | None = 0
-    """Data loader processes per rank; 0 if samples are in memory; None: by the machine's cores."""
+    workers: int | None = None
+    """Data loader processes per rank; None: as many as idle cores if reading takes time.
+
+    An iterable is read by the rank itself unless a number is given.
+    """
     unit: str = "samples"
     """The name of a sample in reported rates: images, sequences."""
     tokens: int = 0

@@ -337,6 +337,7 @@ def _task(**fields: Any) -> Task:
         correct=correct,
         lr=4e-3,
         weight_decay=1e-2,
+        workers=0,
         unit="images",
         channels_last=True,
         layers=layers,

@@ -106,6 +106,7 @@ def build(
         batch_size=32,
         lr=LEARNING_RATES[size],
         weight_decay=0.1,
+        workers=0,
         unit="sequences",
         tokens=shape.context,
         flops=shape.flops,

@@ -104,6 +104,7 @@ def build(seed: int, data: str = "mnist") -> Task:
         batch_size=128,
         lr=4e-3,
         weight_decay=1e-2,
+        workers=0,
         unit="images",
         call=call,
         on_device=digits.normalize,

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 from torch import Tensor
 
 from cloudtrain_trainer import finite, state
-from cloudtrain_trainer.data.batches import Batches, loader_processes
-from cloudtrain_trainer.data.streams import Stream, StreamBatches
+from cloudtrain_trainer.data.batches import Batches, gains_from_processes, loader_processes
+from cloudtrain_trainer.data.stream_batches import StreamBatches
+from cloudtrain_trainer.data.streams import Stream
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import available_cores
@@ -54,10 +55,8 @@ class TrainingRun:
         self.trackers = trackers
 
         batch_size = options.batch_size or task.batch_size
-        self.workers = loader_processes(
-            options.workers, task.workers, available_cores(), self.ranks.local_size
-        )
         self.step = Step(task, strategy, options, batch_size)
+        self.workers = self._loader_processes()
         self.batches = self._make_batches()
 
         self.epochs = options.epochs or task.epochs
@@ -140,11 +139,24 @@ class TrainingRun:
             raise NotFinite(finite.reason(bad_steps))
         raise NotFinite(f"step {self.position.step}: the weights are not finite")
 
+    def _loader_processes(self) -> int:
+        """Return the number of loader processes of this rank; by default only if they pay."""
+        requested = self.options.workers
+        of_task = self.task.workers
+        is_stream = isinstance(self.task.train, Stream)
+        if is_stream and of_task is None:  # some iterables do not survive a fork: on request only
+            of_task = 0
+        count = loader_processes(requested, of_task, available_cores(), self.ranks.local_size)
+        if not count or requested is not None or of_task is not None:
+            return count
+        shares = self.strategy.data_ranks * self.step.accumulation_steps
+        samples = math.ceil(self.step.batch_size / shares)
+        return count if gains_from_processes(self.task.train, samples) else 0
+
     def _make_batches(self) -> Batches | StreamBatches:
         strategy = self.strategy
         arguments: dict[str, Any] = {
             "data": self.task.train,
-            "seed": self.options.seed,
             "batch_size": self.step.batch_size,
             "accumulation_steps": self.step.accumulation_steps,
             "rank": strategy.data_rank,
@@ -161,4 +173,4 @@ class TrainingRun:
         if isinstance(self.task.train, Stream):
             max_steps = 1 if self.options.eval_only else self.options.max_steps
             return StreamBatches(**arguments, max_steps=max_steps)
-        return Batches(**arguments)
+        return Batches(seed=self.options.seed, **arguments)

@@ -1,0 +1,203 @@
+"""Data sets of users: read in batches, by loader processes if that pays, with seeded noise."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from cloudtrain_trainer.data.batches import Batches, Loader, gains_from_processes
+from cloudtrain_trainer.data.samples import Samples
+from cloudtrain_trainer.data.streams import adapt
+from cloudtrain_trainer.tasks import Draw
+from cloudtrain_trainer.training.loop import Loop
+
+
+class NoisyData(Dataset[tuple[Tensor, int]]):
+    """Each sample is its index, and noise from all three random generators."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        noise = torch.cat([torch.rand(1), torch.tensor([np.random.random(), random.random()])])
+        return torch.cat([torch.tensor([float(index)]), noise]), index % 3
+
+
+def load(seed: int = 0, epoch: int = 0, workers: int = 0, skip: int = 0) -> dict[int, list[float]]:
+    """Return the noise of each sample, in the order of training."""
+    data = adapt(NoisyData(), seed, "train")
+    batches = Batches(data, 0, 4, 1, 0, 1, workers, pin_memory=False)
+    torch.manual_seed(workers), np.random.seed(workers), random.seed(workers)
+    rows = [row for inputs, _ in batches.load(epoch, skip) for row in inputs]
+    return {int(row[0]): row[1:].tolist() for row in rows}
+
+
+def test_augmentation_depends_on_seed_epoch_and_batch_only() -> None:
+    samples = load()
+    assert len(samples) == 12
+    assert len({number for noise in samples.values() for number in noise}) == 36
+    assert list(load(workers=2).items()) == list(samples.items())
+    assert list(load(workers=1, skip=4).items()) == list(samples.items())[4:]
+    for other in (load(epoch=1), load(seed=1)):
+        assert all(other[index] != samples[index] for index in samples)
+
+
+def test_creating_samples_does_not_change_the_random_generators_of_training() -> None:
+    data = adapt(NoisyData(), 0, "train")
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    expected = torch.rand(1), np.random.random(), random.random()
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    next(Loader(data, 0, pin_memory=False).load([Draw(0, [1, 2])]))
+    assert (torch.rand(1), np.random.random(), random.random()) == expected
+
+
+class ReadInBatches(Dataset[int]):
+    """Has torch's method for batched reads."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError("read one by one")
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
+        return [(ROWS[index], index) for index in indices]
+
+
+ROWS = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+IN_MEMORY = TensorDataset(ROWS, torch.arange(9))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (ReadInBatches(), [5, 0, 3]),
+        (IN_MEMORY, [5, 0, 3]),
+        (Subset(Subset(IN_MEMORY, range(8, 0, -1)), [*range(6)]), [3, 8, 5]),
+    ],
+    ids=["__getitems__", "TensorDataset", "Subset"],
+)
+def test_a_batch_is_read_at_once(
+    dataset: Any, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TensorDataset, "__getitem__", ReadInBatches.__getitem__)
+    inputs, targets = Samples(dataset)[Draw(0, [5, 0, 3])]
+    assert torch.equal(inputs, ROWS[expected])
+    assert targets.tolist() == expected
+
+
+class Slow(Dataset[Tensor]):
+    """Reading a sample takes seconds, by the clock of the test; the first one opens a file."""
+
+    def __init__(self, clock: list[float], seconds: float) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.clock[0] += self.seconds
+        self.file = self.file or BytesIO()
+        return ROWS[index]
+
+
+@contextmanager
+def clock_of_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    now = [0.0]
+    with monkeypatch.context() as patch:
+        patch.setattr("cloudtrain_trainer.data.batches.time.perf_counter", lambda: now[0])
+        yield now
+
+
+@pytest.mark.parametrize(("seconds", "gains"), [(20e-6, False), (50e-6, True), (5.0, True)])
+def test_processes_read_what_takes_longer_than_a_handover(
+    seconds: float, gains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with clock_of_reads(monkeypatch) as now:
+        data = adapt(Slow(now, seconds), 0, "train")
+        assert gains_from_processes(data, samples=32) is gains
+
+
+def test_data_with_an_open_file_is_read_by_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that a trial opens is forgotten: each loader process opens its own."""
+    with clock_of_reads(monkeypatch) as now:
+        dataset = Slow(now, 5.0)
+        data = adapt(Subset(dataset, [0, 1]), 0, "train")
+        assert dataset.file is None
+        assert gains_from_processes(data, samples=32)
+        assert dataset.file is None
+        dataset[0]
+        assert not gains_from_processes(data, samples=32)
+
+
+@pytest.mark.parametrize(
+    ("flags", "seconds", "expected"), [("", 1.0, 3), ("", 0.0, 0), ("--workers=2", 0.0, 2)]
+)
+def test_data_of_a_user_is_read_by_processes_if_that_pays(
+    flags: str,
+    seconds: float,
+    expected: int,
+    make_loop: Callable[..., Loop],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cloudtrain_trainer.training.run.available_cores", lambda: 4)
+    with clock_of_reads(monkeypatch) as now:
+        task = task_of(Slow(now, seconds))
+        assert make_loop(*flags.split(), task=task).workers == expected
+
+
+def task_of(data: Any) -> Any:
+    from torch import nn
+
+    from cloudtrain_trainer.own.task import complete
+    from cloudtrain_trainer.tasks import Task
+
+    return complete(Task(model=lambda: nn.Linear(4, 1), train=data, batch_size=2), 0, "task")
+
+
+class Stuck:
+    """A sample that never comes; says first which process waits for it."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def __getitem__(self, item: int) -> None:
+        os.write(self.pipe, b"reads")
+        signal.pause()
+
+
+def test_a_loader_process_ends_with_its_rank() -> None:
+    """The pipe ends when the last process that can write to it has ended."""
+    reading, writing = os.pipe()
+
+    def rank() -> None:
+        os.close(reading)
+        next(Loader(Stuck(writing), 1, pin_memory=False).load([0]))
+
+    process = get_context("fork").Process(target=rank)
+    process.start()
+    os.close(writing)
+    try:
+        assert os.read(reading, 5) == b"reads"
+        process.kill()
+        assert select.select([reading], [], [], 30)[0], "a loader process is left"
+        assert os.read(reading, 5) == b""
+    finally:
+        process.kill()
+        process.join()
+        os.close(reading)
