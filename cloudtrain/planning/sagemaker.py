@@ -188,6 +188,7 @@ def _resource_config(
             {"instance_group_name": _GROUP, "instance_type": instance_type, "hosts": list(hosts)},
         ],
         "network_interface_name": interface,
+        "topology": None,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.fidelity import aws
 from tests.fidelity.azure_answers import verdicts
 from tests.fidelity.differences import AZURE, reason
 
@@ -28,6 +29,27 @@ def main() -> None:
     )
     for text, number in reasons.most_common():
         print(f"  {number:3} {text}")
+    _observations()
+
+
+def _observations() -> None:
+    """Print how many observations of SageMaker the client reads rightly, by their kind."""
+    counts: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for observation in aws.observations():
+        wrong = aws.differences(observation)
+        result = "not read" if wrong is None else "wrong" if wrong else "right"
+        counts[result] += 1
+        if result != "not read":
+            kinds[observation.kind] += 1
+        for difference in wrong or ():
+            print(f"{observation.kind} {observation.number}: {difference}")
+    print(
+        f"aws: {counts['right']} of {counts['right'] + counts['wrong']} observations read rightly,"
+        f" {counts['not read']} are of kinds that the client does not read"
+    )
+    for kind, number in kinds.most_common():
+        print(f"  {number:3} {kind}")
 
 
 if __name__ == "__main__":

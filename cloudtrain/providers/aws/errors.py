@@ -151,7 +151,7 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         message = f"{where}: AWS failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
     is_missing = code == "ResourceNotFound" or (
-        code == "ValidationException" and "not found" in answer.lower()
+        code == "ValidationException" and re.search("not found|could not find", answer.lower())
     )
     description = f"{where}: {code}: {answer}"
     return CloudError(
