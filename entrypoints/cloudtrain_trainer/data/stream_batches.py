@@ -123,6 +123,7 @@ class StreamBatches:
     ) -> None:
         self.data = data
         self.batch_size = batch_size
+        self.accumulation_steps = accumulation_steps
 
         # Parts differ in size: they are repeated instead.
         self._length = None if data.can_shard else data.length
