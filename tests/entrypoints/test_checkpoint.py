@@ -18,10 +18,11 @@ import torch
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import files, sharded
+from cloudtrain_trainer.checkpoints import files, host_copies, sharded
 from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
+from tests.support.limits import HANG_SECONDS
 
 
 @pytest.fixture
@@ -158,9 +159,23 @@ def test_copies_are_made_in_the_same_memory_again() -> None:
     assert (second["a"].tolist(), second["b"].tolist()) == ([2.0] * 3, [[1.0, 1.0]] * 3)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_copies_beside_training_and_before_the_next_update() -> None:
-    weights, statistics = (torch.ones(1 << 24, device="cuda") for _ in range(2))
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the CPU pass through the buffers as well, which are small."""
+    monkeypatch.setattr(host_copies, "STAGED", ("cpu", "cuda"))
+    monkeypatch.setattr(host_copies, "BUFFER_BYTES", 1 << 10)
+
+
+@pytest.mark.usefixtures("staged")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gpu_copies_beside_training_and_before_the_next_update(device: str) -> None:
+    weights, statistics = (torch.ones(1 << 16, device=device) for _ in range(2))
     copies = HostCopies()
     for value in (1.0, 2.0):
         copied = copies.copy({"weights": weights, "statistics": statistics}, steady={"weights"})
@@ -168,7 +183,57 @@ def test_a_gpu_copies_beside_training_and_before_the_next_update() -> None:
         copies.before_update()
         weights.add_(1)
         copies.wait()
-        assert all(copy.is_pinned() and bool((copy == value).all()) for copy in copied.values())
+        assert all(bool((copy == value).all()) for copy in copied.values())
+
+
+@pytest.mark.usefixtures("staged")
+@pytest.mark.parametrize("device", DEVICES)
+def test_tensors_of_all_kinds_pass_through_two_small_buffers(device: str) -> None:
+    """Pinned copies of the whole state took up to twice its memory, which cannot be swapped."""
+    numbers = torch.arange(3000.0, device=device)
+    tensors = {
+        "transposed": numbers.view(30, 100).t(),
+        "image": numbers.view(10, 3, 10, 10).contiguous(memory_format=torch.channels_last),
+        "part": numbers.view(30, 100)[:, 7:9],
+        "expanded": numbers[5].expand(4, 5),
+        "scalar": numbers[17],
+        "empty": numbers[:0],
+        "half": numbers.bfloat16(),
+        "flags": numbers > 1000,
+        "complex": torch.complex(numbers, -numbers),
+    }
+    copies = HostCopies()
+    copied = copies.copy(tensors, steady=set(tensors))
+    copies.wait()
+    for name, tensor in tensors.items():
+        assert copied[name].dtype == tensor.dtype, name
+        assert torch.equal(copied[name], tensor.cpu()), name
+        assert not copied[name].is_pinned(), name
+    assert sum(buffer.nbytes for buffer in copies._buffers) == 2 << 10
+
+
+@pytest.mark.usefixtures("staged")
+def test_an_update_waits_until_the_weights_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+    goes_on = threading.Event()
+    fill = HostCopies._fill
+
+    def fill_late(copies: HostCopies, *arguments: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(HANG_SECONDS)
+        return fill(copies, *arguments)
+
+    monkeypatch.setattr(HostCopies, "_fill", fill_late)
+    weights = torch.ones(1000)
+    copies = HostCopies()
+    copied = copies.copy({"weights": weights}, steady={"weights"})
+    assert begun.wait(HANG_SECONDS)
+    assert copies._copying is not None
+    assert not copies._copying.done()
+    threading.Thread(target=goes_on.set).start()
+    copies.before_update()
+    assert copies._copying.done()
+    assert torch.equal(copied["weights"], weights)
 
 
 def test_only_the_newest_checkpoints_are_kept(checkpoints: CheckpointStore) -> None:
