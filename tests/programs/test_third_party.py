@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pages import ROOT, blocks
 from tests.support.command_line import CommandLine
 
 PYTHON = os.environ.get("CLOUDTRAIN_TEST_PROGRAMS", "")
@@ -27,6 +28,9 @@ pytestmark = [
 ]
 
 FOLDER = Path(__file__).parent / "third_party"
+GUIDE = blocks(ROOT / "docs" / "guides" / "other-libraries.md")
+HERE = ("--gpus", "0", "--set", "dependencies=none")
+"""Changes of the guide's jobs for this machine, whose environment has the packages."""
 LAYOUTS = {
     "1 node of 2": ("--nodes", "1", "--processes", "2"),
     "2 nodes of 1": ("--nodes", "2", "--processes", "1"),
@@ -35,13 +39,23 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its arguments, and the files that it leaves in its working folder."""
+    """A program, its arguments, and the files that it leaves in its working folder.
+
+    The job of a program in the guide is the guide's.
+    """
 
     name: str
     args: str = "[]"
     keep: str = "[]"
     leaves: str = ""
     """A file that is kept, below the run's folder."""
+
+    @property
+    def job(self) -> str:
+        for block in GUIDE:
+            if f"entrypoint: {self.name}\n" in block.text:
+                return block.text
+        return f"name: program\nentrypoint: {self.name}\nargs: {self.args}\nkeep: {self.keep}\n"
 
 
 PROGRAMS = [
@@ -52,18 +66,15 @@ PROGRAMS = [
     ),
     Program(
         "lightning_trainer.py",
-        keep="[lightning_logs/]",
         leaves="output/lightning_logs/version_0/hparams.yaml",
     ),
     Program("lightning_fabric.py", keep="[fabric.ckpt]", leaves="output/fabric.ckpt"),
     Program(
         "accelerate_loop.py",
-        keep="[accelerate-state/]",
         leaves="output/accelerate-state/model.safetensors",
     ),
     Program(
         "transformers_trainer.py",
-        keep="[trainer-output/]",
         leaves="output/trainer-output/checkpoint-8",
     ),
 ]
@@ -90,7 +101,7 @@ def losses(cli: CommandLine, program: Program) -> list[float]:
     """Train under each layout as one world; the losses at the end."""
     metrics = []
     for layout, flags in LAYOUTS.items():
-        result = cli.run("submit", *flags)
+        result = cli.run("submit", *flags, *HERE)
         assert result.code == 0, f"{layout}: {result.err}{cli.run('logs', 'last').out[-3000:]}"
         status = cli.json("status", "last")
         assert status["warnings"] == [], layout
@@ -107,8 +118,7 @@ def test_a_program_trains_one_model_on_two_processes_and_on_two_nodes(
     programs: CommandLine, program: Program
 ) -> None:
     text = (FOLDER / program.name).read_text()
-    job = f"name: program\nentrypoint: {program.name}\nargs: {program.args}\nkeep: {program.keep}\n"
-    programs.write(job_yaml=job, **{program.name.replace(".", "_"): text})
+    programs.write(job_yaml=program.job, **{program.name.replace(".", "_"): text})
     on_one_node, on_two = losses(programs, program)
     assert on_two == pytest.approx(on_one_node, rel=1e-4)
 
