@@ -154,8 +154,10 @@ def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"log": name, "failure": diagnosis.to_json()})
         return
-    print_prose(f"{one_line(name)}: {indented(diagnosis.cause, 4)}")
-    _print(diagnosis_rows(diagnosis))
+    headline = diagnosis.headline or diagnosis.cause
+    print_prose(f"{one_line(name)}: {indented(headline, 4)}")
+    cause = [("cause", diagnosis.cause)] if diagnosis.cause != headline else []
+    _print([*cause, *diagnosis_rows(diagnosis)])
 
 
 def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
@@ -296,7 +298,7 @@ def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
             return [logs]
         if diagnosis.restart == "never":
             return [command("fetch", run.id)]
-        says_little = diagnosis.rule is not None and diagnosis.rule.is_general
+        says_little = diagnosis.rule is not None and diagnosis.rule.is_symptom
         return [
             *([logs] if says_little else []),
             *_rerun_commands(run, state, as_it_is=diagnosis.restart == "retry"),

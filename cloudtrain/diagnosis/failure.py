@@ -1,4 +1,4 @@
-"""Root cause of a failure: the most specific and earliest rule that matches, or none."""
+"""Root cause of a failure: the most likely candidate of a log, explained by a rule."""
 
 from __future__ import annotations
 
@@ -6,38 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from cloudtrain.diagnosis.candidates import Candidate, Consequence
 from cloudtrain.diagnosis.flight_recorder import FlightRecord, name_ranks
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Restart, Rule
 from cloudtrain.diagnosis.rules import rule_named
-from cloudtrain.diagnosis.search import Match, Search, UnknownException
+from cloudtrain.diagnosis.search import Search
+from cloudtrain.diagnosis.tracebacks import GROUP, Raised
 
 MAX_CONSEQUENCES = 6
-_MAX_RANKS_NAMED = 8
+MAX_EVIDENCE = 3
+MAX_HEADLINE = 1_000
 
 Confidence = Literal["high", "low", "none"]
 """Confidence of a diagnosis.
 
-`high`: a specific rule matched; `low`: only a general rule or a consequence; `none`: no rule.
+`high`: a rule names the cause; `low`: only a symptom or a consequence; `none`: no rule.
 """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Consequence:
-    """Consequence of the root cause."""
-
-    rule: Rule
-    ranks: tuple[int, ...]
-    count: int
-
-    @property
-    def sentence(self) -> str:
-        """Sentence such as `a collective operation timed out: … (rank 0, 1, 2)`."""
-        shown = ", ".join(map(str, self.ranks[:_MAX_RANKS_NAMED])) + (
-            ", …" * (len(self.ranks) > _MAX_RANKS_NAMED)
-        )
-        word = "rank" if len(self.ranks) == 1 else "ranks"
-        return self.rule.cause + (f" ({word} {shown})" if self.ranks else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +32,8 @@ class Diagnosis:
     cause: str
     """Root cause in one sentence."""
     confidence: Confidence
+    headline: str = ""
+    """What failed, with the exception's own message; empty if nothing is known."""
     rule: Rule | None = None
     """Matching rule; None for an unknown failure."""
     evidence: tuple[Evidence, ...] = ()
@@ -54,7 +41,7 @@ class Diagnosis:
     remedy: str = ""
     """Remedy; empty if unknown."""
     last_lines: tuple[Evidence, ...] = ()
-    """Last lines that look like errors, if the cause is unknown."""
+    """Last lines that look like errors, or any last lines, if little is known."""
     notes: tuple[str, ...] = field(default=())
     """Notes about what the search left out."""
 
@@ -67,6 +54,7 @@ class Diagnosis:
         """Return plain JSON, for `--json` and for scripts."""
         return {
             "rule": self.rule.name if self.rule else None,
+            "headline": self.headline or self.cause,
             "cause": self.cause,
             "confidence": self.confidence,
             "evidence": [_line_as_json(line) for line in self.evidence],
@@ -74,7 +62,7 @@ class Diagnosis:
                 {
                     "rule": consequence.rule.name,
                     "cause": consequence.rule.cause,
-                    "ranks": list(consequence.ranks),
+                    "ranks": sorted(consequence.ranks),
                     "lines": consequence.count,
                 }
                 for consequence in self.consequences
@@ -106,17 +94,38 @@ def diagnose_lines(lines: Iterable[Evidence], notes: Sequence[str] = ()) -> Diag
 
 
 def diagnose_search(search: Search, notes: Sequence[str] = ()) -> Diagnosis:
-    """Return the root cause of a search: the first of the most specific matches."""
-    ranked = sorted(search.matches.values(), key=_weight)
-    unknown = search.unknown[0] if search.unknown else None
-    root = ranked[0] if ranked else None
-    if unknown and (root is None or _counts_before(unknown, root)):
-        return _of_unknown(unknown, ranked, notes)
-    if root is None and search.mentioned:
-        return _of_unknown(search.mentioned, (), notes)
-    if root is None:
+    """Return the root cause of a search: its most likely candidate, with the rule of it."""
+    best = search.best()
+    if best is None:
         return _of_nothing_known(search, notes)
-    return _of_rule(root, ranked[1:], search, notes)
+    return diagnose_candidate(best, search, notes)
+
+
+def diagnose_candidate(
+    candidate: Candidate, search: Search, notes: Sequence[str] = ()
+) -> Diagnosis:
+    """Return the diagnosis of a candidate, with the consequences that a search has seen."""
+    rule = candidate.rule
+    headline = _headline(candidate)
+    is_vague = rule is None or rule.is_consequence or rule.is_symptom
+    lines = [member.line for member in (candidate, *candidate.chain)]
+    cause = headline
+    if rule is not None:
+        cause = f"the cause is not in what was read: {rule.cause}"
+        cause = cause if rule.is_consequence else rule.cause
+    return Diagnosis(
+        headline=headline,
+        cause=cause,
+        confidence=("none" if rule is None else "low" if is_vague else "high"),
+        rule=rule,
+        evidence=tuple(lines[:MAX_EVIDENCE]),
+        consequences=_consequences(search, rule),
+        remedy=rule.remedy_for(_explained_text(candidate, rule)) if rule else "",
+        last_lines=tuple(line for line in search.last_lines if line not in lines)
+        if is_vague
+        else (),
+        notes=tuple(notes),
+    )
 
 
 def with_flight_record(diagnosis: Diagnosis, record: FlightRecord) -> Diagnosis:
@@ -149,71 +158,47 @@ def with_flight_record(diagnosis: Diagnosis, record: FlightRecord) -> Diagnosis:
     )
 
 
-def _weight(match: Match) -> tuple[bool, bool, bool, int]:
-    """Return the sort key of a root cause: the most specific first, then the earliest."""
-    rule = match.rule
-    return rule.is_consequence, rule.is_general or match.is_warning, rule.is_catch_all, match.order
+def _headline(candidate: Candidate) -> str:
+    """Return who raised what, with the message, or the line itself."""
+    raised = candidate.raised
+    if raised is None:
+        return candidate.line.text[:MAX_HEADLINE]
+    rank = candidate.line.rank
+    who = f"rank {rank}" if rank is not None else "the program"
+    if not raised.name:
+        return f"{who} failed: {candidate.line.text}"[:MAX_HEADLINE]
+    where = f" ({raised.place})" if raised.place else ""
+    text = f"{who} raised {raised.name}{_message(raised)}{where}"
+    word = "with" if GROUP.search(raised.name) else "from"
+    for member in candidate.chain:
+        if candidate.is_direct and member.raised:
+            text += f", {word} {member.raised.name}{_message(member.raised)}"
+    return text[:MAX_HEADLINE]
 
 
-def _counts_before(unknown: UnknownException, root: Match) -> bool:
-    """Return True if an unknown exception is the cause rather than a match.
+def _message(raised: Raised) -> str:
+    return f": {raised.message}" if raised.message else ""
 
-    A specific rule comes first, and so does an earlier general one.
-    """
-    if root.rule.is_consequence:
-        return True
-    return (root.rule.is_general or root.is_warning) and unknown.order < root.order
+
+def _explained_text(candidate: Candidate, rule: Rule) -> str:
+    """Return the line of the member that the rule explains."""
+    texts = [member.line.text for member in candidate.members if member.rule is rule]
+    return texts[0] if texts else candidate.line.text
 
 
 def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
-    cause = "no rule knows what failed here"
-    lines = tuple(search.last_lines)
-    if not lines and search.first_traceback:
+    cause = "no line of it reports a failure"
+    lines = tuple(search.last_lines or (() if notes else search.tail))
+    if search.open_traceback:
         cause = "an exception was raised; the log that was read does not name it"
-        lines = (search.first_traceback,)
-    elif not lines:
-        cause = "nothing in it looks like a failure" if search.lines else "there is no text in it"
+        lines = (search.open_traceback,)
+    elif not search.lines:
+        cause = "there is no text in it"
     return Diagnosis(cause=cause, confidence="none", last_lines=lines, notes=tuple(notes))
 
 
-def _of_unknown(
-    unknown: UnknownException, ranked: Sequence[Match], notes: Sequence[str]
-) -> Diagnosis:
-    raised = unknown.raised
-    rank = unknown.line.rank
-    who = f"rank {rank}" if rank is not None else "the program"
-    message = f": {raised.message}" if raised.message else ""
-    where = f" ({raised.place})" if raised.place else ""
-    return Diagnosis(
-        cause=f"{who} raised {raised.name}{message}{where}, which no rule knows",
-        confidence="none",
-        evidence=(unknown.line,),
-        consequences=_consequences(ranked),
-        notes=tuple(notes),
-    )
-
-
-def _of_rule(
-    root: Match, matches: Sequence[Match], search: Search, notes: Sequence[str]
-) -> Diagnosis:
-    rule = root.rule
-    only = rule.is_consequence
-    return Diagnosis(
-        cause=f"the cause is not in what was read: {rule.cause}" if only else rule.cause,
-        confidence="low" if only or rule.is_general or root.is_warning else "high",
-        rule=rule,
-        evidence=tuple(root.lines),
-        consequences=_consequences(matches),
-        remedy=rule.remedy_for(root.lines[0].text),
-        last_lines=tuple(search.last_lines) if only or rule.is_catch_all else (),
-        notes=tuple(notes),
-    )
-
-
-def _consequences(matches: Sequence[Match]) -> tuple[Consequence, ...]:
-    """Return the other matches that follow from a root cause or say little."""
+def _consequences(search: Search, rule: Rule | None) -> tuple[Consequence, ...]:
+    """Return what followed from a root cause, or says little."""
     return tuple(
-        Consequence(rule=match.rule, ranks=tuple(sorted(match.ranks)), count=match.count)
-        for match in matches
-        if match.rule.is_consequence or match.rule.is_general
+        consequence for consequence in search.consequences.values() if consequence.rule is not rule
     )[:MAX_CONSEQUENCES]

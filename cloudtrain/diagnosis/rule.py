@@ -21,7 +21,7 @@ _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|[()|?*+.^$]|[^\
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Known failure. If several rules match a line, the first of the table counts."""
+    """Known failure. The first of `RULES` that matches a line explains it."""
 
     name: str
     """Stable name in lower case with hyphens: `gpu-out-of-memory`."""
@@ -38,15 +38,13 @@ class Rule:
     """Cause: one sentence without its full stop."""
     remedy: str | Callable[[str], str]
     """Remedy: one sentence, or a function of the matching line."""
-    restart: Restart
+    restart: Restart = "after a change"
     source: str
     """Address of documentation or a discussion."""
     is_consequence: bool = False
-    """True if another process caused it: not a root cause if another rule matches."""
-    is_general: bool = False
-    """True for a general failure, such as a killed process: more specific rules come first."""
-    is_catch_all: bool = False
-    """True for a rule of a whole kind, such as any CUDA error: other general rules come first."""
+    """True if another process caused it: a root cause only if nothing else is known."""
+    is_symptom: bool = False
+    """True if it shows how a process ended and not why, such as by SIGKILL."""
 
     def matches(self, text: str) -> bool:
         """Return True if a line, or a message of several lines, shows this failure."""

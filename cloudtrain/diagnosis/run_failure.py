@@ -5,52 +5,102 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
-from cloudtrain.diagnosis.failure import Consequence, Diagnosis, diagnose_search
+from cloudtrain.diagnosis.candidates import (
+    CONSEQUENCE,
+    SPECIFIC_LINE,
+    Candidate,
+    rule_of_line,
+)
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_candidate, diagnose_search
 from cloudtrain.diagnosis.log_text import Evidence, evidence_of
-from cloudtrain.diagnosis.search import Search
+from cloudtrain.diagnosis.search import Search, shape
 from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.index import summaries
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunStore
 from cloudtrain_launcher.events import Cause, Ended
 
 
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     """Return why a run failed. Raise StorageError if its events or logs cannot be read.
 
-    The launcher's first error wins over the log, unless it is a consequence or an end without a
-    message: a killed process, an exit code.
+    The launcher's error is the cause, unless it is a consequence. If it only shows how a process
+    ended, the log of that rank, the kernel, an engine or a scheduler may say more.
     """
-    cause = state.error
     ended = folder.last_event(Ended)
+    search = Search(_lines_of_success(folder)).read(run_evidence(folder, state))
+    whole = diagnose_search(search)
     if was_refused(state) and ended is not None:
-        return _of_refusal(
-            diagnose_search(Search().read(run_evidence(folder, state))), state, ended.hint
-        )
-    by_launcher = diagnose_search(Search().read(_of_cause(cause))) if cause else None
-    whole = diagnose_search(Search().read(run_evidence(folder, state)))
-    if cause is None or by_launcher is None:
+        return _of_refusal(whole, state, ended.hint)
+    cause = state.error
+    if cause is None:
         says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
         return replace(whole, cause=state.reason) if says_nothing and state.reason else whole
-    if by_launcher.confidence == "high":
-        diagnosis = replace(by_launcher, consequences=_without(whole, by_launcher))
-    elif cause.traceback and not cause.consequence and by_launcher.rule is None:
-        diagnosis = replace(
-            whole,
-            rule=None,
-            confidence="none",
-            evidence=(_line_of(cause),),
-            remedy="",
-            last_lines=(),
-        )
-        diagnosis = replace(diagnosis, cause=f"{explain(state)}, which no rule knows")
-    else:
-        diagnosis = whole
-    if cause.hint and not _says_more(diagnosis, by_launcher):
-        return replace(diagnosis, remedy=cause.hint)
+    own = _candidate_of(cause)
+    better = _better(own, cause, search)
+    diagnosis = replace(
+        diagnose_candidate(better or own, search), headline=explain(state) or whole.headline
+    )
+    if better is None and own.rule is None:
+        diagnosis = replace(diagnosis, cause=diagnosis.headline)
+    if cause.hint and better is None:
+        diagnosis = replace(diagnosis, remedy=cause.hint)
     return diagnosis
+
+
+def _candidate_of(cause: Cause) -> Candidate:
+    """Return the launcher's error as a candidate, with the chain or the group of its traceback."""
+    line = _line_of(cause)
+    parts = cause.traceback.splitlines()
+    exceptions = Search().read(Evidence(part, line.source) for part in parts).exceptions()
+    told = next((told for raised, told in exceptions if raised.name == cause.exception), None)
+    candidate = told or Candidate(line, 0)
+    candidate.line = line
+    rule = rule_of_line(line.text)
+    candidate.rule = rule or (None if candidate.chain else candidate.rule)
+    if candidate.chain:
+        candidate.explain()
+    return candidate
+
+
+def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
+    """Return the candidate of a log that says more than the launcher's error, or None."""
+    if cause.consequence or own.is_consequence:
+        best = search.best()
+        return best if best and best.kind < CONSEQUENCE else None
+    says_how_it_ended = not cause.traceback and cause.exception != "Hang"
+    is_symptom = own.rule is not None and own.rule.is_symptom
+    if not says_how_it_ended and not is_symptom:
+        return None
+    best = search.best(rank=cause.rank if cause.rank >= 0 else None, node=cause.node)
+    if best is None or (best.rule is None and not says_how_it_ended):
+        return None
+    is_line_of_another = best.raised is not None and not says_how_it_ended
+    says_more = best.kind <= SPECIFIC_LINE or best.kind < own.kind
+    return best if says_more and not is_line_of_another else None
+
+
+MAX_LINES_OF_SUCCESS = 50_000
+"""Maximum lines to read of the last successful run of a job."""
+
+
+def _lines_of_success(folder: RunFolder) -> frozenset[str]:
+    """Return the shapes of the lines that the last successful run of the same job printed."""
+    runs = summaries(RunStore(folder.path.parents[1]))
+    names = [run["name"] for run in runs if run["run"] == folder.run_id]
+    last = next(
+        (run for run in runs if run["state"] == "succeeded" and [run["name"]] == names), None
+    )
+    if last is None:
+        return frozenset()
+    reader = LogReader(RunFolder(folder.path.parent / last["run"]))
+    lines = islice(reader.read_all(), MAX_LINES_OF_SUCCESS)
+    return frozenset(shape(part.text) for line in lines for part in evidence_of(line.text, "", 0))
 
 
 def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
@@ -92,21 +142,8 @@ _RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
 """Rules about missing rights of the job's role or identity."""
 
 
-def _says_more(diagnosis: Diagnosis, by_launcher: Diagnosis) -> bool:
-    """Return True if the log shows, with certainty, another cause than the launcher's error."""
-    return diagnosis.confidence == "high" and diagnosis.rule is not by_launcher.rule
-
-
-def _without(whole: Diagnosis, root: Diagnosis) -> tuple[Consequence, ...]:
-    return tuple(
-        consequence for consequence in whole.consequences if consequence.rule is not root.rule
-    )
-
-
 def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
-    """Yield evidence of a run's end: the launcher's error, the platform's reason, logs."""
-    if state.error:
-        yield from _of_cause(state.error)
+    """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs."""
     ended = folder.last_event(Ended)
     for reason in (ended.platform_reason if ended else "", state.reason):
         if reason and not (state.error and reason == f"{failed_process(state.error)} failed"):
@@ -120,10 +157,6 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
 
 
 MAX_REASON_CHARS = 4_000
-
-
-def _of_cause(cause: Cause) -> list[Evidence]:
-    return [_line_of(cause)]
 
 
 def _line_of(cause: Cause) -> Evidence:

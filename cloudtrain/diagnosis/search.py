@@ -1,59 +1,83 @@
-"""Search for matching rules and unknown exceptions in a log, with bounded memory and time."""
+"""Search for candidates in a log, with bounded memory and time.
+
+Progress of a rank, and a later exception of it, take its earlier candidates out.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
+from cloudtrain.diagnosis.candidates import Candidate, Consequence, rule_of_line
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
-from cloudtrain.diagnosis.tracebacks import Raised, TracebackReader
+from cloudtrain.diagnosis.tracebacks import GROUP, Raised, TracebackReader
 
-MAX_CHECKED = 20_000
+MAX_SHAPES = 5_000
+"""Maximum number of distinct lines whose rules are remembered."""
 MAX_LAST_CHECKED = 5_000
-"""Maximum number of distinct suspicious lines to check, first and last of a log."""
-MAX_OTHERS_CHECKED = 2_000
-"""Maximum number of distinct lines to check that are not suspicious."""
-_MAX_SHAPE = 400
+"""Maximum number of further distinct lines to check, the last of a log."""
 MAX_LAST_LINES = 5
 MAX_RANKS = 4_096
-_KEPT_LINES = 3
-
-_SUSPICIOUS = tuple(
-    """
-    error|exception|fail|kill|abort|fatal|assert|denied|refus|invalid|illegal|cannot|can't|could not|couldn't|
-    unable|no such|not found|not exist|missing|memory|timed out|timeout|time out|time limit|xid|sig|exit|nan|inf|
-    finite|left on device|quota|capacity|limit|preempt|evict|spot|mismatch|incompatible|undefined symbol|expected|
-    warn|nccl|cuda|unexpected|corrupt|truncat|not authorized|expired|throttl|too many|too old|read-only|stale|
-    broken|reset|closed|already in use|unrecognized|terminat|closing|stop|signal|core dumped|no space|no module|
-    recursion|oom|dbe|diverge|not initialized|busy|unavailable|lost|fallen|insufficient|gpu|the world has|
-    while leaving|waited for|sign of life|access|pull|requires|please run|log in|bucket|s3|aadsts|token|attempt|
-    pickle|same|does not|do not|size of tensor|shape|without|weights only|weights_only|ancdata|emfile|enospc|
-    rate exceeded|slowdown|429|minimum|inplace|in-place|backward through|samples|library|version|nvcc|unreachable|
-    retries|streamaccess|acr|image|exec|python3
-    """.replace("\n    ", "").split("|")
-)
-"""Words of lines about failures, in lower case; most lines contain no such word."""
+MAX_CANDIDATES = 40
+"""Maximum number of candidates of a rank."""
+MAX_CHAIN = 8
+MESSAGE_LINES = 6
+"""Maximum lines of a message after the first."""
+PROGRESS_LINES = 3
+"""Lines of progress after which a rank has outlived what it printed before."""
+_MAX_SHAPE = 400
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(
-    r"\b\w*(Error|Exception)\b|\b(error|fatal|failed|failure|killed|abort\w*|panic|denied|mismatch)\b|\bE\d{4} ",
+    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b| rate)|\b\w+Failed\b"
+    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b"
+    r"(?! ?[=:] ?[\d.]+\b| rate)|\bE\d{4} ",
     re.IGNORECASE,
 )
-_INFORMATION = re.compile(r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|(?<![=_])\b(INFO|DEBUG)\b[ :|-]")
-_TRIED_AGAIN = re.compile(
-    r"[Rr]etrying (in|after|\(|up to [1-9])|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry"
-    r" \d+/|[Aa]ttempt \d+ (of|/)"
+_INFORMATION = re.compile(
+    r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|(?<![=_])\b(INFO|DEBUG)\b[ :|-]"
+    r"|^wandb: ERROR Failed to sample metric"
 )
-"""Pattern of a failure that is tried again; the last attempt prints another line."""
-_WARNING = re.compile(r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:", re.IGNORECASE)
-_FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid")
-_LED_TO = re.compile(
-    r"The above exception was the direct cause|During handling of the above exception"
+_GOES_ON = re.compile(
+    r"[Rr]etrying\b|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry \d+/|[Aa]ttempt \d+ (of|/)"
+    r"|[Ff]alling back|\b[Ss]kip(ping|ped)\b(?!.*loss scale)|\b[Ii]gnor(ing|ed)\b|; using |\b[Uu]sing .{1,80} instead"
+    r"|, trying |\b[Tt]rying (again|another)|[Cc]ontinuing\b|built? .{0,20}again"
 )
+"""Pattern of a line that says that the program goes on after a failure."""
+_WARNING = re.compile(
+    r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:|\bpip's dependency resolver\b"
+    r"|, but you have \S+ \S+ which is incompatible",
+    re.IGNORECASE,
+)
+_LOGGED_WARNING = re.compile(
+    r"(?!.*(NCCL|signal|torch\.distributed))\W{0,3}(?:[\w.:,/-]+[ |]+){0,5}\[?WARN(ING)?\b"
+)
+"""Pattern of a logger's warning, which may come with the traceback that it caught."""
+_HARMLESS = re.compile(
+    r"\b(User|Future|Deprecation|PendingDeprecation|Runtime|Import|Syntax|Resource)Warning: "
+    r"|\bpip's dependency resolver\b|, but you have \S+ \S+ which is incompatible"
+)
+"""Pattern of a warning that never is the cause of an end."""
+_FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid|worker died or was killed|^\[W\S* ?socket\.cpp")
+_HARDWARE = re.compile(r"\bXid\b|\bECC\b|\bDBE\b|fallen off the bus|NVLink")
+"""Pattern of a line about broken hardware, which a rank may outlive for some steps."""
+_PROGRESS = re.compile(
+    r"\b(step|epoch|iter|iteration|global_step|batch)s?\b\W{0,4}\d|\bloss\b\W{0,4}\d|\d+/\d+ \["
+    r"|\d(it/s|s/it)\b",
+    re.IGNORECASE,
+)
+_DONE = re.compile(
+    r"\b(training|train|run|job|steps)\b.{0,30}\b(succeeded|completed|complete|finished|done)\b"
+    r"|\bReporting training SUCCESS|\bSynced \d|'train_runtime'|^Successfully installed "
+    r"|\b(saved|wrote) (the )?model\b|\bmodel (saved|written)\b",
+    re.IGNORECASE,
+)
+_DIRECT = "The above exception was the direct cause"
+_CONTEXT = "During handling of the above exception"
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
 """Pattern of an exception within a line."""
 _NOTEBOOK_HEADER = re.compile(
@@ -63,162 +87,241 @@ _NOTEBOOK_HEADER = re.compile(
 
 
 @dataclass(slots=True)
-class Match:
-    """Rule with its matching lines."""
+class _Rank:
+    """What one rank has printed."""
 
-    rule: Rule
-    lines: list[Evidence]
-    """First matching lines."""
-    order: int
-    """Position of the first matching line in the log."""
-    is_warning: bool
-    """True if all of its lines are only warnings."""
-    count: int = 1
-    ranks: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class UnknownException:
-    """Exception without a rule."""
-
-    raised: Raised
-    line: Evidence
-    order: int
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    progress: int = 0
+    positions: deque[str] = field(default_factory=lambda: deque(maxlen=8))
+    """Numbers of its last lines of progress, which each closing progress bar repeats."""
+    latest: str = ""
+    """Key of its latest candidate."""
+    latest_order: int = 0
+    outlived: int = 0
+    """Position of the line before which it has outlived everything."""
+    open: Candidate | None = None
+    """Latest candidate, while its message may go on."""
+    last_exception: Candidate | None = None
+    led_by: Candidate | None = None
+    is_led_directly: bool = False
+    has_warned: bool = False
+    """True if the line before was a warning: a traceback after it was caught."""
+    is_caught: bool = False
 
 
 class Search:
-    """Matching rules and unknown exceptions of the lines that were read."""
+    """Candidates of the lines that were read."""
 
-    def __init__(self) -> None:
-        self.matches: dict[str, Match] = {}
-        self.unknown: list[UnknownException] = []
-        self.mentioned: UnknownException | None = None
-        """Last exception named within a line, such as `job failed: ValueError: …`."""
+    def __init__(self, known: Container[str] = frozenset()) -> None:
+        self.consequences: dict[str, Consequence] = {}
         self.last_lines: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
+        self.tail: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
-        self.first_traceback: Evidence | None = None
-        self._named_first: UnknownException | None = None
+        self.open_traceback: Evidence | None = None
+        self._known = known
+        """Shapes of lines that a successful run of the same job printed, too."""
+        self._header: Candidate | None = None
         self._order = 0
-        self._seen: dict[str, tuple[list[Rule], bool]] = {}
-        """Rules of each shape of a line, and True if it looks like an error."""
-        self._late: deque[tuple[int, Evidence]] = deque(maxlen=MAX_LAST_CHECKED)
+        self._shapes: dict[str, Rule | None] = {}
+        self._late: deque[Candidate] = deque(maxlen=MAX_LAST_CHECKED)
+        self._ranks: dict[tuple[int | None, int | None], _Rank] = {}
         self._tracebacks = TracebackReader()
-        self._before: dict[tuple[int | None, int | None], UnknownException] = {}
-        """Unknown exception of a rank that led to its next one."""
 
     def read(self, lines: Iterable[Evidence]) -> Search:
         """Read all lines, in order."""
         for line in lines:
             self.lines += 1
+            self.tail.append(line)
+            if shape(line.text) in self._known:
+                continue
             self._read_line(line)
             if "\n" in line.text:  # a message of several lines, such as a cloud's reason
                 for part in line.text.splitlines():
                     self._read_line(replace(line, text=part))
-        late = list(self._late)
-        self._late = deque(maxlen=0)
-        for order, line in late:
-            self._record(line, order, [rule for rule in RULES if rule.matches(line.text)])
-        if self._named_first and not (self.matches or self.unknown or self.mentioned):
-            self._read_header(self._named_first)
+        for late in self._late:
+            rank = self._rank(late.line)
+            if late.order > rank.outlived:
+                late.rule = rule_of_line(late.line.text)
+                self._add(rank, late)
+        self._late.clear()
         return self
 
-    def _read_header(self, named: UnknownException) -> None:
-        """Record the exception in the header of a traceback that is cut off."""
-        if rules := [rule for rule in RULES if rule.matches(f"{named.raised.name}: ")]:
-            self._record(named.line, named.order, rules)
-        else:
-            self.mentioned = named
+    def best(self, rank: int | None = None, node: int | None = None) -> Candidate | None:
+        """Return the most likely cause, or None; with a node only of that rank or the node."""
+        found = [
+            candidate
+            for (of_rank, of_node), known in self._ranks.items()
+            if node is None or (of_rank in (None, rank) and of_node in (None, node))
+            for candidate in known.candidates.values()
+        ]
+        best = min(found, key=lambda candidate: candidate.score, default=None)
+        return best or (self._header if node is None else None)
+
+    def exceptions(self) -> list[tuple[Raised, Candidate]]:
+        """Return the last exception of each rank."""
+        last = [rank.last_exception for rank in self._ranks.values()]
+        return [(told.raised, told) for told in last if told and told.raised]
+
+    def _rank(self, line: Evidence) -> _Rank:
+        key = (line.rank, line.node)
+        rank = self._ranks.get(key)
+        if rank is None:
+            rank = _Rank()
+            if len(self._ranks) < MAX_RANKS:
+                self._ranks[key] = rank
+        return rank
 
     def _read_line(self, line: Evidence) -> None:
         self._order += 1
-        shape = _shape(line.text)
-        raised = False if "\n" in line.text else self._tracebacks.read(line.text, _key(line))
+        rank = self._rank(line)
+        key = (line.rank, line.node)
+        raised = False if "\n" in line.text else self._tracebacks.read(line.text, key)
         if raised is True:
-            self.first_traceback = self.first_traceback or line
-            if header := _NOTEBOOK_HEADER.match(line.text):
-                self._named_first = UnknownException(Raised(header[1], ""), line, self._order)
+            self._read_frame(rank, line)
             return  # the code of a frame may contain any word
-        entry = self._seen.get(shape)
-        rules, is_error_like = entry if entry is not None else self._look_at(line, shape)
-        if is_error_like:
-            self._mention(line)
-            if not rules or any(not rule.is_consequence for rule in rules):
-                self.last_lines.append(line)
+        rank.has_warned = bool(_LOGGED_WARNING.match(line.text))
         if isinstance(raised, Raised):
-            if rules:
-                self._explained(line, rules)
-            elif len(self.unknown) < MAX_RANKS:
-                rules = self._rules_of(raised, line, is_checked=shape in self._seen)
-        elif (
-            _LED_TO.search(line.text) and self.unknown and _key(self.unknown[-1].line) == _key(line)
-        ):
-            self._before[_key(line)] = self.unknown[-1]
-        if rules:
-            self._record(line, self._order, rules)
+            self.open_traceback = None
+            self._read_exception(rank, line, raised)
+            return
+        if _DIRECT in line.text or _CONTEXT in line.text:
+            rank.led_by = rank.last_exception
+            rank.is_led_directly = _DIRECT in line.text
+            return
+        if self._reads_on(rank, line):
+            return
+        self._read_other(rank, line)
 
-    def _rules_of(self, raised: Raised, line: Evidence, *, is_checked: bool) -> list[Rule]:
-        """Return the rules of an exception by its message or its place.
+    def _read_frame(self, rank: _Rank, line: Evidence) -> None:
+        if header := _NOTEBOOK_HEADER.match(line.text):
+            named = Raised(header[1], "")
+            rule = rule_of_line(f"{header[1]}: ")
+            self._header = self._header or Candidate(line, self._order, named, rule)
+        if not self._tracebacks.is_ignored:
+            self.open_traceback = self.open_traceback or line
+        rank.is_caught = rank.is_caught or rank.has_warned
+        rank.has_warned = False
 
-        Record an exception without a rule as unknown.
-        """
+    def _read_exception(self, rank: _Rank, line: Evidence, raised: Raised) -> None:
+        is_caught = rank.is_caught
+        rank.is_caught = False
+        if _INFORMATION.search(line.text[:160]) or _GOES_ON.search(line.text):
+            return
+        self.last_lines.append(line)
+        rule = self._rule_of(line)
+        if rule is None or rule.is_symptom:
+            places = (rule for rule in RULES if rule.knows_place(raised.described))
+            rule = next(places, rule)
+        candidate = Candidate(line, self._order, raised, rule, is_harmless=is_caught)
+        if rank.led_by is not None:
+            self._chain(candidate, rank.led_by, is_direct=rank.is_led_directly)
+            rank.led_by = None
+        group = rank.candidates.get("exception")
+        if raised.is_leaf and group and group.raised and GROUP.search(group.raised.name):
+            self._chain(group, candidate, is_direct=True)
+            return
+        rank.last_exception = candidate
+        self._add(rank, candidate)
+
+    def _chain(self, candidate: Candidate, led_by: Candidate, *, is_direct: bool) -> None:
+        candidate.chain = [*candidate.chain, led_by, *led_by.chain][:MAX_CHAIN]
+        candidate.is_direct = is_direct
+        candidate.explain()
+
+    def _reads_on(self, rank: _Rank, line: Evidence) -> bool:
+        """Return True for a line of progress, or one that says that the program goes on."""
+        if _GOES_ON.search(line.text):
+            if self._order - rank.latest_order <= 2:
+                rank.candidates.pop(rank.latest, None)
+            return True
+        if _DONE.search(line.text) and not _ERROR_LIKE.search(line.text):
+            self._outlive(rank)
+            return True
+        if not _PROGRESS.search(line.text) or _ERROR_LIKE.search(line.text):
+            return False
+        position = " ".join(_SHAPE.findall(line.text)[:3])
+        if position not in rank.positions:
+            rank.positions.append(position)
+            rank.progress += 1
+            rank.candidates.pop("harmless", None)
+            if rank.progress >= PROGRESS_LINES:
+                self._outlive(rank)
+        return False
+
+    def _outlive(self, rank: _Rank) -> None:
+        rank.progress = 0
+        rank.outlived = self._order
+        rank.candidates = {
+            key: candidate
+            for key, candidate in rank.candidates.items()
+            if _HARDWARE.search(candidate.line.text)
+        }
+
+    def _read_other(self, rank: _Rank, line: Evidence) -> None:
         if _INFORMATION.search(line.text[:160]):
-            return []
-        if not is_checked and (
-            matching_rules := [rule for rule in RULES if rule.matches(line.text)]
-        ):
-            return matching_rules
-        if rule := next((rule for rule in RULES if rule.knows_place(raised.described)), None):
-            return [rule]
-        self.unknown.append(UnknownException(raised, line, self._order))
-        return []
-
-    def _explained(self, line: Evidence, rules: list[Rule]) -> None:
-        """Drop the unknown exception that led to a known one, such as a mapping's KeyError."""
-        led_here = self._before.pop(_key(line), None)
-        if led_here in self.unknown and not rules[0].is_consequence:
-            self.unknown = [raised for raised in self.unknown if raised is not led_here]
-
-    def _mention(self, line: Evidence) -> None:
-        if mention := _MENTIONED.search(line.text):
-            raised = Raised(mention[1].rpartition(".")[2], mention[2][:500])
-            self.mentioned = UnknownException(raised, line, self._order)
-
-    def _look_at(self, line: Evidence, shape: str) -> tuple[list[Rule], bool]:
-        """Return the rules of a new line, and True if it looks like an error."""
-        if _INFORMATION.search(line.text[:160]) or _TRIED_AGAIN.search(line.text):
-            result: tuple[list[Rule], bool] = [], False
-            return self._seen.setdefault(shape, result) if len(self._seen) < MAX_CHECKED else result
-        lowered = line.text.lower()
-        is_suspicious = any(word in lowered for word in _SUSPICIOUS)
-        is_error_like = is_suspicious and bool(_ERROR_LIKE.search(line.text))
-        if len(self._seen) >= (MAX_CHECKED if is_suspicious else MAX_OTHERS_CHECKED):
-            if is_suspicious:
-                self._late.append((self._order, line))
-            return [], is_error_like
-        self._seen[shape] = [rule for rule in RULES if rule.matches(line.text)], is_error_like
-        return self._seen[shape]
-
-    def _record(self, line: Evidence, order: int, rules: list[Rule]) -> None:
+            return
+        goes_on = rank.open is not None and self._order - rank.open.order <= MESSAGE_LINES
+        is_error_like = bool(_ERROR_LIKE.search(line.text))
+        if shape(line.text) not in self._shapes and len(self._shapes) >= MAX_SHAPES:
+            self._late.append(Candidate(line, self._order))
+            return
+        rule = self._rule_of(line)
         is_warning = bool(_WARNING.search(line.text)) and not _FATAL_WARNING.search(line.text)
-        for rule in rules:
-            match = self.matches.get(rule.name)
-            if match is None:
-                match = self.matches[rule.name] = Match(rule, [line], order, is_warning)
-            else:
-                match.count += 1
-                if match.is_warning and not is_warning:
-                    match.lines = [line]
-                    match.order = order
-                    match.is_warning = False
-                elif len(match.lines) < _KEPT_LINES and line.text != match.lines[0].text:
-                    match.lines.append(line)
-            if line.rank is not None and len(match.ranks) < MAX_RANKS:
-                match.ranks.add(line.rank)
+        if is_error_like and not is_warning and not (rule and rule.is_consequence):
+            self.last_lines.append(line)
+        if rule is None and (goes_on or is_warning or not is_error_like):
+            return
+        if rank.open and goes_on and rule and not rule.is_consequence and not is_warning:
+            rank.open.chain.append(Candidate(line, self._order, rule=rule))
+            rank.open.explain()
+            return
+        mention = _MENTIONED.search(line.text) if rule is None else None
+        raised = Raised(mention[1].rpartition(".")[2], mention[2][:500]) if mention else None
+        candidate = Candidate(line, self._order, raised, rule, is_warning=is_warning)
+        candidate.is_harmless = bool(_HARMLESS.search(line.text))
+        candidate.is_mention = mention is not None
+        self._add(rank, candidate)
+
+    def _rule_of(self, line: Evidence) -> Rule | None:
+        key = shape(line.text)
+        if key in self._shapes:
+            return self._shapes[key]
+        rule = rule_of_line(line.text)
+        if len(self._shapes) < MAX_SHAPES:
+            self._shapes[key] = rule
+        return rule
+
+    def _add(self, rank: _Rank, candidate: Candidate) -> None:
+        rule = candidate.rule
+        if rule is not None and (rule.is_consequence or rule.is_symptom):
+            consequence = self.consequences.setdefault(rule.name, Consequence(rule))
+            consequence.count += 1
+            if candidate.line.rank is not None and len(consequence.ranks) < MAX_RANKS:
+                consequence.ranks.add(candidate.line.rank)
+        if candidate.is_harmless:
+            key = "harmless"
+            replaces = False
+        elif candidate.raised and not candidate.is_mention and not candidate.is_consequence:
+            key = "exception"
+            replaces = True
+        else:
+            key = rule.name if rule else "line"
+            replaces = rule is None
+        rank.latest = key
+        says_little = rule is None or rule.is_symptom
+        rank.open = candidate if says_little and not candidate.is_warning else None
+        rank.latest_order = candidate.order
+        rank.progress = 0
+        if key in rank.candidates and not replaces:
+            return
+        if key in rank.candidates or len(rank.candidates) < MAX_CANDIDATES:
+            rank.candidates[key] = candidate
 
 
 _NUMBERS_MATTER = (
     "Xid",
-    "exitcode",
+    "exit",
+    "Exit",
     "signal",
     "Signal",
     "GPUs",
@@ -230,12 +333,7 @@ _NUMBERS_MATTER = (
 """Marks of lines whose numbers distinguish them."""
 
 
-def _key(line: Evidence) -> tuple[int | None, int | None]:
-    """Return a key that separates the lines of ranks."""
-    return line.rank, line.node
-
-
-def _shape(text: str) -> str:
+def shape(text: str) -> str:
     """Return a line without numbers: most lines repeat often, or on every rank."""
     if len(text) > _MAX_SHAPE or any(mark in text for mark in _NUMBERS_MATTER):
         return text

@@ -12,7 +12,10 @@ MAX_OPEN = 4_096
 """Maximum number of tracebacks that are read at a time, one per rank."""
 _MAX_TEXT = 300
 _HEADER = "Traceback (most recent call last)"
-_IGNORED = "Exception ignored in"
+_IGNORED = re.compile(r"Exception ignored in|^Error in (atexit|sys\.excepthook)")
+GROUP = re.compile(r"ExceptionGroup$")
+_IN_GROUP = re.compile(r"^ +[|+] ?")
+_SEPARATOR = re.compile(r"^ +\+[-+]{4,}.*-$")
 _FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.*))?')
 # File ~/lib/trainer.py:2241, in Trainer.train(self)
 _NOTEBOOK = re.compile(r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$")
@@ -62,6 +65,8 @@ class Raised:
     """Name of its class without the module."""
     message: str
     frames: tuple[Frame, ...] = ()
+    is_leaf: bool = False
+    """True for an exception within a group."""
 
     @property
     def own_frame(self) -> Frame | None:
@@ -110,18 +115,34 @@ class TracebackReader:
     def __init__(self) -> None:
         self._open: dict[object, _Traceback] = {}
         self._ignored: set[object] = set()
+        self.is_ignored = False
+        """True if the last line belongs to a traceback that Python only prints."""
 
     def read(self, text: str, key: object) -> Raised | bool:
         """Return the exception at the end of a traceback, or whether a line belongs to one.
 
         `key` identifies the rank.
         """
+        if _SEPARATOR.match(text):
+            self._open.pop(key, None)
+            return True
+        is_in_group = bool(_IN_GROUP.match(text)) and not _BOXED.match(text)
+        if is_in_group:
+            text = _IN_GROUP.sub("", text)
+        traceback = self._open.get(key)
+        self.is_ignored = (traceback is not None and traceback.is_ignored) or key in self._ignored
+        raised = self._read(text, key)
+        if is_in_group and isinstance(raised, Raised) and not GROUP.search(raised.name):
+            raised.is_leaf = True
+        return raised
+
+    def _read(self, text: str, key: object) -> Raised | bool:
         if _HEADER in text:
             if len(self._open) < MAX_OPEN:
                 self._open[key] = _Traceback(has_header=True, is_ignored=key in self._ignored)
             self._ignored.discard(key)
             return True
-        if _IGNORED in text and len(self._ignored) < MAX_OPEN:
+        if _IGNORED.search(text) and len(self._ignored) < MAX_OPEN:
             self._ignored.add(key)
             return False
         traceback = self._open.get(key)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from cloudtrain.errors import StorageError
+from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
@@ -24,6 +25,7 @@ _FIELDS = (
     "name",
     "state",
     "reason",
+    "cause",
     "provider",
     "contract",
     "nodes",
@@ -99,7 +101,7 @@ def _belongs(state: RunState) -> bool:
 
 def summary(state: RunState) -> dict[str, Any]:
     """Return the fields of a state for a list. Times are Unix timestamps."""
-    state_json = state.to_json()
+    state_json = {**state.to_json(), "cause": explain(state) if state.state == "failed" else ""}
     return {field: state_json[field] for field in _FIELDS}
 
 

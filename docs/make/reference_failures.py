@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import FIELDS, RULES
-from reference_page import literal, page, table
-
-_DEPENDS = "depends on the message: "
+from reference_page import page, table
 
 
 def failures() -> str:
-    """Return the page of rules by field, with cause, remedy and effect of a restart."""
+    """Return the page of rules by field, with their causes."""
     text = (
-        f"`cloudtrain diagnose` and the hint of a failure report use these {len(RULES)} rules. If"
-        " several match, a specific rule precedes a *general* one, then one of a *kind*, then a"
-        " *consequence*, and an earlier line a later one. A consequence is never the cause if"
-        " another rule matches. See [Why did it fail?](../guides/diagnose.md)\n"
+        f"These {len(RULES)} rules explain a failure. `cloudtrain diagnose` chooses the failure"
+        " first, and prints the remedy, whether a restart helps, and a source with the rule. A"
+        " *symptom* shows how a process ended: a line of the kernel, an engine or a scheduler says"
+        " more. A *consequence* is the cause only if nothing else is known. See [Why did it"
+        " fail?](../guides/diagnose.md)\n"
     )
     for field, rules in FIELDS.items():
-        rows = (_row(rule) for rule in rules)
-        text += f"\n## {field}\n\n" + table(
-            ("rule", "cause", "what to do", "restart", "source"), rows
-        )
+        rows = []
+        for rule in rules:
+            kind = " (consequence)" if rule.is_consequence else " (symptom)" * rule.is_symptom
+            rows.append((f"`{rule.name}`{kind}", rule.cause))
+        text += f"\n## {field}\n\n" + table(("rule", "cause"), rows)
     return page("Failures that are known", text)
-
-
-def _row(rule: Rule) -> tuple[str, str, str, str, str]:
-    kind = " (consequence)" if rule.is_consequence else " (general)" if rule.is_general else ""
-    kind = " (kind)" if rule.is_catch_all else kind
-    remedy = rule.remedy if isinstance(rule.remedy, str) else _DEPENDS + rule.remedy_for("")
-    source = (
-        f"[source]({rule.source})"
-        if "://" in rule.source
-        else f"[page](../{rule.source.removeprefix('docs/')})"
-    )
-    return f"`{rule.name}`{kind}", rule.cause, literal(remedy), rule.restart, source

@@ -13,6 +13,7 @@ from cloudtrain.cli import main
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
+from tests.bench.bench_failures import NOISE, TRAINING
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 from tests.unit.test_flight_recorder_dumps import entry, write
@@ -145,9 +146,65 @@ def test_exception_of_the_program_beats_other_matches_in_the_log(
     )
     text = shown(capsys, "a-1")
     assert "raised ValueError: the dog ate shard 3" in text
-    assert "which no rule knows" in text
     assert "remedy" not in text
     assert "next        cloudtrain logs a-1 --rank 3" in text
+
+
+ERRORS = {
+    "gpu-out-of-memory": ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", True),
+    "none": ("ValueError", "the dog ate shard 3", True),
+    "killed": ("SIGKILL", "was killed by SIGKILL (out of host memory?)", False),
+    "exit-code": ("exit", "exited with code 3", False),
+}
+
+
+@pytest.mark.parametrize("rule", ERRORS)
+@pytest.mark.parametrize("kind", NOISE)
+def test_a_run_is_explained_by_its_headline_whatever_its_log_says(
+    home: RunStore, capsys: pytest.CaptureFixture[str], kind: str, rule: str
+) -> None:
+    exception, message, has_traceback = ERRORS[rule]
+    traceback = f"Traceback (most recent call last):\n  …\n{exception}: {message}"
+    error = {"exception": exception, "message": message}
+    error["traceback"] = traceback * has_traceback
+    noise = [f"[rank 3] {line}" for line in (*NOISE[kind], *TRAINING)]
+    a_run(home, "failed", *noise, error=error)
+    failure = json.loads(shown(capsys, "a-1", "--json"))["failure"]
+    assert failure["rule"] == (None if rule == "none" else rule)
+    assert message in failure["headline"]
+
+
+def test_the_inner_exceptions_of_a_run_explain_the_outer_one(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = "Traceback (most recent call last):"
+    frame = '  File "train.py", line 7, in main'
+    inner = [header, frame, "OSError: [Errno 28] No space left on device", ""]
+    link = ["The above exception was the direct cause of the following exception:", ""]
+    traceback = "\n".join([*inner, *link, header, frame, "SaveError: step 40 was not saved"])
+    error = {"exception": "SaveError", "message": "step 40 was not saved", "traceback": traceback}
+    a_run(home, "failed", error=error)
+    failure = json.loads(shown(capsys, "a-1", "--json"))["failure"]
+    assert failure["rule"] == "disk-full"
+    assert "raised SaveError: step 40 was not saved" in failure["headline"]
+
+
+def test_lines_of_the_last_successful_run_are_no_evidence(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "E1101 plugin.cc:7] libcudart.so.11.0: cannot open shared object file"
+    good = home.create("good-1", {"plan.json": '{"provider": "local", "spec": {"name": "digits"}}'})
+    write_events(
+        good, {**BORN, "time": 50.0}, {"type": "ended", "time": 60.0, "state": "succeeded"}
+    )
+    log_file(good.path, 0).parent.mkdir(exist_ok=True)
+    error = {"exception": "exit", "message": "exited with code 3"}
+    a_run(home, "failed", line, error=error)
+    rule = json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"]
+    assert rule == "library-missing"
+    log_file(good.path, 0).write_text(f"{format_timestamp(55.0)} {line}\n")
+    rule = json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"]
+    assert rule == "exit-code"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from cloudtrain.diagnosis.rule import needed_literals
 from cloudtrain.diagnosis.rules import RULES
 from tests.unit.test_diagnosis_rules import EXAMPLES, HEALTHY, PUBLIC
 
-LINES = [*EXAMPLES.values(), *HEALTHY, *(line for _, lines in PUBLIC for line in lines)]
+LINES = [*EXAMPLES.values(), *HEALTHY, *(line for report in PUBLIC for line in report.lines)]
 
 
 def test_no_line_that_a_rule_knows_is_refused_by_the_texts_it_needs() -> None:

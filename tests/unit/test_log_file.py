@@ -20,10 +20,7 @@ TRACEBACK = [
     "pkg.errors.ShardMissing: shard 3 is gone",
 ]
 PLAIN = ("starting\n" + "\n".join(TRACEBACK) + "\n").encode()
-CAUSE = (
-    "the program raised ShardMissing: shard 3 is gone (/opt/ml/code/train.py:41), which no rule"
-    " knows"
-)
+CAUSE = "the program raised ShardMissing: shard 3 is gone (/opt/ml/code/train.py:41)"
 
 
 def diagnosed(log: bytes) -> Diagnosis:
@@ -73,9 +70,7 @@ def test_a_failure_is_found_in_whatever_form_its_log_is_kept(form: str) -> None:
 
 
 def test_a_message_that_only_informs_does_so_in_json_too() -> None:
-    line = json.dumps(
-        {"level": "INFO", "message": "CUDA out of memory, retrying with half of the batch"}
-    )
+    line = json.dumps({"level": "INFO", "message": "CUDA out of memory"})
     assert diagnosed(line.encode()).rule is None
     assert diagnosed(line.replace("INFO", "ERROR").encode()).rule is not None
 

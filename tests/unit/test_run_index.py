@@ -113,3 +113,11 @@ def test_a_run_goes_on_when_its_job_is_found_after_all(store: RunStore) -> None:
         0,
         False,
     )
+
+
+def test_the_list_has_the_cause_of_a_failed_run(store: RunStore) -> None:
+    error = {"rank": 3, "node": 1, "time": 9.0, "message": "was killed by SIGSEGV"}
+    born(store, "a-1", {**ENDED, "state": "failed", "error": {**error, "exception": "SIGSEGV"}})
+    assert [summary["cause"] for summary in summaries(store)] == [
+        "rank 3 (node 1) was killed by SIGSEGV"
+    ]

@@ -66,7 +66,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_traceback_is_read_in_whatever_shape_it_is_printed(shape: str) -> None:
     diagnosis = diagnosed(*SHAPES[shape])
-    assert diagnosis.cause.endswith("raised KeyError: 'labels' (train.py:7), which no rule knows")
+    assert diagnosis.cause.endswith("raised KeyError: 'labels' (train.py:7)")
 
 
 def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:
@@ -76,9 +76,7 @@ def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:
     )
     diagnosis = diagnosed(HEADER, *frames, "KeyError: 'labels'")
     assert (
-        diagnosis.cause
-        == "the program raised KeyError: 'labels' (train.py:7, in lib/loader.py:12), which no rule"
-        " knows"
+        diagnosis.cause == "the program raised KeyError: 'labels' (train.py:7, in lib/loader.py:12)"
     )
     diagnosis = diagnosed(HEADER, frames[1], "KeyError: 'labels'")
     assert "(lib/loader.py:12)" in diagnosis.cause
@@ -125,9 +123,7 @@ def test_a_message_of_several_lines_is_read_line_by_line_too() -> None:
         " 'labels'"
     )
     diagnosis = diagnose_lines([Evidence(reason, "platform")])
-    assert (
-        diagnosis.cause == "the program raised KeyError: 'labels' (train.py:7), which no rule knows"
-    )
+    assert diagnosis.cause == "the program raised KeyError: 'labels' (train.py:7)"
     assert [consequence.rule.name for consequence in diagnosis.consequences] == ["launcher-summary"]
 
 
@@ -162,12 +158,6 @@ PLACES = {
         "__post_init__",
         "raise",
         "ValueError: no output",
-    ),
-    "refused-by-library": (
-        f"{LIBRARY}/peft/tuners.py",
-        "check",
-        "raise",
-        "ValueError: The adapter xy is none of its own",
     ),
 }
 

@@ -10,7 +10,7 @@ from cloudtrain.diagnosis.rules.data import DATA, LOADERS
 from cloudtrain.diagnosis.rules.hardware import HARDWARE
 from cloudtrain.diagnosis.rules.images import BUILDS, IMAGES
 from cloudtrain.diagnosis.rules.models import CHECKPOINTS, MODELS
-from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SAID_BY_LIBRARIES, SETTINGS
+from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SETTINGS
 from cloudtrain.diagnosis.rules.storage import STORAGE
 from cloudtrain.diagnosis.rules.tensors import MEMORY, TENSORS
 from cloudtrain.diagnosis.rules.versions import VERSIONS
@@ -35,11 +35,16 @@ FIELDS: dict[str, tuple[Rule, ...]] = {
     "Program": PROGRAM,
     "Processes": PROCESSES,
     "Consequences": CONSEQUENCES,
-    "Said by libraries": SAID_BY_LIBRARIES,
 }
-"""Rules by field, in order of priority."""
+"""Rules by field."""
 
-RULES: tuple[Rule, ...] = tuple(rule for field in FIELDS.values() for rule in field)
+RULES: tuple[Rule, ...] = tuple(
+    sorted(
+        (rule for field in FIELDS.values() for rule in field),
+        key=lambda rule: (rule.is_consequence, rule.is_symptom),
+    )
+)
+"""Rules in the order in which they explain a line: a cause, then a symptom, a consequence."""
 
 
 def rule_named(name: str) -> Rule:
@@ -62,10 +67,5 @@ def hint_for_message(message: str) -> str | None:
 
 
 def rule_of(message: str) -> Rule | None:
-    """Return the most specific rule that matches a message, or None."""
-    matching = [rule for rule in RULES if rule.matches(message)]
-    return min(
-        matching,
-        key=lambda rule: (rule.is_consequence, rule.is_general, rule.is_catch_all),
-        default=None,
-    )
+    """Return the rule that explains a message, or None."""
+    return next((rule for rule in RULES if rule.matches(message)), None)

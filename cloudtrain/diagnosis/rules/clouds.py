@@ -10,10 +10,9 @@ _AWS = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTr
 CAPACITY = (
     Rule(
         name="sagemaker-quota",
-        patterns=(r"ResourceLimitExceeded", r"account-level service limit"),
+        patterns=(r"ResourceLimitExceeded|account-level service limit",),
         cause="the account's quota on SageMaker is too small for this number of machines",
         remedy=sagemaker_quota,
-        restart="after a change",
         source="https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
     ),
     Rule(
@@ -21,27 +20,20 @@ CAPACITY = (
         patterns=(
             r"ClusterCoreQuotaReached|ClusterMinNodesExceedCoreQuota|QuotaExceeded",
             r"Operation could not be completed as it results in exceeding approved .*quota",
-            r"JobNodeCountExceedsCoreQuota|vCPU quota of \d+ and is less than|not enough"
-            r" quota|exceed(s|ed|"
-            r"ing)? .{0,60}quota .{0,60}(family|cores)|are \d+ vCPUs; the quota of",
+            r"JobNodeCountExceedsCoreQuota|vCPU quota of \d+ and is less than|not enough quota",
+            r"exceed(s|ed|ing)? .{0,60}quota .{0,60}(family|cores)|are \d+ vCPUs; the quota of",
         ),
         unless=r"[Dd]isk quota",
         cause="the subscription's quota on Azure is too small for this number of cores",
         remedy=azure_quota,
-        restart="after a change",
         source="https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas",
     ),
     Rule(
         name="quota-used-up",
         patterns=(
-            (
-                r"VcpuLimitExceeded|MaxSpotInstanceCountExceeded|InstanceLimitExceeded|exceeded"
-                r" quota: "
-            ),
-            (
-                r"Quota '?\w{1,60}'? exceeded|quota .{0,40}(is|was|has been) exceeded|insufficient"
-                r" .{0,30}quota"
-            ),
+            r"VcpuLimitExceeded|MaxSpotInstanceCountExceeded|InstanceLimitExceeded",
+            r"exceeded quota: |Quota '?\w{1,60}'? exceeded",
+            r"quota .{0,40}(is|was|has been) exceeded|insufficient .{0,30}quota",
         ),
         unless=r"[Dd]isk quota|SageMaker",
         cause="a quota of the cloud or of the cluster is too small for the request",
@@ -49,22 +41,19 @@ CAPACITY = (
             "ask for more of what the message names, end what else uses it, or take a smaller or"
             " other machine"
         ),
-        restart="after a change",
         source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-resource-limits.html",
     ),
     Rule(
         name="slurm-refused",
         patterns=(
-            r"srun: error: (Task launch|Unable to (create|confirm|allocate))|Job credential|"
+            r"srun: error: (Task launch|Unable to (create|confirm|allocate))|Job credential",
             r"Unable to allocate resources",
             (
-                r"(sbatch|salloc|srun): error: .{0,80}(Invalid|Batch job submission"
-                r" failed|violates|not available|More)"
+                r"(sbatch|salloc|srun): error: .{0,80}(Invalid|Batch job submission failed|viola"
+                r"tes|not available|More)"
             ),
-            (
-                r"Requested node configuration is not available|Invalid account or"
-                r" account/partition|QOSMax|AssocGrp"
-            ),
+            r"Requested node configuration is not available|Invalid account or account/partition",
+            r"QOSMax|AssocGrp",
         ),
         cause="Slurm could not start the job, or a task of it",
         remedy=(
@@ -77,18 +66,13 @@ CAPACITY = (
     Rule(
         name="no-capacity",
         patterns=(
-            (
-                r"CapacityError|Unable to provision|[Ii]nsufficient"
-                r" capacity|InsufficientInstanceCapacity"
-            ),
-            r"ZonalAllocationFailed|OverconstrainedAllocationRequest|AllocationFailed|SkuNotAvailable",
-            (
-                r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient nvidia\.com/gpu|0/\d+ nodes are"
-                r" available|stockout"
-            ),
-            r"not having enough capacity|NO_CAPACITY|([Nn]ot|[Nn]o) (enough |sufficient |available"
-            r" )capacity|"
-            r"no capacity available|no capacity came in time",
+            r"CapacityError|Unable to provision|[Ii]nsufficient capacity",
+            r"InsufficientInstanceCapacity|ZonalAllocationFailed",
+            r"OverconstrainedAllocationRequest|AllocationFailed|SkuNotAvailable",
+            r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient nvidia\.com/gpu",
+            r"0/\d+ nodes are available|stockout|not having enough capacity|NO_CAPACITY",
+            r"([Nn]ot|[Nn]o) (enough |sufficient |available )capacity|no capacity available",
+            r"no capacity came in time",
         ),
         cause="the cloud has no free machine of this type at present",
         remedy=(
@@ -101,13 +85,11 @@ CAPACITY = (
     Rule(
         name="spot-interrupted",
         patterns=(
+            r"[Ss]pot (instance )?(interrupt|reclaim|terminat)|InstanceInterruption",
+            r"MaxWaitTimeExceeded",
             (
-                r"[Ss]pot (instance"
-                r" )?(interrupt|reclaim|terminat)|InstanceInterruption|MaxWaitTimeExceeded"
-            ),
-            (
-                r"(node|machine|VM|instance|job)s? (was|were|has been|have been|got)"
-                r" (preempted|evicted|reclaimed)"
+                r"(node|machine|VM|instance|job)s? (was|were|has been|have been|got) (preempted|"
+                r"evicted|reclaimed)"
             ),
             r"PreemptedByScheduler|DUE TO PREEMPTION|BidEvictedEvent|EvictedByPreemption",
         ),
@@ -125,24 +107,20 @@ CAPACITY = (
             r"MaxRuntimeExceeded|DUE TO TIME LIMIT|reached its max_runtime|limits\.max_runtime",
             r"time for waiting and training together is over",
             (
-                r"(job|run|JobExecution).{0,60}exceeded .{0,30}(time ?limit|timeout|maximum run"
-                r" ?time|max_?runtime)"
+                r"(job|run|JobExecution).{0,60}exceeded .{0,30}(time ?limit|timeout|maximum run "
+                r"?time|max_?runtime)"
             ),
             r"JobState=TIMEOUT",
         ),
         cause="the job was ended since its time was up",
         remedy="raise limits.max_runtime; cloudtrain rerun continues from the last checkpoint",
-        restart="after a change",
         source=_AWS,
     ),
     Rule(
         name="throttled",
         patterns=(
-            (
-                r"ThrottlingException|Rate exceeded|TooManyRequests|\b429 (Client Error|Too"
-                r" Many)|SlowDown\b"
-            ),
-            r"toomanyrequests|pull rate limit",
+            r"ThrottlingException|Rate exceeded|TooManyRequests|\b429 (Client Error|Too Many)",
+            r"SlowDown\b|toomanyrequests|pull rate limit",
         ),
         cause="a service refused requests since there were too many at a time",
         remedy=(
@@ -155,9 +133,8 @@ CAPACITY = (
     Rule(
         name="cloud-failed",
         patterns=(
-            r"InternalServerError|[Ww]e encountered an internal"
-            r" error|ServiceUnavailable|InternalFailure|"
-            r"\"code\": ?\"ServiceError\"",
+            r"InternalServerError|[Ww]e encountered an internal error|ServiceUnavailable",
+            r"InternalFailure|\"code\": ?\"ServiceError\"",
         ),
         cause="the cloud's own service failed",
         remedy=(
@@ -165,21 +142,21 @@ CAPACITY = (
         ),
         restart="retry",
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="request-refused",
         patterns=(
-            r"\bValidationException|InvalidParameterValue|ResourceInUse\b|ConflictException|\bBadRequest\b",
+            r"\bValidationException|InvalidParameterValue|ResourceInUse\b|ConflictException",
+            r"\bBadRequest\b",
         ),
         cause="the cloud refused the request as not valid",
         remedy=(
             "the message names the field: correct it in job.yaml or cloudtrain.toml (cloudtrain"
             " check finds most before)"
         ),
-        restart="after a change",
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
-        is_general=True,
+        is_symptom=True,
     ),
 )
 
@@ -191,17 +168,17 @@ ACCESS = (
         patterns=(r"[Cc]ould not assume role|[Aa]ssumes? .{0,60}role|AssumeRole",),
         cause="SageMaker may not act as the job's role",
         remedy=SAGEMAKER_TRUST,
-        restart="after a change",
         source=_IAM,
     ),
     Rule(
         name="azure-storage-denied",
         patterns=(
             r"StreamAccess[\s\S]{0,2000}(AuthorizationPermissionMismatch|Authentication)",
-            r"AuthorizationPermissionMismatch|AuthorizationFailure|ScriptExecution\.\w+\.Authentication",
-            r"This request is not authorized to perform this"
-            r" operation|KeyBasedAuthenticationNotPermitted|"
-            r"PublicAccessNotPermitted|Server failed to authenticate the request",
+            r"AuthorizationPermissionMismatch|AuthorizationFailure",
+            r"ScriptExecution\.\w+\.Authentication",
+            r"This request is not authorized to perform this operation",
+            r"KeyBasedAuthenticationNotPermitted|PublicAccessNotPermitted",
+            r"Server failed to authenticate the request",
         ),
         cause="the job's identity may not read or write the storage account",
         remedy=(
@@ -210,55 +187,38 @@ ACCESS = (
             " (Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read, /write and"
             " /delete): cloudtrain doctor azure says whose that is"
         ),
-        restart="after a change",
         source="https://learn.microsoft.com/azure/machine-learning/how-to-identity-based-service-authentication",
     ),
     Rule(
         name="expired-credentials",
         patterns=(
-            (
-                r"ExpiredToken|security token included in the request is"
-                r" (expired|invalid)|InvalidClientTokenId"
-            ),
-            (
-                r"AADSTS(700082|70043|50173|50078)|token (has|is)"
-                r" expired|SignatureDoesNotMatch|RequestTimeTooSkewed"
-            ),
-            (
-                r"Invalid user token|Invalid username or password|API key must be \d+"
-                r" characters|InvalidAccessKeyId"
-            ),
+            r"ExpiredToken|security token included in the request is (expired|invalid)",
+            r"InvalidClientTokenId|AADSTS(700082|70043|50173|50078)|token (has|is) expired",
+            r"SignatureDoesNotMatch|RequestTimeTooSkewed|Invalid user token",
+            r"Invalid username or password|API key must be \d+ characters|InvalidAccessKeyId",
         ),
         cause="credentials were expired or not valid",
         remedy=(
             "log in again (aws sso login, az login); inside a job use its role or identity instead"
             " of copied keys"
         ),
-        restart="after a change",
         source="https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_general.html",
     ),
     Rule(
         name="no-credentials",
         patterns=(
-            (
-                r"Unable to locate credentials|NoCredentialsError|DefaultAzureCredential failed to"
-                r" retrieve"
-            ),
-            r"CredentialUnavailableError|ManagedIdentityCredential authentication unavailable",
-            (
-                r"api_key not configured|wandb.{0,40}[Nn]o API key|You must log in|Please run `?az"
-                r" login"
-            ),
-            r"DefaultCredentialsError|LocalTokenNotFoundError|Token is"
-            r" required|PartialCredentialsError|"
-            r"No API key|ProfileNotFound|could not find credentials",
+            r"Unable to locate credentials|NoCredentialsError",
+            r"DefaultAzureCredential failed to retrieve|CredentialUnavailableError",
+            r"ManagedIdentityCredential authentication unavailable|api_key not configured",
+            r"wandb.{0,40}[Nn]o API key|You must log in|Please run `?az login",
+            r"DefaultCredentialsError|LocalTokenNotFoundError|Token is required",
+            r"PartialCredentialsError|No API key|ProfileNotFound|could not find credentials",
         ),
         cause="a program found no credentials for a service that it called",
         remedy=(
             "hand the key over as a secret (secrets: in job.yaml), or give the job's role or"
             " identity the right"
         ),
-        restart="after a change",
         source="https://boto3.amazonaws.com/v1/documentation/api/latest/guide/credentials.html",
     ),
     Rule(
@@ -270,7 +230,6 @@ ACCESS = (
         ),
         cause="the job's role lacks a right",
         remedy="the job's role (aws.role) lacks a permission that the message names",
-        restart="after a change",
         source=_IAM,
     ),
     Rule(
@@ -283,19 +242,18 @@ ACCESS = (
             "give the identity a role with the action that the message names: cloudtrain doctor"
             " azure says which"
         ),
-        restart="after a change",
         source="https://learn.microsoft.com/azure/role-based-access-control/troubleshooting",
     ),
     Rule(
         name="tracker-refused",
         patterns=(
             (
-                r"(wandb|W&B).{0,200}([Pp]ermission denied|not have permission|\bERROR\b|[Ee]rror"
-                r" 4\d\d\b|\[4\d\d\])"
+                r"(wandb|W&B).{0,200}([Pp]ermission denied|not have permission|\bERROR\b|[Ee]rro"
+                r"r 4\d\d\b|\[4\d\d\])"
             ),
-            r"CommError\b|upsertBucket",
-            r"(RestException|MlflowException): |mlflow.{0,120}(API request|failed with code)",
-            r"(neptune|comet_ml|clearml|aim)\.\S{0,80}(Exception|Error): ",
+            r"CommError\b|upsertBucket|(RestException|MlflowException): ",
+            r"mlflow.{0,120}(API request|failed with code)",
+            r"(wandb|neptune|comet_ml|clearml|aim)\.\S{0,80}(Exception|Error): ",
         ),
         places=(r" in [^<]{0,200}[/\\](wandb|mlflow|neptune|comet_ml|clearml|swanlab|aim)[/\\]",),
         unless=r"[Rr]etrying (in|up to [1-9])|will be (resumed|retried)",
@@ -305,10 +263,9 @@ ACCESS = (
             " server that is down; to train without it: WANDB_MODE=offline in env, or the"
             " framework's setting (report_to: none)"
         ),
-        restart="after a change",
         source=(
             "https://docs.wandb.ai/support/kb-articles/resolve_permission_errors_when_logging_run"
         ),
-        is_general=True,
+        is_symptom=True,
     ),
 )

@@ -16,24 +16,20 @@ COMMUNICATION = (
         patterns=(r"the world has \d+ ranks|without having joined one torch\.distributed group",),
         cause="the ranks did not become one group: each node trained for itself",
         remedy="start the processes through the launcher, not with your own torchrun",
-        restart="after a change",
         source="docs/guides/several-nodes.md",
     ),
     Rule(
         name="network-interface",
         patterns=(
-            (
-                r"no socket interface found|No interface found|[Uu]nable to find"
-                r" (interface|address) for"
-            ),
-            r"unsupported gloo device|makeDeviceFor(Hostname|Interface)",
+            r"no socket interface found|No interface found",
+            r"[Uu]nable to find (interface|address) for|unsupported gloo device",
+            r"makeDeviceFor(Hostname|Interface)",
         ),
         cause="the network interface between the nodes was not found",
         remedy=(
             "name the one that exists (ip addr) in env: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME;"
             " the launcher sets both where they are not named"
         ),
-        restart="after a change",
         source=(
             "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname"
         ),
@@ -45,21 +41,18 @@ COMMUNICATION = (
         remedy=(
             "lift the limit of locked memory: ulimit -l unlimited (docker run --ulimit memlock=-1)"
         ),
-        restart="after a change",
         source=_NCCL,
     ),
     Rule(
         name="fabric-error",
         patterns=(
+            r"NET/IB ?: ?Got completion .{0,80}error",
+            r"Got completion from peer .{0,120}(status|error)",
+            r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)",
+            r"NET/IB.{0,80}[Ff]atal|mlx5: .{0,80}got completion with error",
             (
-                r"NET/IB ?: ?Got completion .{0,80}error|Got completion from peer"
-                r" .{0,120}(status|error)"
-            ),
-            r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)|NET/IB.{0,80}[Ff]atal",
-            r"mlx5: .{0,80}got completion with error",
-            (
-                r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible"
-                r" providers|failed)"
+                r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible provider"
+                r"s|failed)"
             ),
         ),
         cause="the fast network between the nodes (InfiniBand, EFA) failed",
@@ -78,7 +71,6 @@ COMMUNICATION = (
             "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made,"
             " and start no more processes than GPUs"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html",
     ),
     Rule(
@@ -86,25 +78,21 @@ COMMUNICATION = (
         patterns=(r"[Mm]ismatched NCCL version|NCCL version mismatch",),
         cause="the ranks have different versions of NCCL",
         remedy="use the same image on all nodes",
-        restart="after a change",
         source=_NCCL,
     ),
     Rule(
         name="collectives-differ",
         patterns=(
-            (
-                r"Detected mismatch between collectives on ranks|Mismatch between collective"
-                r" operation types"
-            ),
-            r"DistributedOperationException|All shapes across devices must be valid",
-            r"Message truncated|Forward order differs across ranks|message truncated : received",
+            r"Detected mismatch between collectives on ranks",
+            r"Mismatch between collective operation types|DistributedOperationException",
+            r"All shapes across devices must be valid|Message truncated",
+            r"Forward order differs across ranks|message truncated : received",
         ),
         cause="the ranks called different collectives, or with different shapes",
         remedy=(
             "look for a branch that only some ranks take (if rank == 0, an uneven number of"
             " batches) around that call"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications",
     ),
     Rule(
@@ -121,7 +109,6 @@ COMMUNICATION = (
             "remove parameters that are not used, or pass find_unused_parameters=True to"
             " DistributedDataParallel"
         ),
-        restart="after a change",
         source=_DDP,
     ),
     Rule(
@@ -135,15 +122,11 @@ COMMUNICATION = (
             "build the model from the same arguments on every rank; sizes must not come from a"
             " rank's own share of the data"
         ),
-        restart="after a change",
         source=_DDP,
     ),
     Rule(
         name="port-in-use",
-        patterns=(
-            r"Address already in use|EADDRINUSE",
-            r"port is already allocated",
-        ),
+        patterns=(r"Address already in use|EADDRINUSE|port is already allocated",),
         cause="the port of the ranks' rendezvous was taken",
         remedy="the port was taken in that very moment; cloudtrain rerun RUN tries another",
         restart="retry",
@@ -152,11 +135,9 @@ COMMUNICATION = (
     Rule(
         name="name-not-resolved",
         patterns=(
-            (
-                r"Temporary failure in name resolution|Name or service not known|No address"
-                r" associated with hostname"
-            ),
-            r"gai error: -\d|getaddrinfo failed|nodename nor servname provided",
+            r"Temporary failure in name resolution|Name or service not known",
+            r"No address associated with hostname|gai error: -\d|getaddrinfo failed",
+            r"nodename nor servname provided",
         ),
         unless=r"https?://|with url|HTTPS?Connection",
         cause="a host's name could not be resolved",
@@ -170,18 +151,11 @@ COMMUNICATION = (
     Rule(
         name="peers-did-not-meet",
         patterns=(
-            (
-                r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients"
-                r" joined|RendezvousConnectionError"
-            ),
-            (
-                r"client socket has (timed out|failed).{0,80}(connect|server)|The connection to the"
-                r" C10d store has failed"
-            ),
-            (
-                r"connect\(\) timed out|waiting for peers timed out|peers? (never|did not)"
-                r" (came|come|answer)"
-            ),
+            r"RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined",
+            r"RendezvousConnectionError",
+            r"client socket has (timed out|failed).{0,80}(connect|server)",
+            r"The connection to the C10d store has failed|connect\(\) timed out",
+            r"waiting for peers timed out|peers? (never|did not) (came|come|answer)",
             r"No route to host|Connect to \S{1,80} failed|errno: 110 - ",
         ),
         cause=(
@@ -195,18 +169,16 @@ COMMUNICATION = (
         unless=r"has failed to (shutdown|send a keep-alive)",
         restart="retry",
         source=_RENDEZVOUS,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="group-not-made",
         patterns=(
+            r"[Dd]efault process group has not been initialized",
+            r"using env:// rendezvous.{0,120}expected, but not set",
             (
-                r"[Dd]efault process group has not been initialized|using env://"
-                r" rendezvous.{0,120}expected, but not set"
-            ),
-            (
-                r"KeyError:"
-                r" '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_PROCID|OMPI_COMM_WORLD_\w+)'"
+                r"KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_PROCID|OM"
+                r"PI_COMM_WORLD_\w+)'"
             ),
         ),
         cause="the script uses torch.distributed without a process group",
@@ -214,41 +186,36 @@ COMMUNICATION = (
             "call torch.distributed.init_process_group() first, and start the script through the"
             " launcher or torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#initialization",
     ),
     Rule(
         name="group-misused",
         patterns=(
-            r"initialize the default process group twice|Invalid rank \d+, rank should be in|"
-            r"No backend type associated with device type|Tensors must be (CUDA and"
-            r" dense|contiguous)|"
-            r"package doesn't have NCCL|(Unknown|Invalid) (c10d )?backend",
+            r"initialize the default process group twice|Invalid rank \d+, rank should be in",
+            r"No backend type associated with device type",
+            r"Tensors must be (CUDA and dense|contiguous)|package doesn't have NCCL",
+            r"(Unknown|Invalid) (c10d )?backend",
         ),
         cause="wrong backend, rank or device for this process group",
         remedy=(
             "make the group once per process; nccl moves tensors of GPUs, gloo of CPUs"
             " (cpu:gloo,cuda:nccl both)"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
     ),
     Rule(
         name="nccl-misused",
         patterns=(
-            (
-                r"ncclInvalid(Usage|Argument)|invalid (usage|argument),? ?(\([^)]{0,60}\),? ?)?NCCL"
-                r" version"
-            ),
+            r"ncclInvalid(Usage|Argument)",
+            r"invalid (usage|argument),? ?(\([^)]{0,60}\),? ?)?NCCL version",
         ),
         cause="NCCL was called in a way that it does not take: most often two ranks use one GPU",
         remedy=(
             "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the group is made,"
             " and start no more processes than GPUs; NCCL_DEBUG=WARN in env says what it refused"
         ),
-        restart="after a change",
         source=_NCCL,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="nccl-gpu-call-failed",
@@ -258,9 +225,8 @@ COMMUNICATION = (
             "NCCL_DEBUG=WARN in env names the call; out of memory, a GPU used by two ranks and a"
             " driver that is too old are usual"
         ),
-        restart="after a change",
         source=_NCCL,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="nccl-system-error",
@@ -270,9 +236,8 @@ COMMUNICATION = (
         ),
         cause="a system call inside NCCL failed: a network, shared memory or a device",
         remedy="NCCL_DEBUG=WARN in env names the call",
-        restart="after a change",
         source=_NCCL,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="nccl-internal-error",
@@ -282,15 +247,14 @@ COMMUNICATION = (
             "NCCL_DEBUG=WARN in env names it; a network interface that does not reach the others, a"
             " proxy, and mixed versions of NCCL are usual"
         ),
-        restart="after a change",
         source=_NCCL,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="node-not-reached",
         patterns=(
-            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey|Host key"
-            r" verification failed|"
+            r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey",
+            r"Host key verification failed",
             r"(during banner exchange|kex_exchange_identification: )",
         ),
         cause="a node could not be reached over SSH, which the program uses to start processes",
@@ -298,7 +262,6 @@ COMMUNICATION = (
             "start one launcher on each node (torchrun) instead, or let the nodes log in to each"
             " other without a password"
         ),
-        restart="after a change",
         source="https://www.deepspeed.ai/getting-started/#launching-deepspeed-training",
     ),
 )

@@ -11,40 +11,36 @@ DATA = (
     Rule(
         name="bucket-elsewhere",
         patterns=(
-            r"NoSuchBucket|(bucket|S3).{0,120}(different|another|wrong|same)"
-            r" region|PermanentRedirect|"
-            r"must be in region",
+            r"NoSuchBucket|(bucket|S3).{0,120}(different|another|wrong|same) region",
+            r"PermanentRedirect|must be in region",
         ),
         cause="a bucket does not exist, or is in another region than the job",
         remedy=(
             "bucket, inputs and image must be in the job's own region: see aws.bucket and"
             " aws.region"
         ),
-        restart="after a change",
         source=_S3,
     ),
     Rule(
         name="input-empty",
         patterns=(
             r"No S3 objects found|S3 (prefix|key|object).{0,200}not (found|exist)|NoSuchKey",
-            (
-                r"An error occurred \(404\)|([Oo]bject|[Kk]ey) \"?s3://\S{1,300} (not found|does"
-                r" not exist)"
-            ),
+            r"An error occurred \(404\)",
+            r"([Oo]bject|[Kk]ey) \"?s3://\S{1,300} (not found|does not exist)",
             r"[Kk]ey \"[^\"]{1,200}\" does not exist",
         ),
         cause="there is nothing at the address of an input",
         remedy=(
             "there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)"
         ),
-        restart="after a change",
         source=_S3,
     ),
     Rule(
         name="input-unreadable",
         patterns=(
-            r"StreamAccess|DataAccess|data asset .{0,200} not found|BlobNotFound|ContainerNotFound",
-            r"AZFMountError|DatasetMount|([Cc]ould not|[Uu]nable to|[Cc]annot|[Ff]ailed to) mount|"
+            r"StreamAccess|DataAccess|data asset .{0,200} not found|BlobNotFound",
+            r"ContainerNotFound|AZFMountError|DatasetMount",
+            r"([Cc]ould not|[Uu]nable to|[Cc]annot|[Ff]ailed to) mount",
             r"ResourceNotFound.{0,80}blob",
         ),
         cause="an input cannot be read or mounted",
@@ -52,127 +48,92 @@ DATA = (
             "an input cannot be read: look at its address in job.yaml, and whether the job's"
             " identity may read it and its network reaches it"
         ),
-        restart="after a change",
         source=_AZURE,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="no-samples",
         patterns=(
             r"num_samples should be a positive integer value, but got num_samples=0",
             (
-                r"(has no images in class folders|Found no valid file for the classes|found 0"
-                r" (images|files|samples))"
+                r"(has no images in class folders|Found no valid file for the classes|found 0 (i"
+                r"mages|files|samples))"
             ),
-            (
-                r"contain(s|ing)? no (training )?(data|samples|examples)\b|Couldn't find any class"
-                r" folder"
-            ),
-            (
-                r"EmptyDatasetError|DataFilesNotFoundError|Found array with 0 sample|[Nn]o"
-                r" (images|samples) found in"
-            ),
-            r"expects a non-empty TensorList|expected a non-empty list of Tensors|[Nn]o samples?"
-            r" found|"
-            r"No labels .{0,80}can ?not (start )?train",
+            r"contain(s|ing)? no (training )?(data|samples|examples)\b",
+            r"Couldn't find any class folder|EmptyDatasetError|DataFilesNotFoundError",
+            r"Found array with 0 sample|[Nn]o (images|samples) found in",
+            r"expects a non-empty TensorList|expected a non-empty list of Tensors",
+            r"[Nn]o samples? found|No labels .{0,80}can ?not (start )?train",
         ),
         cause="the data set, or a batch of it, is empty",
         remedy=(
             "look at the folder that the script reads (CLOUDTRAIN_INPUT_<NAME>) and at its pattern"
             " of file names"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/data.html",
     ),
     Rule(
         name="damaged-sample",
         patterns=(
+            r"cannot identify image file|image file is truncated|UnidentifiedImageError",
+            r"broken data stream|BadZipFile|File is not a zip file|zlib\.error",
+            r"Not a gzipped file",
             (
-                r"cannot identify image file|image file is truncated|UnidentifiedImageError|broken"
-                r" data stream"
+                r"ArrowInvalid: (?!Could not convert|Column|cannot mix|Schema|offset|JSON parse "
+                r"error: Column)"
             ),
-            r"BadZipFile|File is not a zip file|zlib\.error|Not a gzipped file|ArrowInvalid:"
-            r" (?!Could not convert|"
-            r"Column|cannot mix|Schema|offset|JSON parse error: Column)|tarfile\.ReadError",
-            (
-                r"Compressed file ended before|unexpected end of data|JSONDecodeError|cannot be"
-                r" read as an image"
-            ),
-            (
-                r"UnicodeDecodeError|ParserError: Error tokenizing|EmptyDataError|file signature"
-                r" not found|_src\.empty\(\)"
-            ),
-            (
-                r"Object arrays cannot be loaded when allow_pickle=False|Failed to interpret file"
-                r" .{0,200} as a pickle"
-            ),
-            r"DECORDError|LibsndfileError|moov atom not found",
-            r"unrecognized data stream|\b[Ee]rror (loading|decoding) image\b",
+            r"tarfile\.ReadError|Compressed file ended before|unexpected end of data",
+            r"JSONDecodeError|cannot be read as an image|UnicodeDecodeError",
+            r"ParserError: Error tokenizing|EmptyDataError|file signature not found",
+            r"_src\.empty\(\)|Object arrays cannot be loaded when allow_pickle=False",
+            r"Failed to interpret file .{0,200} as a pickle|DECORDError|LibsndfileError",
+            r"moov atom not found|unrecognized data stream|\b[Ee]rror (loading|decoding) image\b",
         ),
         cause="a file of the data is damaged or of another format than its name says",
         remedy=(
             "find it by the traceback or by reading all files once, and copy it again or leave"
             " it out"
         ),
-        restart="after a change",
         source="https://pillow.readthedocs.io/en/stable/reference/ImageFile.html",
     ),
     Rule(
         name="label-out-of-range",
         patterns=(
-            (
-                r"IndexError: Target -?\d+ is out of bounds|index out of range in self|has the"
-                r" label \d+: expected 0 to"
-            ),
-            r"Class values must be smaller than num_classes|Assertion `cur_target >= 0",
+            r"IndexError: Target -?\d+ is out of bounds|index out of range in self",
+            r"has the label \d+: expected 0 to|Class values must be smaller than num_classes",
+            r"Assertion `cur_target >= 0",
         ),
         cause="a label or token is outside the range that the model knows",
         remedy=(
             "compare the largest label with the number of classes, and the largest token with the"
             " size of the vocabulary"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
     ),
     Rule(
         name="samples-differ",
         patterns=(
-            r"stack expects each tensor to be equal size|equal size, but got \[|"
+            r"stack expects each tensor to be equal size|equal size, but got \[",
             r"expected sequence of length \d+ at dim",
-            (
-                r"Trying to resize storage that is not resizable|each element in list of batch"
-                r" should be of equal"
-            ),
+            r"Trying to resize storage that is not resizable",
+            r"each element in list of batch should be of equal",
         ),
         cause="samples of one batch have different shapes and cannot be stacked",
         remedy="bring all samples to one shape (resize, pad), or give the DataLoader a collate_fn",
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",
     ),
     Rule(
         name="download-failed",
         patterns=(
-            (
-                r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen"
-                r" error|ConnectTimeout(Error)?\b"
-            ),
-            (
-                r"[Nn]etwork is unreachable|Failed to establish a new connection|offline mode is"
-                r" enabled"
-            ),
-            (
-                r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error"
-                r" \d+|LocalEntryNotFoundError"
-            ),
-            (
-                r"\b50[0234] Server Error|ProxyError|RemoteDisconnected|Gateway"
-                r" Time-?out|CERTIFICATE_VERIFY_FAILED"
-            ),
-            r"Connection error, and we cannot"
-            r" find|(requests|urllib3)\.exceptions\.(?!\w*Warning)\w|"
-            r"ReadTimeout(Error)?\b|IncompleteRead",
-            r"ConnectionError: (\(|HTTP|Couldn't reach)|httpx\.\w+(Error|Timeout)|SSLError|"
-            r"Cannot reach .{0,120}offline",
+            r"Max retries exceeded with url|We couldn't connect to 'https?://|urlopen error",
+            r"ConnectTimeout(Error)?\b|[Nn]etwork is unreachable",
+            r"Failed to establish a new connection|offline mode is enabled",
+            r"Temporary failure in name resolution.{0,80}url|HTTPError: HTTP Error \d+",
+            r"LocalEntryNotFoundError|\b50[0234] Server Error|ProxyError|RemoteDisconnected",
+            r"Gateway Time-?out|CERTIFICATE_VERIFY_FAILED|Connection error, and we cannot find",
+            r"(requests|urllib3)\.exceptions\.(?!\w*Warning)\w|ReadTimeout(Error)?\b",
+            r"IncompleteRead|ConnectionError: (\(|HTTP|Couldn't reach)|httpx\.\w+(Error|Timeout)",
+            r"SSLError|Cannot reach .{0,120}offline",
         ),
         cause="the program wanted to download something and could not",
         remedy=(
@@ -185,25 +146,20 @@ DATA = (
     Rule(
         name="columns-differ",
         patterns=(
-            r"No columns in the dataset match|Column name .{0,80}not in the"
-            r" dataset|DatasetGenerationCastError|"
-            r"CastError",
-            r"Couldn't cast|features can't be aligned|column names don't match|Unknown split |"
-            r"BuilderConfig .{0,80}not found",
-            r"Unable to create tensor, you should probably|NonMatchingSplitsSizesError|"
+            r"No columns in the dataset match|Column name .{0,80}not in the dataset",
+            r"DatasetGenerationCastError|CastError|Couldn't cast|features can't be aligned",
+            r"column names don't match|Unknown split |BuilderConfig .{0,80}not found",
+            r"Unable to create tensor, you should probably|NonMatchingSplitsSizesError",
             r"Provided `function` which is applied",
-            (
-                r"ArrowInvalid: (Could not convert|Column|cannot mix|Schema|JSON parse error:"
-                r" Column)|ArrowTypeError"
-            ),
-            r"did not return a loss from the inputs|method that includes input_ids",
+            r"ArrowInvalid: (Could not convert|Column|cannot mix|Schema|JSON parse error: Column)",
+            r"ArrowTypeError|did not return a loss from the inputs",
+            r"method that includes input_ids",
         ),
         cause="the data set has other columns, types or splits than the program expects",
         remedy=(
             "print the data set's columns and one entry, and compare them with those that the"
             " program names; cached data of an earlier try may be the reason, too"
         ),
-        restart="after a change",
         source="https://huggingface.co/docs/datasets/loading",
     ),
     Rule(
@@ -214,25 +170,20 @@ DATA = (
             "look at the exception before it in the same traceback: it names what could not be"
             " read, and in which file"
         ),
-        restart="after a change",
         source="https://huggingface.co/docs/datasets/loading",
-        is_general=True,
-        is_catch_all=True,
+        is_symptom=True,
     ),
     Rule(
         name="column-too-large",
         patterns=(
-            (
-                r"offset overflow while concatenating|ArrowCapacityError|array cannot contain more"
-                r" than \d+ bytes"
-            ),
+            r"offset overflow while concatenating|ArrowCapacityError",
+            r"array cannot contain more than \d+ bytes",
         ),
         cause="one piece of a column holds more than Arrow takes (2 GiB)",
         remedy=(
             "use smaller pieces: batch_size and writer_batch_size of datasets.map, or split entries"
             " that are very large"
         ),
-        restart="after a change",
         source="https://huggingface.co/docs/datasets/process#map",
     ),
 )
@@ -251,16 +202,15 @@ LOADERS = (
             "look at the host's memory (cloudtrain top): if it was full, use fewer workers or load"
             " less at once; if not, look for who sent the signal"
         ),
-        restart="after a change",
         source="https://github.com/pytorch/pytorch/issues/8976",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="loader-worker-crashed",
         patterns=(
             (
-                r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: (?!Killed|Bus"
-                r" error|Terminated)"
+                r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: (?!Killed|Bus e"
+                r"rror|Terminated)"
             ),
         ),
         cause="a worker of the DataLoader crashed in native code",
@@ -268,7 +218,6 @@ LOADERS = (
             "run once with num_workers=0 and PYTHONFAULTHANDLER=1: the crash then shows where in"
             " the data code it is"
         ),
-        restart="after a change",
         source=_DATA,
     ),
     Rule(
@@ -279,15 +228,13 @@ LOADERS = (
             "torch.multiprocessing.set_sharing_strategy('file_system') in the script, fewer"
             " workers, or a higher limit (ulimit -n)"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
     ),
     Rule(
         name="too-many-processes",
         patterns=(
-            r"can't start new thread|pthread_create failed|Thread creation failed|fork:"
-            r" (retry|Resource)|"
-            r"Resource temporarily unavailable",
+            r"can't start new thread|pthread_create failed|Thread creation failed",
+            r"fork: (retry|Resource)|Resource temporarily unavailable",
         ),
         unless=r"NCCL|socket|lock file|\.lock",
         cause="the limit of processes or threads is reached",
@@ -295,7 +242,6 @@ LOADERS = (
             "use fewer DataLoader workers and OMP_NUM_THREADS=1 in env, or a higher limit (ulimit"
             " -u, docker run --pids-limit)"
         ),
-        restart="after a change",
         source="https://man7.org/linux/man-pages/man2/fork.2.html",
     ),
     Rule(
@@ -306,7 +252,6 @@ LOADERS = (
             "look at what a sample waits for (a slow disk or network, a lock held at fork); run"
             " once with num_workers=0"
         ),
-        restart="after a change",
         source=_DATA,
     ),
     Rule(
@@ -320,25 +265,21 @@ LOADERS = (
             "run once with num_workers=0: what the data code raises is then seen; look at host and"
             " shared memory too"
         ),
-        restart="after a change",
         source=_DATA,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="cuda-in-forked-worker",
         patterns=(
             r"Cannot re-initialize CUDA in forked subprocess",
-            (
-                r"can't create new processes if CUDA is already initialized|CUDA error:"
-                r" initialization error"
-            ),
+            r"can't create new processes if CUDA is already initialized",
+            r"CUDA error: initialization error",
         ),
         cause="CUDA was used in a forked process, such as a worker of the DataLoader",
         remedy=(
             "keep tensors on the CPU in the data set, or start workers by"
             " multiprocessing_context='spawn'"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/notes/multiprocessing.html",
     ),
     Rule(
@@ -349,29 +290,25 @@ LOADERS = (
         ),
         cause="processes are started by spawn while the script itself is being imported",
         remedy="put what the script does under if __name__ == '__main__':",
-        restart="after a change",
         source="https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",
     ),
     Rule(
         name="not-picklable",
         patterns=(
-            (
-                r"[Cc]an't pickle|cannot pickle|[Cc]an't get local object|Can't get attribute"
-                r" .{0,80} on <module"
-            ),
+            r"[Cc]an't pickle|cannot pickle|[Cc]an't get local object",
+            r"Can't get attribute .{0,80} on <module",
         ),
         cause="something was handed to another process that cannot be pickled",
         remedy=(
             "define functions and classes that workers or checkpoints use at the top of a module,"
             " not inside a function"
         ),
-        restart="after a change",
         source="https://docs.python.org/3/library/pickle.html#what-can-be-pickled-and-unpickled",
     ),
     Rule(
         name="map-worker-died",
         patterns=(r"One of the subprocesses has abruptly died during map operation",),
-        is_general=True,
+        is_symptom=True,
         cause=(
             "a process of datasets.map died: most often memory is exhausted, or it crashed where it"
             " cannot be seen"
@@ -380,7 +317,6 @@ LOADERS = (
             "use fewer processes (num_proc; LLaMA-Factory: preprocessing_num_workers), or none to"
             " see the error itself"
         ),
-        restart="after a change",
         source="https://huggingface.co/docs/datasets/process#multiprocessing",
     ),
 )

@@ -14,9 +14,8 @@ HARDWARE = (
     Rule(
         name="gpu-lost",
         patterns=(
-            r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost|Unable to determine the device"
-            r" handle for GPU|"
-            r"NVML_ERROR_GPU_IS_LOST",
+            r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost",
+            r"Unable to determine the device handle for GPU|NVML_ERROR_GPU_IS_LOST",
         ),
         cause="a GPU has fallen off the bus (Xid 79): the machine's hardware failed",
         remedy=_ANOTHER,
@@ -37,9 +36,8 @@ HARDWARE = (
     Rule(
         name="nvlink-error",
         patterns=(
-            r"Xid.{0,60}[:,] ?(74|137|14[4-9]|150)\b|previous Xid (74|14[4-9]|150)|[Uu]ncorrectable"
-            r" NVLink|"
-            r"cudaErrorNvlinkUncorrectable|peer GPU memory over nvlink",
+            r"Xid.{0,60}[:,] ?(74|137|14[4-9]|150)\b|previous Xid (74|14[4-9]|150)",
+            r"[Uu]ncorrectable NVLink|cudaErrorNvlinkUncorrectable|peer GPU memory over nvlink",
         ),
         cause="a link between GPUs (NVLink) failed",
         remedy=_ANOTHER,
@@ -67,15 +65,13 @@ HARDWARE = (
         ),
         restart="retry",
         source=_XID,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="device-side-assert",
         patterns=(
-            (
-                r"device-side assert|cudaErrorAssert|block: \[\d+, ?\d+, ?\d+\], thread: \[\d+,"
-                r" ?\d+, ?\d+\] Assertion"
-            ),
+            r"device-side assert|cudaErrorAssert",
+            r"block: \[\d+, ?\d+, ?\d+\], thread: \[\d+, ?\d+, ?\d+\] Assertion",
         ),
         unless=r"TORCH_USE_CUDA_DSA|to enable device-side",
         cause="a kernel's own check failed: most often a label or an index outside its range",
@@ -83,16 +79,13 @@ HARDWARE = (
             "run the same batch on the CPU, which names the index; compare labels with the number"
             " of classes, and tokens with the size of the vocabulary"
         ),
-        restart="after a change",
         source="https://github.com/pytorch/pytorch/issues/75534",
     ),
     Rule(
         name="fabric-manager",
         patterns=(
-            (
-                r"system not yet initialized|cudaErrorSystemNotReady|Error 802|fabric[ -]?manager"
-                r" .{0,40}not running"
-            ),
+            r"system not yet initialized|cudaErrorSystemNotReady|Error 802",
+            r"fabric[ -]?manager .{0,40}not running",
         ),
         cause="CUDA was not ready on this machine: its fabric manager does not run",
         remedy=(
@@ -110,25 +103,23 @@ HARDWARE = (
         ),
         cause="the NVIDIA driver was updated while its old kernel module is still loaded",
         remedy="restart the machine, or start the job on another one",
-        restart="after a change",
         source="https://docs.nvidia.com/deploy/nvml-api/index.html",
     ),
     Rule(
         name="driver-too-old",
         patterns=(
             r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
-            r"forward compatibility was attempted on non supported HW|unsatisfied condition: cuda",
+            r"forward compatibility was attempted on non supported HW",
+            r"unsatisfied condition: cuda",
         ),
         cause="the NVIDIA driver is too old for the CUDA that torch was built with",
         remedy="take an image with a torch for an older CUDA, or a machine with a newer driver",
-        restart="after a change",
         source="https://docs.nvidia.com/deploy/cuda-compatibility/",
     ),
     Rule(
         name="gpus-missing",
         patterns=(
-            r"shows \d+ GPUs",
-            r"invalid device ordinal|Invalid device id|You requested gpu: \[",
+            r"shows \d+ GPUs|invalid device ordinal|Invalid device id|You requested gpu: \[",
             r"Invalid CUDA '?device",
         ),
         cause="fewer GPUs are visible than the processes need",
@@ -136,75 +127,61 @@ HARDWARE = (
             "ask for fewer GPUs, or for a machine with more; check that your own image sees the"
             " driver"
         ),
-        restart="after a change",
         source="docs/guides/several-nodes.md",
     ),
     Rule(
         name="no-gpu",
         patterns=(
-            r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver",
-            r"nvidia-container-cli: initialization error(?!.*(mismatch|unsupported display))|"
+            r"No CUDA GPUs are available|no CUDA-capable device is detected",
+            r"Found no NVIDIA driver",
+            r"nvidia-container-cli: initialization error(?!.*(mismatch|unsupported display))",
             r"could not select device driver .{0,20}with capabilities",
-            r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled|"
+            r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled",
             r"couldn't communicate with the NVIDIA driver|cannot give GPUs to containers",
-            (
-                r"torch\.cuda\.is_available\(\) is False|([Uu]nknown|invalid) runtime"
-                r" (name|specified):? ?\"?nvidia"
-            ),
-            (
-                r"can only be used on CUDA|No supported gpu backend found|ProcessGroupNCCL is only"
-                r" supported with GPUs"
-            ),
-            (
-                r"CUDA (is|was) not available|requires? (a )?(CUDA|GPU) (device|support|to)|No"
-                r" GPUs? (found|detected)\b"
-            ),
+            r"torch\.cuda\.is_available\(\) is False",
+            r"([Uu]nknown|invalid) runtime (name|specified):? ?\"?nvidia",
+            r"can only be used on CUDA|No supported gpu backend found",
+            r"ProcessGroupNCCL is only supported with GPUs|CUDA (is|was) not available",
+            r"requires? (a )?(CUDA|GPU) (device|support|to)|No GPUs? (found|detected)\b",
             r"libnvidia-ml\.so\S* (not found|cannot)|NVML Shared Library Not Found",
-            (
-                r"Unexpected error from cudaGetDeviceCount|Failed to initialize NVML|CUDA driver"
-                r" initialization failed"
-            ),
+            r"Unexpected error from cudaGetDeviceCount|Failed to initialize NVML",
+            r"CUDA driver initialization failed",
         ),
         cause="the program needs a GPU, and no GPU is visible",
         remedy=(
             "ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
             "CUDA_VISIBLE_DEVICES is not empty"
         ),
-        restart="after a change",
         source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
     ),
     Rule(
         name="gpu-too-old",
         patterns=(
-            r"only supports? Ampere GPUs|[Bb](float16|f16|F16).{0,80}(not supported|requires|only"
-            r" supported)|"
+            r"only supports? Ampere GPUs",
+            r"[Bb](float16|f16|F16).{0,80}(not supported|requires|only supported)",
             r"[Ss]etup doesn't support bf16|[Rr]equires? (GPU|device)s? with compute capability",
         ),
         unless=r"not implemented for '",
         cause="the GPU lacks what the program asks for, such as bf16 or flash attention",
         remedy="take fp16 or fp32 and attn_implementation='sdpa', or a machine with a newer GPU",
-        restart="after a change",
         source="https://developer.nvidia.com/cuda-gpus",
     ),
     Rule(
         name="gpu-peer-access",
         patterns=(
-            r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC"
-            r" handle|"
+            r"peer access is not supported|peer mapping resources exhausted",
+            r"failed to open CUDA IPC handle",
             r"doesn't support faster communication broadband via P2P",
         ),
         cause="these GPUs cannot reach each other's memory",
         remedy="NCCL_P2P_DISABLE=1 in env, and NCCL_IB_DISABLE=1 on GPUs of the RTX 4000 series",
-        restart="after a change",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     ),
     Rule(
         name="node-failed",
         patterns=(
-            (
-                r"DUE TO NODE FAILURE|NODE_FAIL\b|[Nn]ode .{0,60}(is|became)"
-                r" (NotReady|unhealthy|down)\b"
-            ),
+            r"DUE TO NODE FAILURE|NODE_FAIL\b",
+            r"[Nn]ode .{0,60}(is|became) (NotReady|unhealthy|down)\b",
         ),
         cause="a machine failed or was taken out of the cluster",
         remedy=_ANOTHER,
@@ -222,24 +199,22 @@ HARDWARE = (
     Rule(
         name="illegal-gpu-access",
         patterns=(
-            r"an illegal memory access was encountered|cudaErrorIllegalAddress|misaligned address",
+            r"an illegal memory access was encountered|cudaErrorIllegalAddress",
+            r"misaligned address",
         ),
         cause="a kernel on the GPU read or wrote memory that is not its own",
         remedy=(
             "run with CUDA_LAUNCH_BLOCKING=1 in env, which names the operation; custom kernels and"
             " indices are the first suspects"
         ),
-        restart="after a change",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="gpu-launch-failure",
         patterns=(
-            (
-                r"unspecified launch failure|CUDA error: unknown"
-                r" error|cudaErrorUnknown|CUDNN_STATUS_EXECUTION_FAILED"
-            ),
+            r"unspecified launch failure|CUDA error: unknown error|cudaErrorUnknown",
+            r"CUDNN_STATUS_EXECUTION_FAILED",
         ),
         cause="an operation on the GPU failed, and the driver does not say why",
         remedy=(
@@ -248,20 +223,14 @@ HARDWARE = (
         ),
         restart="retry",
         source=_XID,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="gpu-call-failed",
         patterns=(
-            (
-                r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+|CUDA"
-                r" driver error"
-            ),
-            (
-                r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+|cublas runtime error|HIP"
-                r" error: \w"
-            ),
-            r"CUFFT_[A-Z]\w+",
+            r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+",
+            r"CUDA driver error|(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+",
+            r"cublas runtime error|HIP error: \w|CUFFT_[A-Z]\w+",
         ),
         unless=r"NCCL|NO_DEVICE",
         cause="a call of CUDA or of one of its libraries failed",
@@ -269,10 +238,8 @@ HARDWARE = (
             "CUDA_LAUNCH_BLOCKING=1 in env names the operation; shapes or a batch that the kernel"
             " does not take, memory that is full, and packages of another CUDA are usual"
         ),
-        restart="after a change",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
-        is_general=True,
-        is_catch_all=True,
+        is_symptom=True,
     ),
     Rule(
         name="torch-internal-error",
@@ -282,9 +249,7 @@ HARDWARE = (
             "look the message up in torch's issues, and try its next release; another backend or"
             " setting of the feature that the traceback names often goes around it"
         ),
-        restart="after a change",
         source="https://github.com/pytorch/pytorch/issues",
-        is_general=True,
-        is_catch_all=True,
+        is_symptom=True,
     ),
 )

@@ -10,8 +10,8 @@ IMAGES = (
     Rule(
         name="image-pull-unauthorized",
         patterns=(
-            r"FailedPullingImage[\s\S]{0,2000}unauthorized",
-            r"pull access denied|denied: requested access to",
+            r"FailedPullingImage[\s\S]{0,2000}unauthorized|pull access denied",
+            r"denied: requested access to",
         ),
         cause="the job's machines are not allowed to pull the image",
         remedy=(
@@ -19,7 +19,6 @@ IMAGES = (
             " (Microsoft.ContainerRegistry/registries/pull/read): cloudtrain doctor azure says"
             " whose that is"
         ),
-        restart="after a change",
         source=_AZURE,
     ),
     Rule(
@@ -27,17 +26,14 @@ IMAGES = (
         patterns=(r"FailedPullingImage",),
         cause="the job's machines could not pull the image",
         remedy="look at the image's address, and whether it was pushed to the workspace's registry",
-        restart="after a change",
         source=_AZURE,
     ),
     Rule(
         name="image-not-found",
         patterns=(
             r"CannotPullContainer|[Ii]mage .{0,200}(does not exist|not found|cannot be pulled)",
-            (
-                r"(pull|find|access).{0,40} image|manifest (for \S+ not"
-                r" found|unknown)|ImagePullBackOff|ErrImagePull"
-            ),
+            r"(pull|find|access).{0,40} image|manifest (for \S+ not found|unknown)",
+            r"ImagePullBackOff|ErrImagePull",
         ),
         unless=r"image file|[Ii]mageNet|PIL|\.(jpe?g|png)",
         cause="the image is not at its address, or may not be pulled",
@@ -45,43 +41,33 @@ IMAGES = (
             "look at the image's address; it must be in ECR in the job's region, and the role must"
             " be allowed to pull it"
         ),
-        restart="after a change",
         source="https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo.html",
     ),
     Rule(
         name="image-build-failed",
         patterns=(
-            (
-                r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull|failed to run"
-                r" step ID: acb_step"
-            ),
-            (
-                r"failed to solve: |executor failed running|The command '.{1,400}' returned a"
-                r" non-zero code"
-            ),
+            r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull",
+            r"failed to run step ID: acb_step|failed to solve: |executor failed running",
+            r"The command '.{1,400}' returned a non-zero code",
         ),
         cause="the cloud could not build or pull the environment's image",
         remedy=(
             "look at the image: its log is in the studio, under the environment; the workspace must"
             " be allowed to pull it"
         ),
-        restart="after a change",
         source=_AZURE,
     ),
     Rule(
         name="no-docker",
         patterns=(
-            (
-                r"[Cc]annot connect to the Docker daemon|while trying to connect to the [Dd]ocker"
-                r" (daemon|API)"
-            ),
+            r"[Cc]annot connect to the Docker daemon",
+            r"while trying to connect to the [Dd]ocker (daemon|API)",
         ),
         cause="the Docker engine does not answer, or may not be used",
         remedy=(
             "start it (systemctl start docker), and join its group (usermod -aG docker USER, then"
             " log in again)"
         ),
-        restart="after a change",
         source="https://docs.docker.com/engine/daemon/troubleshoot/",
     ),
     Rule(
@@ -98,7 +84,6 @@ IMAGES = (
             "the image is built for another processor architecture than this machine has: docker"
             " build --platform …"
         ),
-        restart="after a change",
         source="https://docs.docker.com/build/building/multi-platform/",
     ),
     Rule(
@@ -109,37 +94,29 @@ IMAGES = (
         ),
         cause="the image has no Python where the job starts",
         remedy="an image needs python3 with torch on its PATH",
-        restart="after a change",
         source="docs/reference/image.md",
     ),
     Rule(
         name="no-torch",
-        patterns=(r"torch cannot be imported", r"No module named '?torch'?$"),
+        patterns=(r"torch cannot be imported|No module named '?torch'?$",),
         cause="torch cannot be imported where the job runs",
         remedy="install it in the image, or locally in the Python that runs the job",
-        restart="after a change",
         source="docs/reference/image.md",
     ),
     Rule(
         name="container-cannot-start",
         patterns=(
-            (
-                r"OCI runtime create failed|failed to create (shim|containerd)"
-                r" task|CannotStartContainerError"
-            ),
-            r"lacks what the job starts with",
-            r"error creating container|Error response from daemon: (layer|failed to"
-            r" (create|start)|mount|"
-            r"invalid mount)",
+            r"OCI runtime create failed|failed to create (shim|containerd) task",
+            r"CannotStartContainerError|lacks what the job starts with|error creating container",
+            r"Error response from daemon: (layer|failed to (create|start)|mount|invalid mount)",
         ),
         cause="the container could not be started",
         remedy=(
             "read the rest of that line: it names the program, mount or device that the container"
             " lacks"
         ),
-        restart="after a change",
         source="https://docs.docker.com/engine/containers/run/#exit-status",
-        is_general=True,
+        is_symptom=True,
     ),
 )
 
@@ -158,17 +135,14 @@ BUILDS = (
             "add gcc and g++ to your image (apt-get install gcc g++ python3-dev); our own image has"
             " them"
         ),
-        restart="after a change",
         source="docs/reference/image.md",
     ),
     Rule(
         name="compile-failed",
         patterns=(
-            r"BackendCompilerFailed|InductorError|torch\._(dynamo|inductor)\.exc\.\w+|triton\.compiler\.errors\.\w+",
-            (
-                r"Triton Error \[CUDA\]|Cannot find a working triton"
-                r" installation|torch\._(dynamo|inductor)\S*: \[ERROR\]"
-            ),
+            r"BackendCompilerFailed|InductorError|torch\._(dynamo|inductor)\.exc\.\w+",
+            r"triton\.compiler\.errors\.\w+|Triton Error \[CUDA\]",
+            r"Cannot find a working triton installation|torch\._(dynamo|inductor)\S*: \[ERROR\]",
             r"CppCompileError|C\+\+ compile error|LoweringException|TritonMissing|ptxas fatal",
         ),
         places=(r" in [^<]{0,200}/torch/_(dynamo|inductor|functorch)/|^[^<]*<[^<]*/triton/",),
@@ -178,21 +152,15 @@ BUILDS = (
             " with the Triton of its release, or leave the function that the message names out"
             " (torch.compiler.disable)"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="gpu-not-in-build",
         patterns=(
-            (
-                r"no kernel image is available for execution|is not compatible with the current"
-                r" PyTorch installation"
-            ),
-            (
-                r"invalid device function|CUDA error: device kernel image is invalid|sm_\d+ is not"
-                r" compatible"
-            ),
+            r"no kernel image is available for execution",
+            r"is not compatible with the current PyTorch installation|invalid device function",
+            r"CUDA error: device kernel image is invalid|sm_\d+ is not compatible",
             r"Unsupported gpu architecture|invalid value for --gpu-architecture",
         ),
         cause="torch or an extension was not built for this GPU's architecture",
@@ -200,46 +168,35 @@ BUILDS = (
             "take an image with a torch that is built for this GPU (torch.cuda.get_arch_list()"
             " names them), or another GPU"
         ),
-        restart="after a change",
         source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#application-compatibility",
     ),
     Rule(
         name="cuda-toolkit",
         patterns=(
-            (
-                r"CUDA_HOME environment variable is not set|detected CUDA version .{0,80}mismatches"
-                r" the version"
-            ),
+            r"CUDA_HOME environment variable is not set",
+            r"detected CUDA version .{0,80}mismatches the version",
             r"nvcc(: not found| was not found|.{0,20}No such file)|CUDA_HOME does not exist",
-            (
-                r"Installed CUDA version .{0,80}does not"
-                r" match|CUDAMismatchException|MissingCUDAException"
-            ),
+            r"Installed CUDA version .{0,80}does not match|CUDAMismatchException",
+            r"MissingCUDAException",
         ),
         cause=(
             "an extension is being compiled, and the CUDA toolkit is missing or of another version"
             " than torch's"
         ),
         remedy="take a ready wheel of the extension, or a -devel image whose CUDA is that of torch",
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     Rule(
         name="extension-not-built",
         patterns=(
-            (
-                r"Error (building|compiling) (extension|objects)|ninja: build stopped|\['ninja',"
-                r" '-v'\]|Unable to JIT load"
-            ),
-            (
-                r"Failed (building|to build) |Could not build wheels|did not run"
-                r" successfully|error: command .{0,80}failed"
-            ),
-            r"subprocess-exited-with-error|metadata-generation-failed|fatal error:"
-            r" \S{1,200}\.(h|hpp|"
-            r"cuh): No such file",
-            r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'|collect2: error|nvcc fatal",
-            r"\bld(\.\w+)?: (cannot find|unable to find|library not found)|undefined reference to",
+            r"Error (building|compiling) (extension|objects)|ninja: build stopped",
+            r"\['ninja', '-v'\]|Unable to JIT load|Failed (building|to build) ",
+            r"Could not build wheels|did not run successfully|error: command .{0,80}failed",
+            r"subprocess-exited-with-error|metadata-generation-failed",
+            r"fatal error: \S{1,200}\.(h|hpp|cuh): No such file",
+            r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'|collect2: error",
+            r"nvcc fatal|\bld(\.\w+)?: (cannot find|unable to find|library not found)",
+            r"undefined reference to",
         ),
         places=(r" in [^<]{0,200}(/torch/utils/cpp_extension\.py|/op_builder/)",),
         unless=r"[Ii]mage|Docker",
@@ -248,8 +205,7 @@ BUILDS = (
             "look at the first error of the compiler above; a -devel image whose CUDA is that of"
             " torch, g++ and ninja are needed; a ready wheel of the package needs none of them"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
-        is_general=True,
+        is_symptom=True,
     ),
 )

@@ -4,53 +4,25 @@ from __future__ import annotations
 
 from cloudtrain.diagnosis.rule import Rule
 
-_OF_PYTHON = (
-    r"(?![^<]*(NoneType|to unpack|expected str|subscriptable|not iterable))"
-    r"(?!(UnboundLocal|Name|ZeroDivision|Index|Key|Attribute)Error: [^<]{0,100}(<|$))"
-)
-"""Exceptions of Python itself: their kind tells more."""
-_ERROR = rf"^{_OF_PYTHON}(\w+Error|\w*Exception)"
-_ADVISES = (
-    r"\b([Pp]lease|[Yy]ou (can ?not|can't|must|should|need|have to|are"
-    r" (trying|attempting)|passed|provided|set)|"
-    r"[Yy]ou specified|[Mm]ake sure|[Tt]ry (to|using|setting)|[Cc]onsider|[Dd]id you)\b"
-)
-_FORBIDS = (
-    r"\b((must|should|has to|have to|needs? to|expected to) (be|have|match|equal)|can only|can"
-    r" ?not be|"
-    r"(is|are) not (supported|allowed|implemented|compatible|valid|available)|not"
-    r" supported|[Uu]nsupported|[Ii]nvalid|"
-    r"only supports?|requires?)\b"
-)
-_LONG = r": [^<]{12,}"
-_LIBRARY = r"<[^<]*(site|dist)-packages/"
-
 SETTINGS = (
     Rule(
         name="settings-refused",
         patterns=(
-            r"MisconfigurationException|omegaconf\.errors\.\w+|hydra\.errors\.\w+|MissingMandatoryValue|"
-            r"is not in struct|"
-            r"ConfigAttributeError|ConfigKeyError|InstantiationException|Error merging '|Cannot"
-            r" find primary config",
-            r"correct the following DeepSpeed config|DeepSpeedConfigError|[Bb]atch related"
-            r" parameters|"
-            r"--\w{2,60} requires |validation errors? for \w|Could not override '|Missing mandatory"
-            r" value",
-            r"yaml\.(scanner|parser|constructor|reader)\.\w+Error|TOMLDecodeError|jsonargparse|Unknown"
-            r" (optimizer|"
-            r"scheduler|"
-            r"loss|dataset|model name|strategy|argument|config)|is not in the \w+ registry|mutually"
-            r" exclusive",
-            r"is not a valid \w+, please select|(can ?not|can't) be used (together|with|at the same"
-            r" time)|"
-            r"Some keys are not used",
-            r"must be (divisible|a multiple) (by|of)|should be divisible by|is not divisible by|"
-            r"Some specified arguments are not",
-            r"Target modules .{0,200}not found|conditioned on metric|could not find the monitored"
-            r" key|"
-            r"Could not find the transformer layer class",
-            r"Additional properties are not allowed|is not valid under any of the given schemas",
+            r"MisconfigurationException|omegaconf\.errors\.\w+|hydra\.errors\.\w+",
+            r"MissingMandatoryValue|is not in struct|ConfigAttributeError|ConfigKeyError",
+            r"InstantiationException|Error merging '|Cannot find primary config",
+            r"correct the following DeepSpeed config|DeepSpeedConfigError",
+            r"[Bb]atch related parameters|--\w{2,60} requires |validation errors? for \w",
+            r"Could not override '|Missing mandatory value",
+            r"yaml\.(scanner|parser|constructor|reader)\.\w+Error|TOMLDecodeError|jsonargparse",
+            r"Unknown (optimizer|scheduler|loss|dataset|model name|strategy|argument|config)",
+            r"is not in the \w+ registry|mutually exclusive|is not a valid \w+, please select",
+            r"(can ?not|can't) be used (together|with|at the same time)|Some keys are not used",
+            r"must be (divisible|a multiple) (by|of)|should be divisible by|is not divisible by",
+            r"Some specified arguments are not|Target modules .{0,200}not found",
+            r"conditioned on metric|could not find the monitored key",
+            r"Could not find the transformer layer class|Additional properties are not allowed",
+            r"is not valid under any of the given schemas",
         ),
         places=(
             r"^(?!KeyboardInterrupt)[^<]*<[^<]*[/\\](hydra|omegaconf|pydantic|pydantic_core|jsonargparse|yaml|"
@@ -65,35 +37,7 @@ SETTINGS = (
             "the message names it: correct it in the configuration or in args; the versions of the"
             " packages decide which settings there are"
         ),
-        restart="after a change",
         source="docs/reference/job-yaml.md",
-    ),
-)
-
-SAID_BY_LIBRARIES = (
-    Rule(
-        name="refused-by-library",
-        patterns=(
-            (
-                r"^\[?(ERROR|FATAL)\]?:? .{0,200}\b[Pp]lease (check|set|specify|provide|use|make"
-                r" sure|upgrade|install)\b"
-            ),
-        ),
-        places=(
-            _ERROR + r": [^<]*" + _ADVISES,
-            _ERROR + r": [^<]*" + _FORBIDS,
-            _ERROR + _LONG + _LIBRARY,
-        ),
-        unless=r"TrainingFailedError",
-        cause="a library rejected the call",
-        remedy=(
-            "read its message: it says what it expects; the frame of the program shows which call"
-            " it is"
-        ),
-        restart="after a change",
-        source="docs/guides/diagnose.md",
-        is_general=True,
-        is_catch_all=True,
     ),
 )
 
@@ -102,14 +46,11 @@ PROGRAM = (
         name="arguments",
         patterns=(
             r"unrecognized arguments|SystemExit.*code 2\b|the following arguments are required",
-            (
-                r"error: argument .{0,80}(choice|invalid|expected|not"
-                r" allowed|ignored|conflicting)|Refused: "
-            ),
+            r"error: argument .{0,80}(choice|invalid|expected|not allowed|ignored|conflicting)",
+            r"Refused: ",
         ),
         cause="the script refused its arguments",
         remedy="the script refused its arguments: see args in job.yaml, and the log",
-        restart="after a change",
         source="docs/reference/job-yaml.md",
     ),
     Rule(
@@ -118,17 +59,11 @@ PROGRAM = (
             r"NotFinite\b|[Ll]oss (is|was) (nan|NaN|inf|not finite)",
             r"[Nn]on-?finite (loss|gradient|grad)|loss.{0,20}diverged",
             r"satisfy the constraint .{0,40}(but|found invalid)|Loss is (infinite|inf)",
-            (
-                r"returned nan values in its \d+th output|(NaN|nan|Inf|inf)"
-                r" (loss|detected|encountered|found) "
-            ),
-            (
-                r"(contains|input contains|found|has) NaN\b|loss (became|went|=|is:?) nan|weights"
-                r" are not finite"
-            ),
-            r"\b(is|are|became) (all )?(nan|NaN|NAN)\b|probability tensor contains either `?inf`?,"
-            r" `?nan`?|"
-            r"training (has )?diverged",
+            r"returned nan values in its \d+th output",
+            r"(NaN|nan|Inf|inf) (loss|detected|encountered|found) ",
+            r"(contains|input contains|found|has) NaN\b|loss (became|went|=|is:?) nan",
+            r"weights are not finite|\b(is|are|became) (all )?(nan|NaN|NAN)\b",
+            r"probability tensor contains either `?inf`?, `?nan`?|training (has )?diverged",
         ),
         unless=r"cannot convert float NaN|drop(na|ping)",
         cause="training diverged: the loss, a gradient or a weight was NaN or infinite",
@@ -136,34 +71,26 @@ PROGRAM = (
             "lower the learning rate, warm it up, clip gradients, and prefer bf16 to fp16; look at"
             " the batch of that step for bad values"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/amp.html",
     ),
     Rule(
         name="loss-scale",
         patterns=(
-            (
-                r"loss scale already at minimum|[Ll]oss scale .{0,40}(too small|minimum)|Minimum"
-                r" loss scale reached"
-            ),
-            r"reducing loss scale to (0(\.0)?\b(?!\.)|[\d.]+e-\d)",
+            r"loss scale already at minimum|[Ll]oss scale .{0,40}(too small|minimum)",
+            r"Minimum loss scale reached|reducing loss scale to (0(\.0)?\b(?!\.)|[\d.]+e-\d)",
         ),
         cause="fp16 overflowed at every loss scale: training diverged",
         remedy="use bf16, or lower the learning rate and warm it up",
-        restart="after a change",
         source="https://www.deepspeed.ai/docs/config-json/#fp16-training-options",
     ),
     Rule(
         name="syntax",
         patterns=(
-            (
-                r"^\s*(SyntaxError|IndentationError|TabError)\b|[:\]]"
-                r" (SyntaxError|IndentationError|TabError):"
-            ),
+            r"^\s*(SyntaxError|IndentationError|TabError)\b",
+            r"[:\]] (SyntaxError|IndentationError|TabError):",
         ),
         cause="the program is not valid Python for the version that runs it",
         remedy="correct the line that is shown; new syntax needs a newer Python in the image",
-        restart="after a change",
         source="https://docs.python.org/3/tutorial/errors.html#syntax-errors",
     ),
     Rule(
@@ -174,7 +101,6 @@ PROGRAM = (
             "look at the repeated lines of the traceback; a wrapper that is applied again at every"
             " epoch does so, too"
         ),
-        restart="after a change",
         source="https://docs.python.org/3/library/exceptions.html#RecursionError",
     ),
     Rule(
@@ -185,23 +111,19 @@ PROGRAM = (
             "give every rank the same number of steps (drop_last, DistributedSampler, Join), and"
             " let all call the same collectives to the end"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/tutorials/advanced/generic_join.html",
     ),
     Rule(
         name="hang",
         patterns=(
-            (
-                r"nobody has heard of it|no sign of life|limits\.hang|is blocked (at|in)|was ended"
-                r" as hanging"
-            ),
+            r"nobody has heard of it|no sign of life|limits\.hang|is blocked (at|in)",
+            r"was ended as hanging",
         ),
         cause="a rank stopped making progress, and the others waited for it",
         remedy=(
             "look at the stack in the log: what that line waits for (a lock, a read, a collective"
             " that others do not call)"
         ),
-        restart="after a change",
         source="docs/guides/my-script.md",
     ),
 )
@@ -238,16 +160,13 @@ PROCESSES = (
         remedy=(
             "take a build of the package for a more general processor, or another type of machine"
         ),
-        restart="after a change",
         source=_SIGNALS,
     ),
     Rule(
         name="segmentation-fault",
         patterns=(
-            (
-                r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b|exit(ed"
-                r" with)? code 139"
-            ),
+            r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b",
+            r"exit(ed with)? code 139",
         ),
         unless=_RAY_GUESSES,
         cause="native code crashed (segmentation fault)",
@@ -255,34 +174,27 @@ PROCESSES = (
             "the stack in the log shows where (if there is none: PYTHONFAULTHANDLER=1 in env);"
             " packages built for another torch, and full stacks or memory, are usual"
         ),
-        restart="after a change",
         source="https://docs.python.org/3/library/faulthandler.html",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="aborted",
         patterns=(
-            r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped|Fatal Python error: "
-            "Aborted|terminate called after throwing",
-            (
-                r"free\(\): invalid|double free or corruption|malloc\(\): |corrupted size"
-                r" vs|munmap_chunk\(\)"
-            ),
+            r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped",
+            r"Fatal Python error: Aborted|terminate called after throwing|free\(\): invalid",
+            r"double free or corruption|malloc\(\): |corrupted size vs|munmap_chunk\(\)",
             r"exitcode {0,3}: ?-[58]\b|[Ee]xit ?[Cc]ode:? 13[46]\b|Floating point exception",
         ),
-        is_catch_all=True,
         cause="native code gave up (SIGABRT)",
         remedy="the line before it in the log says what native code found wrong",
-        restart="after a change",
         source=_SIGNALS,
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="killed",
         patterns=(
-            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b|(exit(ed with)?|status) (code|status):?"
-            r" \(?137|"
-            r"^\s*Killed\s*$",
+            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b",
+            r"(exit(ed with)?|status) (code|status):? \(?137|^\s*Killed\s*$",
             r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
             r"WTERMSIG 9\b",
         ),
@@ -295,7 +207,7 @@ PROCESSES = (
         ),
         restart="retry",
         source="https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="exit-code",
@@ -305,9 +217,7 @@ PROCESSES = (
             "look at what that rank printed last: sys.exit, os._exit, and exit in native code do"
             " not say why by themselves"
         ),
-        restart="after a change",
         source="https://docs.python.org/3/library/sys.html#sys.exit",
-        is_general=True,
-        is_catch_all=True,
+        is_symptom=True,
     ),
 )

@@ -10,18 +10,13 @@ STORAGE = (
     Rule(
         name="disk-full",
         patterns=(
-            r"No space left|ENOSPC|([Nn]ot enough|[Ii]nsufficient) (free |local )?(disk"
-            r" )?space|disk is full|"
-            r"StorageFull",
-            (
-                r"low on resource: ephemeral-storage|exceeds? .{0,60}ephemeral|DiskPressure|\d+"
-                r" requested and \d+ written"
-            ),
+            r"No space left|ENOSPC|([Nn]ot enough|[Ii]nsufficient) (free |local )?(disk )?space",
+            r"disk is full|StorageFull|low on resource: ephemeral-storage",
+            r"exceeds? .{0,60}ephemeral|DiskPressure|\d+ requested and \d+ written",
         ),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
         cause="a disk was full",
         remedy="free some disk space, or ask for more: resources.disk",
-        restart="after a change",
         source=_ERRNO,
     ),
     Rule(
@@ -32,7 +27,6 @@ STORAGE = (
             "remove what is not needed (old checkpoints, caches), write elsewhere, or ask for a"
             " larger share"
         ),
-        restart="after a change",
         source=_ERRNO,
     ),
     Rule(
@@ -43,7 +37,6 @@ STORAGE = (
             "write to CLOUDTRAIN_OUTPUT_DIR, CLOUDTRAIN_MODEL_DIR or CLOUDTRAIN_CHECKPOINT_DIR:"
             " inputs are read-only"
         ),
-        restart="after a change",
         source="docs/concepts/contract.md",
     ),
     Rule(
@@ -62,10 +55,7 @@ STORAGE = (
     ),
     Rule(
         name="disk-error",
-        patterns=(
-            r"Input/output error|\[Errno 5\]",
-            r"Remote I/O error",
-        ),
+        patterns=(r"Input/output error|\[Errno 5\]|Remote I/O error",),
         unless=r"NCCL|tcgetattr|stdin",
         cause="a disk or a network file system failed to read or write",
         remedy=(
@@ -87,17 +77,13 @@ STORAGE = (
             "write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which"
             " user the container runs as and who owns the file"
         ),
-        restart="after a change",
         source="docs/concepts/contract.md",
     ),
     Rule(
         name="file-not-found",
         patterns=(
-            (
-                r"FileNotFoundError|No such file|can't open file '|NotADirectoryError|is not a"
-                r" directory: "
-            ),
-            r"Dataset .{0,80}not found|missing paths ?\[",
+            r"FileNotFoundError|No such file|can't open file '|NotADirectoryError",
+            r"is not a directory: |Dataset .{0,80}not found|missing paths ?\[",
         ),
         unless=r"lib\w[\w.+-]*\.so|fatal error: |shared library|\bld(\.\w+)?: ",
         cause="a file or folder that the program opens is not there",
@@ -105,7 +91,6 @@ STORAGE = (
             "correct the path that the message names; of a job only files inside the source folder"
             " are in the archive, and data is an input (CLOUDTRAIN_INPUT_<NAME>)"
         ),
-        restart="after a change",
         source="docs/guides/data.md",
     ),
     Rule(
@@ -116,20 +101,19 @@ STORAGE = (
             "where ranks make the same one at the same time: os.makedirs(…, exist_ok=True), or only"
             " on rank 0; else it is of an earlier run"
         ),
-        restart="after a change",
         source=_ERRNO,
     ),
     Rule(
         name="file-locked",
         patterns=(
-            r"unable to lock file|database is locked|Timeout: .{0,200}\.lock|could not be acquired",
+            r"unable to lock file|database is locked|Timeout: .{0,200}\.lock",
+            r"could not be acquired",
         ),
         cause="a file is locked by another process",
         remedy=(
             "let each rank open another file, or read only; HDF5_USE_FILE_LOCKING=FALSE in env"
             " for HDF5 on a network disk; remove a lock that a killed process left"
         ),
-        restart="after a change",
         source="https://docs.h5py.org/en/stable/high/file.html",
     ),
 )

@@ -30,11 +30,8 @@ MEMORY = (
     Rule(
         name="container-memory-limit",
         patterns=(
-            r"its container reached the limit",
-            (
-                r"Memory cgroup out of"
-                r" memory|CONSTRAINT_MEMCG|\"?\bOOMKilled\b(?!\"?\s*[:=]\s*\"?(false|no))"
-            ),
+            r"its container reached the limit|Memory cgroup out of memory|CONSTRAINT_MEMCG",
+            r"\"?\bOOMKilled\b(?!\"?\s*[:=]\s*\"?(false|no))",
         ),
         cause=(
             "the container reached its limit of host memory, and the kernel killed a process in it"
@@ -43,24 +40,17 @@ MEMORY = (
             "raise docker.memory (CLOUDTRAIN_DOCKER_MEMORY), use fewer DataLoader workers, or make"
             " the batch smaller"
         ),
-        restart="after a change",
         source="https://docs.docker.com/engine/containers/resource_constraints/",
     ),
     Rule(
         name="host-out-of-memory",
         patterns=(
-            (
-                r"Out of memory: Kill(ed)? process|CONSTRAINT_NONE|oom_reaper: reaped"
-                r" process|invoked oom-killer"
-            ),
-            (
-                r"[Dd]etected \d+ oom[-_]kill event|oom-kill event|task .{0,60} was killed"
-                r" .{0,20}OOM|OutOfMemoryHandler"
-            ),
+            r"Out of memory: Kill(ed)? process|CONSTRAINT_NONE|oom_reaper: reaped process",
+            r"invoked oom-killer|[Dd]etected \d+ oom[-_]kill event|oom-kill event",
+            r"task .{0,60} was killed .{0,20}OOM|OutOfMemoryHandler",
             r"killed due to the node running low on memory|node was low on resource: memory",
             r"[Ee]xceeded (job|step) memory limit|use an instance (type )?with more memory",
-            r"killed by SIGKILL: out of host memory",
-            r"task \d+: Out Of Memory",
+            r"killed by SIGKILL: out of host memory|task \d+: Out Of Memory",
             r"(JobState|State)=OUT_OF_ME",
         ),
         cause="the machine ran out of host memory, and a process was killed for it",
@@ -68,16 +58,13 @@ MEMORY = (
             "use fewer DataLoader workers, load less into memory at once, or take a machine with"
             " more memory"
         ),
-        restart="after a change",
         source="https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer",
     ),
     Rule(
         name="shared-memory",
         patterns=(
-            (
-                r"[Bb]us error|SIGBUS|unable to (open|allocate|mmap|write).{0,80}(shared"
-                r" memory|/torch_)"
-            ),
+            r"[Bb]us error|SIGBUS",
+            r"unable to (open|allocate|mmap|write).{0,80}(shared memory|/torch_)",
             r"/torch_\d+.{0,200}No space left|insufficient shared memory|out of shared memory",
             r"/shm/nccl-|creating shared memory segment|posix_fallocate failed",
             r"exitcode {0,3}: ?-7\b|[Ee]xit ?[Cc]ode:? 135\b",
@@ -88,21 +75,15 @@ MEMORY = (
             " resources.shm (docker, azure), or use fewer workers or a smaller prefetch_factor;"
             " SageMaker sizes it by the machine"
         ),
-        restart="after a change",
         source="https://github.com/pytorch/pytorch#docker-image",
     ),
     Rule(
         name="host-allocation-failed",
         patterns=(
-            (
-                r"DefaultCPUAllocator: (can't|not enough)|[Cc]an't allocate memory|Cannot allocate"
-                r" memory"
-            ),
-            (
-                r"^MemoryError\b|[:\]] MemoryError\b|_ArrayMemoryError|std::bad_alloc|Unable to"
-                r" allocate [\d.]+ [KMGT]iB"
-            ),
-            r"paging file is too small|Insufficient system resources|Not enough memory resources",
+            r"DefaultCPUAllocator: (can't|not enough)|[Cc]an't allocate memory",
+            r"Cannot allocate memory|^MemoryError\b|[:\]] MemoryError\b|_ArrayMemoryError",
+            r"std::bad_alloc|Unable to allocate [\d.]+ [KMGT]iB|paging file is too small",
+            r"Insufficient system resources|Not enough memory resources",
         ),
         unless=r"ibv_|NCCL WARN",
         cause="the program asked for more host memory than it could get",
@@ -110,34 +91,28 @@ MEMORY = (
             "load less into host memory at once (memory-mapped or streamed data, fewer workers, a"
             " smaller batch), or take a machine with more memory"
         ),
-        restart="after a change",
         source="https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp",
     ),
     Rule(
         name="gpu-out-of-memory",
         patterns=(
-            r"(CUDA|HIP|XPU|MPS backend) (error: )?out of memory|torch\.(cuda\.)?OutOfMemoryError",
-            (
-                r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating"
-                r" tensor|OutOfMemoryError: CUDA"
-            ),
-            r"Cuda failure '?(2 )?'?out of memory",
-            r"No executable batch size found",
+            r"(CUDA|HIP|XPU|MPS backend) (error: )?out of memory",
+            r"torch\.(cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation",
+            r"CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating tensor|OutOfMemoryError: CUDA",
+            r"Cuda failure '?(2 )?'?out of memory|No executable batch size found",
         ),
         cause="the program asked for more memory than the GPU had left",
         remedy=_gpu_memory,
-        restart="after a change",
         source=_CUDA_NOTES,
     ),
     Rule(
         name="gpu-library-without-memory",
         patterns=(
-            r"CUDNN_STATUS_(NOT_INITIALIZED|ALLOC_FAILED)|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
-            (
-                r"GET was unable to find an engine to execute this"
-                r" computation|CUSOLVER_STATUS_ALLOC_FAILED"
-            ),
-            r"NVML_SUCCESS == r INTERNAL ASSERT|valid cuDNN algorithm to run",
+            r"CUDNN_STATUS_(NOT_INITIALIZED|ALLOC_FAILED)",
+            r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
+            r"GET was unable to find an engine to execute this computation",
+            r"CUSOLVER_STATUS_ALLOC_FAILED|NVML_SUCCESS == r INTERNAL ASSERT",
+            r"valid cuDNN algorithm to run",
         ),
         cause="cuDNN or cuBLAS could not start on the GPU, as happens when its memory is full",
         remedy=(
@@ -145,9 +120,8 @@ MEMORY = (
             " what else uses it; if not, CUDA_LAUNCH_BLOCKING=1 in env names the operation that"
             " failed before"
         ),
-        restart="after a change",
         source="https://github.com/pytorch/pytorch/issues/53336",
-        is_general=True,
+        is_symptom=True,
     ),
     Rule(
         name="out-of-memory",
@@ -155,7 +129,6 @@ MEMORY = (
         unless=r"out of host memory\?|ran out of memory\?",
         cause="the program asked for more memory than it could get",
         remedy=_SMALLER,
-        restart="after a change",
         source=_CUDA_NOTES,
     ),
 )
@@ -166,12 +139,10 @@ TENSORS = (
     Rule(
         name="devices-mixed",
         patterns=(
-            r"[Ee]xpected all tensors to be on the same device|is not on the expected device|should"
-            r" be the same|"
-            r"Input type .{0,80}and (weight|bias) type",
-            r"can't convert .{0,20}device type tensor to numpy|parameters and buffers on"
-            r" device|[Ee]xpected object of "
-            r"(device|backend) type",
+            r"[Ee]xpected all tensors to be on the same device|is not on the expected device",
+            r"should be the same|Input type .{0,80}and (weight|bias) type",
+            r"can't convert .{0,20}device type tensor to numpy|parameters and buffers on device",
+            r"[Ee]xpected object of (device|backend) type",
         ),
         unless=r"c10::|(shape|size|length|number)s? .{0,20}should be the same",
         cause="an operation got tensors of different devices or types",
@@ -179,26 +150,19 @@ TENSORS = (
             "move the model and every tensor of a batch to the rank's device (.to(device)), and use"
             " one dtype or autocast"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.device",
     ),
     Rule(
         name="dtypes-mixed",
         patterns=(
+            r"expected scalar type|(must|to|should) have the same d?type|expected .{0,30}dtype",
+            r"not implemented for '\w|Found dtype \w+ but expected|Input type .{0,40}c10::\w+",
+            r"following scalar types|[Ee]xpected object of scalar type",
+            r"can't be cast to the desired output type|source and destination dtypes match",
+            r"cannot be cast to|can't convert np\.ndarray of type",
             (
-                r"expected scalar type|(must|to|should) have the same d?type|expected"
-                r" .{0,30}dtype|not implemented for '\w"
-            ),
-            r"Found dtype \w+ but expected|Input type .{0,40}c10::\w+|following scalar types|"
-            r"[Ee]xpected object of scalar type",
-            (
-                r"can't be cast to the desired output type|source and destination dtypes"
-                r" match|cannot be cast to"
-            ),
-            r"can't convert np\.ndarray of type",
-            (
-                r"(?i:Error ?[:：].{0,80}only su\w*pp?orts?"
-                r" .{0,30}\b(fp16|bf16|fp32|float16|bfloat16|float32|half)\b)"
+                r"(?i:Error ?[:：].{0,80}only su\w*pp?orts? .{0,30}\b(fp16|bf16|fp32|float16|bflo"
+                r"at16|float32|half)\b)"
             ),
         ),
         cause="an operation got a tensor of a type that it does not take",
@@ -206,56 +170,46 @@ TENSORS = (
             "convert it (.float(), .long()) or run under torch.autocast; labels of cross entropy"
             " are whole numbers"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.dtype",
     ),
     Rule(
         name="shapes-differ",
         patterns=(
-            r"shapes cannot be multiplied|[Ss]izes of tensors must match|must match the size of"
-            r" tensor|"
-            r"size of tensor a",
-            r"shape '\[.{0,80}\]' is invalid for input|[Ee]xpected input batch_size|mat1 dim 1 must"
-            r" match|"
-            r"expected input\[.{0,80}\] to have \d+ channels",
-            r"Mismatch in shape: |to have the same number of dimensions|The expanded size of the"
-            r" tensor|"
-            r"size mismatch, (m|got)",
-            r"could not be broadcast|could not broadcast|inhomogeneous shape|Given groups=\d+,"
-            r" weight of size|"
-            r"[Ee]xpected \d+-?[dD] .{0,40}(input|tensor)|EinopsError|view size is not compatible",
-            r"more than 1 value per channel when training|[Kk]ernel size can't be greater|Output"
-            r" size is too small|"
-            r"split_with_sizes expects|mask .{0,40}(shape|size) .{0,60}(match|but)|must match the"
-            r" existing size",
-            r"is out of bounds for (dimension|axis)|Dimension out of range|too many indices for|"
-            r"same number of (samples|"
-            r"elements)|inconsistent numbers? of samples|input\.size\(-1\) must be equal|"
-            r"must match except in dimension",
-            r"non-empty \d+-?D|Padding size should be less|target size .{0,60}(must|different)",
-            r"negative dimension|has no dimensions|0-d(im)? tensor|more than one"
-            r" (value|element).{0,40}(ambiguous|"
-            r"scalar)|only one element tensors",
-            r"must be the same as input size|should be of size .{0,60}but|multi-target not"
-            r" supported|"
-            r"cannot reshape (tensor|array)|cannot be converted to Scalar",
-            r"must have (the )?(same )?shapes?\b",
+            r"shapes cannot be multiplied|[Ss]izes of tensors must match",
+            r"must match the size of tensor|size of tensor a",
+            r"shape '\[.{0,80}\]' is invalid for input|[Ee]xpected input batch_size",
+            r"mat1 dim 1 must match|expected input\[.{0,80}\] to have \d+ channels",
+            r"Mismatch in shape: |to have the same number of dimensions",
+            r"The expanded size of the tensor|size mismatch, (m|got)|could not be broadcast",
+            r"could not broadcast|inhomogeneous shape|Given groups=\d+, weight of size",
+            r"[Ee]xpected \d+-?[dD] .{0,40}(input|tensor)|EinopsError",
+            r"view size is not compatible|more than 1 value per channel when training",
+            r"[Kk]ernel size can't be greater|Output size is too small|split_with_sizes expects",
+            r"mask .{0,40}(shape|size) .{0,60}(match|but)|must match the existing size",
+            r"is out of bounds for (dimension|axis)|Dimension out of range|too many indices for",
+            r"same number of (samples|elements)|inconsistent numbers? of samples",
+            r"input\.size\(-1\) must be equal|must match except in dimension|non-empty \d+-?D",
+            r"Padding size should be less|target size .{0,60}(must|different)|negative dimension",
+            r"has no dimensions|0-d(im)? tensor",
+            r"more than one (value|element).{0,40}(ambiguous|scalar)|only one element tensors",
+            r"must be the same as input size|should be of size .{0,60}but",
+            r"multi-target not supported|cannot reshape (tensor|array)",
+            r"cannot be converted to Scalar|must have (the )?(same )?shapes?\b",
         ),
         cause="an operation got tensors whose shapes do not fit",
         remedy=(
             "compare the shape of a batch with what the first layer expects; look at the line of"
             " the traceback"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/notes/broadcasting.html",
     ),
     Rule(
         name="changed-in-place",
         patterns=(
-            r"has been modified by an inplace operation|marked (as )?ready (only )?(once|twice)|"
-            r"backward through the graph a second time|[Rr]ecomputed values for the following"
-            r" tensors",
-            r"leaf [Vv]ariable that requires grad|is a view and (is|its base).{0,80}inplace",
+            r"has been modified by an inplace operation|marked (as )?ready (only )?(once|twice)",
+            r"backward through the graph a second time",
+            r"[Rr]ecomputed values for the following tensors|leaf [Vv]ariable that requires grad",
+            r"is a view and (is|its base).{0,80}inplace",
         ),
         cause="autograd needs a value that was changed or freed before",
         remedy=(
@@ -263,24 +217,17 @@ TENSORS = (
             " checkpoint(use_reentrant=False) with DDP; torch.autograd.set_detect_anomaly(True)"
             " names the operation"
         ),
-        restart="after a change",
         source=_AUTOGRAD,
     ),
     Rule(
         name="no-gradient",
         patterns=(
-            (
-                r"does not require grad and does not have a grad_fn|optimizer got an empty"
-                r" parameter list"
-            ),
-            (
-                r"doesn't have any parameters that require a gradient|can be implicitly created"
-                r" only for scalar outputs"
-            ),
-            (
-                r"None of the inputs have requires_grad=True|floating point .{0,40}can require"
-                r" gradients"
-            ),
+            r"does not require grad and does not have a grad_fn",
+            r"optimizer got an empty parameter list",
+            r"doesn't have any parameters that require a gradient",
+            r"can be implicitly created only for scalar outputs",
+            r"None of the inputs have requires_grad=True",
+            r"floating point .{0,40}can require gradients",
         ),
         unless=r"Warning|warnings\.warn",
         cause=(
@@ -292,23 +239,19 @@ TENSORS = (
             " that it is not computed under no_grad or detached; with LoRA and gradient"
             " checkpointing call model.enable_input_require_grads()"
         ),
-        restart="after a change",
         source=_AUTOGRAD,
     ),
     Rule(
         name="mixed-precision-misused",
         patterns=(
-            (
-                r"Attempting to unscale FP16 gradients|No inf checks were recorded|unscale_\(\)"
-                r" (has already|is being)"
-            ),
+            r"Attempting to unscale FP16 gradients|No inf checks were recorded",
+            r"unscale_\(\) (has already|is being)",
         ),
         cause="the scaler of mixed precision is used in a way that it does not allow",
         remedy=(
             "keep trained parameters in fp32 (autocast casts them), and call scale, unscale_, step"
             " and update once each per step"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/docs/stable/notes/amp_examples.html",
     ),
 )

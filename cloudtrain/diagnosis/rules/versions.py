@@ -11,15 +11,10 @@ VERSIONS = (
     Rule(
         name="numpy-abi",
         patterns=(
-            (
-                r"numpy\.(dtype|ufunc) size changed|module that was compiled using NumPy 1\.x"
-                r" cannot be run"
-            ),
-            (
-                r"numpy\.core\.multiarray failed to import|_ARRAY_API not found|compiled against"
-                r" (ABI|API) version"
-            ),
-            r"[Nn]umpy is not available",
+            r"numpy\.(dtype|ufunc) size changed",
+            r"module that was compiled using NumPy 1\.x cannot be run",
+            r"numpy\.core\.multiarray failed to import|_ARRAY_API not found",
+            r"compiled against (ABI|API) version|[Nn]umpy is not available",
             r"was removed in the NumPy 2|Unable to avoid copy while creating an array",
         ),
         cause="a package was built for another version of NumPy than the one installed",
@@ -27,7 +22,6 @@ VERSIONS = (
             "name a NumPy that fits in the requirements (often numpy<2), or a newer release of the"
             " package that the traceback names"
         ),
-        restart="after a change",
         source="https://numpy.org/doc/stable/user/troubleshooting-importerror.html",
     ),
     Rule(
@@ -41,7 +35,6 @@ VERSIONS = (
             "install the torchvision of the same release as torch (the table of versions says"
             " which)"
         ),
-        restart="after a change",
         source=_TORCH,
     ),
     Rule(
@@ -52,7 +45,6 @@ VERSIONS = (
             "install the extension again for the versions in the image, or pin both to releases"
             " that fit"
         ),
-        restart="after a change",
         source="https://docs.pytorch.org/tutorials/advanced/cpp_extension.html",
     ),
     Rule(
@@ -60,7 +52,6 @@ VERSIONS = (
         patterns=(r"version [`'](GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",),
         cause="a binary needs a newer C or C++ library than the image has",
         remedy="take an image with a newer base system, or a wheel that is built for an older one",
-        restart="after a change",
         source="https://github.com/pypa/manylinux",
     ),
     Rule(
@@ -71,13 +62,12 @@ VERSIONS = (
             "install a release of bitsandbytes that brings a library for torch's CUDA (python -m"
             " bitsandbytes says which it has), and unset BNB_CUDA_VERSION"
         ),
-        restart="after a change",
         source="https://huggingface.co/docs/bitsandbytes/main/en/installation",
     ),
     Rule(
         name="library-missing",
         patterns=(
-            r"lib[\w+.-]+\.so[.\d]*: cannot open shared object file|OSError: lib\S+ not found|"
+            r"lib[\w+.-]+\.so[.\d]*: cannot open shared object file|OSError: lib\S+ not found",
             r"Library \S+ not (found|loaded)|Could not load library lib|DLL load failed",
             r"Error loading shared library|Cannot find lib[\w+.-]+\.so",
             r"Error relocating .{0,200}symbol not found",
@@ -87,39 +77,28 @@ VERSIONS = (
             "install the package that holds it in the image (apt-get), or take a wheel that"
             " brings it"
         ),
-        restart="after a change",
         source="https://docs.python.org/3/library/ctypes.html#finding-shared-libraries",
     ),
     Rule(
         name="package-not-found",
         patterns=(
-            (
-                r"No matching distribution found|Could not find a version that satisfies|requires a"
-                r" different Python"
-            ),
-            (
-                r"ResolvePackageNotFound|ResolutionImpossible|conflicting dependencies|No solution"
-                r" found when resolving"
-            ),
-            (
-                r"PackagesNotFoundError|Could not find a suitable version|Could not open"
-                r" requirements file"
-            ),
+            r"No matching distribution found|Could not find a version that satisfies",
+            r"requires a different Python|ResolvePackageNotFound|ResolutionImpossible",
+            r"conflicting dependencies|No solution found when resolving|PackagesNotFoundError",
+            r"Could not find a suitable version|Could not open requirements file",
         ),
         cause="pip or conda found no set of packages that fits the requirements",
         remedy=(
             "look at the name, version and Python that it names: loosen the pin, or use an image"
             " with another Python"
         ),
-        restart="after a change",
         source=_PIP,
     ),
     Rule(
         name="command-not-found",
         patterns=(
-            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|"
-            r"is not recognized as (an internal or external|the name of)|"
-            r"不是内部或外部命令|无法将.{0,80}识别为",
+            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found",
+            r"is not recognized as (an internal or external|the name of)|不是内部或外部命令|无法将.{0,80}识别为",
             r"executable file not found in \$PATH|pdsh' not installed",
         ),
         cause="a program that the job starts is not installed, or not on PATH",
@@ -127,16 +106,15 @@ VERSIONS = (
             "install its package in the image, or start it by its Python: python -m"
             " accelerate.commands.launch, python -m torch.distributed.run"
         ),
-        restart="after a change",
         source="https://docs.docker.com/reference/dockerfile/#env",
     ),
     Rule(
         name="versions-conflict",
         patterns=(
-            r"is required for a normal functioning of this"
-            r" module|VersionConflict|DistributionNotFound|"
-            r"Descriptors cannot (not )?be created directly|cuDNN version (incompat|mismatch)",
-            r"\brequires? [\w.-]{1,60} ?([<>=!~]=?|version) ?.{1,60}(but|found|installed)|"
+            r"is required for a normal functioning of this module|VersionConflict",
+            r"DistributionNotFound|Descriptors cannot (not )?be created directly",
+            r"cuDNN version (incompat|mismatch)",
+            r"\brequires? [\w.-]{1,60} ?([<>=!~]=?|version) ?.{1,60}(but|found|installed)",
             r"is incompatible with .{0,60}version",
         ),
         cause="packages are installed in versions that do not go together",
@@ -144,13 +122,12 @@ VERSIONS = (
             "install the versions that the message names (pip install 'name==version'), in"
             " requirements.txt or the image"
         ),
-        restart="after a change",
         source=_PIP,
     ),
     Rule(
         name="flash-attention-missing",
         patterns=(
-            r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not installed|"
+            r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not installed",
             r"FlashAttention2 has been toggled on",
         ),
         cause="the model asks for flash attention, and the package is not installed",
@@ -158,7 +135,6 @@ VERSIONS = (
             "install flash-attn for the torch and CUDA of the image, or choose"
             " attn_implementation='sdpa'"
         ),
-        restart="after a change",
         source="https://huggingface.co/docs/transformers/perf_infer_gpu_one",
     ),
     Rule(
@@ -170,7 +146,6 @@ VERSIONS = (
             "pin the package that the message names to the release that the program was written"
             " for, and those that go with it"
         ),
-        restart="after a change",
         source=_PIP,
     ),
     Rule(
@@ -181,7 +156,6 @@ VERSIONS = (
             "rename a file that is called like a package (torch.py, random.py), or move the import"
             " into the function"
         ),
-        restart="after a change",
         source="https://docs.python.org/3/faq/programming.html",
     ),
     Rule(
@@ -205,21 +179,18 @@ VERSIONS = (
             "name it in requirements.txt beside the program, or under dependencies in job.yaml: it"
             " is installed before the start; a module of your own must be in the source folder"
         ),
-        restart="after a change",
         source="docs/guides/dependencies-and-images.md",
     ),
     Rule(
         name="attribute-not-in-package",
         patterns=(
+            r"AttributeError: module '[\w.]+' has no attribute",
+            r"\btype object '\w+' has no attribute",
             (
-                r"AttributeError: module '[\w.]+' has no attribute|\btype object '\w+' has no"
-                r" attribute"
+                r"AttributeError: (type object )?'(?!NoneType|Tensor|Parameter|str|int|float|boo"
+                r"l|list|dict|tuple|set|bytes|function|method|DeepSpeedCPUAdam|ndarray|generator"
+                r"|DataFrame|Series|Namespace)[A-Za-z_]\w*'( object)? has no attribute"
             ),
-            r"AttributeError: (type object"
-            r" )?'(?!NoneType|Tensor|Parameter|str|int|float|bool|list|dict|tuple|set|"
-            r"bytes|"
-            r"function|method|DeepSpeedCPUAdam|ndarray|generator|DataFrame|Series|"
-            r"Namespace)[A-Za-z_]\w*'( object)? has no attribute",
         ),
         cause=(
             "a package, or an object of one, lacks the attribute that is used, often since its"
@@ -229,7 +200,6 @@ VERSIONS = (
             "if it is a package's, pin that to the release that the program was written for; if it"
             " is your own, correct the name"
         ),
-        restart="after a change",
         source=_PIP,
     ),
     Rule(
@@ -247,7 +217,6 @@ VERSIONS = (
             "if the function is a package's, pin it to the release that the program was written"
             " for; if it is your own, correct the call"
         ),
-        restart="after a change",
         source=_PIP,
     ),
 )

@@ -1,0 +1,136 @@
+"""Which failure of a log is chosen, before any rule explains it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudtrain.diagnosis.signals import signal_of
+from tests.bench.bench_failures import TRAINING, diagnosed
+
+HEADER = "Traceback (most recent call last):"
+FRAME = '  File "/work/train.py", line 7, in main'
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def rule_of(*lines: str) -> str:
+    rule = diagnosed(lines).rule
+    return rule.name if rule else "none"
+
+
+def raised(exception: str, rank: str = "") -> list[str]:
+    return [f"{rank}{line}" for line in (HEADER, FRAME, exception)]
+
+
+def test_an_exception_wins_over_an_older_line_that_a_rule_knows() -> None:
+    older = "apex: OSError: libcudart.so.11.0: cannot open shared object file"
+    diagnosis = diagnosed([older, *raised("ValueError: the dog ate shard 3")])
+    assert diagnosis.rule is None
+    assert diagnosis.headline == (
+        "the program raised ValueError: the dog ate shard 3 (/work/train.py:7)"
+    )
+
+
+def test_the_headline_has_the_message_and_the_cause_the_rule() -> None:
+    diagnosis = diagnosed(raised(OOM, "[rank3]: "))
+    assert diagnosis.headline.startswith("rank 3 raised OutOfMemoryError: CUDA out of memory.")
+    assert diagnosis.cause == "the program asked for more memory than the GPU had left"
+
+
+def test_three_lines_of_progress_of_the_rank_outlive_an_exception() -> None:
+    known = raised(OOM, "[rank0]: ")
+    assert rule_of(*known, *(f"[rank0]: {line}" for line in TRAINING[:2])) == "gpu-out-of-memory"
+    assert rule_of(*known, *(f"[rank0]: {line}" for line in TRAINING[:3])) == "none"
+    assert rule_of(*known, *(f"[rank1]: {line}" for line in TRAINING)) == "gpu-out-of-memory"
+    assert rule_of(*known, *["[rank0]:  5%| | 5/102 [00:02<00:09, 2.0it/s]"] * 8) != "none"
+
+
+def test_the_last_exception_of_a_rank_counts_and_the_first_rank() -> None:
+    first = raised("FileNotFoundError: [Errno 2] No such file or directory: 'a'", "[rank1]: ")
+    last = raised("OSError: [Errno 28] No space left on device", "[rank1]: ")
+    other = raised("MemoryError", "[rank0]: ")
+    assert rule_of(*first, *last, *other) == "disk-full"
+
+
+def test_a_traceback_below_a_warning_of_a_logger_was_caught() -> None:
+    caught = ["WARNING:root:the cache cannot be read", *raised("FileNotFoundError: 'cache'")]
+    assert rule_of(*caught, "Killed") == "killed"
+
+
+@pytest.mark.parametrize(
+    ("link", "rule"),
+    [
+        ("The above exception was the direct cause of the following exception:", "disk-full"),
+        ("During handling of the above exception, another exception occurred:", "weights-only"),
+    ],
+)
+def test_a_chain_is_explained_by_its_cause_or_by_what_came_last(link: str, rule: str) -> None:
+    lines = [
+        *raised("OSError: [Errno 28] No space left on device"),
+        "",
+        link,
+        "",
+        *raised("RuntimeError: Weights only load failed"),
+    ]
+    diagnosis = diagnosed(lines)
+    assert diagnosis.rule is not None
+    assert diagnosis.rule.name == rule
+    assert "RuntimeError: Weights only load failed" in diagnosis.headline
+
+
+def test_the_leaves_of_an_exception_group_explain_it() -> None:
+    group = [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/work/train.py", line 3, in <module>',
+        '  |     raise ExceptionGroup("loaders", errors)',
+        "  | ExceptionGroup: loaders (2 sub-exceptions)",
+        "  +-+---------------- 1 ----------------",
+        "    | ValueError: the dog ate shard 3",
+        "    +---------------- 2 ----------------",
+        "    | OSError: [Errno 28] No space left on device",
+        "    +------------------------------------",
+    ]
+    diagnosis = diagnosed(group)
+    assert diagnosis.rule is not None
+    assert diagnosis.rule.name == "disk-full"
+    assert "ExceptionGroup: loaders (2 sub-exceptions)" in diagnosis.headline
+    assert "ValueError: the dog ate shard 3" in diagnosis.headline
+
+
+def test_the_rest_of_a_message_belongs_to_its_exception() -> None:
+    lines = ["torch.distributed.DistBackendError: NCCL error in: x.cpp:12, internal error"]
+    lines += ["Last error:", "Bootstrap : no socket interface found"]
+    assert rule_of(*lines) == "network-interface"
+
+
+def test_the_kernel_says_more_than_a_symptom_and_less_than_an_exception() -> None:
+    kernel = "Out of memory: Killed process 7 (python3)"
+    assert rule_of("exitcode  : -9 (pid: 7)", kernel) == "host-out-of-memory"
+    assert rule_of(kernel, *raised("MemoryError")) == "host-allocation-failed"
+
+
+def test_a_log_in_which_nothing_fails_ends_with_its_last_five_lines() -> None:
+    diagnosis = diagnosed(f"reading shard {number}" for number in range(9))
+    assert diagnosis.evidence == ()
+    assert [line.text for line in diagnosis.last_lines][-1] == "reading shard 8"
+    assert len(diagnosis.last_lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("exitcode  : -9 (pid: 7)", "SIGKILL"),
+        ("exits with return code = -11", "SIGSEGV"),
+        ("crashed with exit code -7", "SIGBUS"),
+        ("container exited with code 137", "SIGKILL"),
+        ("AlgorithmError: Exit Code: 139", "SIGSEGV"),
+        ("pid 7 WTERMSIG 9", "SIGKILL"),
+        ("traceback : Signal 6 (SIGABRT) received by PID 7", "SIGABRT"),
+        ("Terminated", "SIGTERM"),
+        ("train.sh: line 3:    41 Killed                  python train.py", "SIGKILL"),
+        ("exited with code 1", ""),
+        ("error code: 404", ""),
+        ("status code 200", ""),
+    ],
+)
+def test_a_signal_is_read_in_whatever_form_it_is_printed(line: str, name: str) -> None:
+    assert signal_of(line) == name
