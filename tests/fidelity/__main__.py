@@ -1,19 +1,36 @@
-"""Print how many recorded exchanges the imitations reproduce: `make fidelity`."""
+"""Print how many recorded exchanges the imitations reproduce: `make fidelity`.
+
+`python -m tests.fidelity FILE ...` does the same with other recordings of the same form.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import Counter
+from pathlib import Path
 
+from tests.fakes.azure.recorded import DATA
 from tests.fidelity import aws
 from tests.fidelity.azure_answers import verdicts
 from tests.fidelity.differences import AZURE, reason
 
 
 def main() -> None:
-    """Replay everything and print a line per cloud, then each difference."""
+    """Replay all files and print a line for each, then each difference."""
+    for path in [Path(name) for name in sys.argv[1:]] or [DATA, aws.DATA]:
+        first = json.loads(path.read_text().partition("\n")[0])
+        if "method" in first:
+            _exchanges(path)
+        else:
+            _observations(path)
+
+
+def _exchanges(path: Path) -> None:
+    """Print how many requests to Azure ML are answered as recorded, and the reasons for others."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    for verdict in verdicts():
+    for verdict in verdicts(path):
         kept = [reason(AZURE, verdict.call, difference) for difference in verdict.differences]
         if not kept:
             counts["reproduced"] += 1
@@ -29,14 +46,13 @@ def main() -> None:
     )
     for text, number in reasons.most_common():
         print(f"  {number:3} {text}")
-    _observations()
 
 
-def _observations() -> None:
+def _observations(path: Path) -> None:
     """Print how many observations of SageMaker the client reads rightly, by their kind."""
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    for observation in aws.observations():
+    for observation in aws.observations(path):
         wrong = aws.differences(observation)
         result = "not read" if wrong is None else "wrong" if wrong else "right"
         counts[result] += 1

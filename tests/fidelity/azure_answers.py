@@ -13,13 +13,14 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.fakes.azure.account import Cluster
 from tests.fakes.azure.blobs import AUDIENCE
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.recorded import Exchange, exchanges
+from tests.fakes.azure.recorded import DATA, Exchange, exchanges
 
 Answer = tuple[int, Mapping[str, str], Any]
 _HEADERS = (
@@ -49,9 +50,9 @@ class Verdict(NamedTuple):
         return f"{exchange.recording} {exchange.method} {exchange.path}"
 
 
-def verdicts() -> Iterator[Verdict]:
-    """Replay all recordings."""
-    for _, recording in groupby(exchanges(), key=lambda exchange: exchange.recording):
+def verdicts(path: Path = DATA) -> Iterator[Verdict]:
+    """Replay all recordings of a file."""
+    for _, recording in groupby(exchanges(path), key=lambda exchange: exchange.recording):
         rows = list(recording)
         curated: dict[str, dict[str, str]] = {}
         for name, version in re.findall(
