@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,17 @@ def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_p
         "ended with exit code 0 while rank 4 still waited for it",
     )
     assert not cause.consequence
+
+
+@pytest.mark.linux("states of processes are in /proc")
+def test_a_rank_whose_process_is_gone_has_ended(tmp_path: Path) -> None:
+    ranks = launcher(tmp_path).ranks
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    for rank, pid in ((4, os.getpid()), (5, process.pid)):
+        ranks.on_event(started(rank).replace(pid=pid))
+    assert ranks.running() == {0: os.getpid()}
+    assert ranks.ended() == [5]
 
 
 @pytest.mark.parametrize(
