@@ -247,6 +247,8 @@ def _export_model(loop: Any, folders: Folders) -> str:
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
     frozen = loop.checkpointer.frozen
+    if loop.step.averages is not None:
+        loop.step.averages.use()
     weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
     fingerprint = ""
     if weights or loop.ranks.rank == 0:

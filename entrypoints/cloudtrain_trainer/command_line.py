@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from cloudtrain_trainer.flag_values import (
     betas,
+    decay,
     factory,
     name_or_factory,
     non_negative_int,
@@ -228,6 +229,12 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--clip-norm", type=positive, metavar="X", help="largest norm of the gradients [none]"
+    )
+    group.add_argument(
+        "--ema",
+        type=decay,
+        metavar="X",
+        help="evaluate and save a moving average of the weights, of this decay: 0.999 [none]",
     )
     group.add_argument("--weight-decay", type=not_negative, metavar="X", help="[task]")
 

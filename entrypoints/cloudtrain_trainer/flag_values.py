@@ -57,6 +57,11 @@ def share(text: str) -> float:
     return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
 
 
+def decay(text: str) -> float:
+    """Read a number between 0 and 1."""
+    return _number(float, text, "a number between 0 and 1", lambda x: 0 < x < 1)
+
+
 def betas(text: str) -> tuple[float, float]:
     """Read two numbers of at least 0 and less than 1, with a comma between them."""
     first, _, second = text.partition(",")

@@ -341,6 +341,7 @@ def _held(step: Step, peak: int) -> Held:
     trained = sizes(p for p in model.parameters() if p.requires_grad)
     states = step.optimizer.state.values()
     state = sizes(x for values in states for x in values.values() if isinstance(x, Tensor))
+    state += sizes(step.averages.tensors.values()) if step.averages is not None else 0
     return Held(peak, sizes([*model.parameters(), *model.buffers()]), trained, state)
 
 

@@ -64,6 +64,8 @@ class Options:
     warm_up: float
     """Share of all steps during which the learning rate rises, 0 to 1."""
     weight_decay: float | None
+    ema: float | None
+    """Decay of the moving average of the weights; None: no average."""
     clip_norm: float | None
     """Largest norm of the gradients; None: no clipping."""
     seed: int

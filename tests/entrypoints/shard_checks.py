@@ -137,6 +137,26 @@ def check_resume_without_frozen_weights(ranks: Ranks) -> None:
             begin(other_task, argv, ranks, folder).resume()
 
 
+def check_averages_of_shards(ranks: Ranks) -> None:
+    """Each rank averages its shards; an evaluation of the averages leaves training as it is."""
+    task = small_task("gpt")
+    argv = [*task_flags("gpt"), "--ema", "0.9"]
+    loops = begin_in_one_process(task, argv), begin(task, [*argv, "--strategy", "fsdp"], ranks)
+    curves = []
+    for loop in loops:
+        first = train(loop)
+        evaluation = loop._evaluate()
+        assert evaluation is not None
+        curves.append([*first.losses, evaluation["val_loss"], *train(loop).losses])
+    assert relative_difference(*reversed(curves)) < TOLERANCE, curves
+    assert curves[0][3] != curves[0][5], "the averages were evaluated, not the weights"
+    alone, sharded = (loop.step.averages for loop in loops)
+    assert alone is not None
+    assert sharded is not None
+    for name, average in alone.tensors.items():
+        torch.testing.assert_close(full_tensor(sharded.tensors[name]), average)
+
+
 def other_base(model: nn.Module) -> nn.Module:
     """Change one number of one frozen weight."""
     frozen = [p for p in model.parameters() if not p.requires_grad]

@@ -34,6 +34,7 @@ from tests.entrypoints.loss_curves import (
     train,
 )
 from tests.entrypoints.shard_checks import (
+    check_averages_of_shards,
     check_frozen_weights,
     check_initial_weights,
     check_resume_without_frozen_weights,
@@ -342,6 +343,7 @@ def details() -> None:
             check_repeated_blocks,
             check_frozen_weights,
             check_resume_without_frozen_weights,
+            check_averages_of_shards,
             check_bf16_under_fsdp,
             check_bf16_in_pipelines,
             check_bandwidth,

@@ -86,6 +86,8 @@ class Checkpointer:
 
         step = run.step
         tensors = sharded.tensors_of(step.model, step.optimizer, self.frozen.unchanged())
+        if step.averages is not None:
+            tensors |= {f"ema.{name}": value for name, value in step.averages.tensors.items()}
         # A bad checkpoint must not replace a good one.
         run.check_finite(self._trained_tensors(tensors))
 
@@ -139,7 +141,11 @@ class Checkpointer:
         """
         model = self.run.step.model
         parameters = {f"model.{name}" for name, _ in model.named_parameters(remove_duplicate=False)}
-        return {name for name in tensors if name in parameters or name.startswith("optimizer.")}
+        return {
+            name
+            for name in tensors
+            if name in parameters or name.startswith(("optimizer.", "ema."))
+        }
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.run.step.model.named_parameters() if p.requires_grad}
@@ -249,13 +255,21 @@ class Checkpointer:
         shared: dict[str, Any],
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
-        """Load weights and optimizer state; frozen weights may be missing, and are then checked."""
+        """Load weights and optimizer state; frozen weights may be missing, and are then checked.
+
+        Without averages of the weights in the checkpoint, `--ema` begins with these weights.
+        """
         model = self.run.step.model
+        averages = self.run.step.averages
         lines = shared.get("frozen", {})
-        missing = self.checkpoints.missing(checkpoint, model)
+        missing = sharded.missing(checkpoint.path, model)
         self.frozen.check(missing, lines, checkpoint.folder)
         left_out = [name for name in missing if name in lines]
         self.checkpoints.load(checkpoint, model, optimizer, left_out)
+        if averages is not None:
+            averages.restart()
+            saved = {f"ema.{name}": value for name, value in averages.tensors.items()}
+            sharded.read_known(checkpoint.path, saved)
 
     def record_evaluation(self, val_loss: float) -> None:
         """Keep the weights if this evaluation is the best; else count it.
@@ -274,10 +288,10 @@ class Checkpointer:
         self.best = Best(val_loss, run.position.step, 0, run.position.step)
 
         left_out = self.frozen.unchanged()
+        averages = run.step.averages
+        weights = sharded.weights_of(run.step.model) | (averages.tensors if averages else {})
         tensors = {
-            f"model.{name}": value
-            for name, value in sharded.weights_of(run.step.model).items()
-            if name not in left_out
+            f"model.{name}": value for name, value in weights.items() if name not in left_out
         }
         self.checkpoints.save_best(
             run.position.step, tensors, self._steady(tensors), self._best_in_checkpoint
@@ -297,7 +311,8 @@ class Checkpointer:
             run.ranks.log(f"{self.checkpoints.folder} lacks the best weights, of step {best}")
             return False
         model = self.run.step.model
-        self.checkpoints.load(checkpoint, model, None, self.checkpoints.missing(checkpoint, model))
+        missing = sharded.missing(checkpoint.path, model)
+        self.checkpoints.load(checkpoint, model, None, missing)
         return True
 
     def _layout(self) -> dict[str, Any]:
@@ -326,6 +341,7 @@ class Checkpointer:
             "min_lr": options.min_lr,
             "betas": list(options.betas) if options.betas else None,
             "warm_up": options.warm_up,
+            "ema": options.ema,
             "clip_norm": options.clip_norm,
             "steps": self.run.steps,
         }

@@ -143,6 +143,15 @@ def read(
             optimizer.state[parameter] = loaded
 
 
+def read_known(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Load those of the tensors that a checkpoint has, in place. Called by all ranks."""
+    reader = FileSystemReader(folder)
+    saved = reader.read_metadata().state_dict_metadata
+    known = {name: value for name, value in tensors.items() if name in saved}
+    if known:
+        _load(known, reader)
+
+
 def _load(tensors: dict[str, Tensor], reader: FileSystemReader) -> None:
     # The parameter exists since torch 2.9.
     options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}

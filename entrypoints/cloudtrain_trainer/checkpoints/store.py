@@ -59,6 +59,10 @@ class FoundCheckpoint(NamedTuple):
     weights: str
     """The name of its folder of weights on this disk."""
 
+    @property
+    def path(self) -> Path:
+        return self.folder / self.weights
+
 
 class SavedCheckpoint(NamedTuple):
     """A checkpoint that has just become visible."""
@@ -266,11 +270,7 @@ class CheckpointStore:
         `left_out`: names of weights to keep. CheckpointException if another tensor is missing or
         has another shape.
         """
-        sharded.read(checkpoint.folder / checkpoint.weights, model, optimizer, left_out)
-
-    def missing(self, checkpoint: FoundCheckpoint, model: nn.Module) -> list[str]:
-        """Return the names of the model's weights that a checkpoint does not have."""
-        return sharded.missing(checkpoint.folder / checkpoint.weights, model)
+        sharded.read(checkpoint.path, model, optimizer, left_out)
 
     def set_aside(self) -> None:
         """Move earlier checkpoints into a folder that resuming ignores.

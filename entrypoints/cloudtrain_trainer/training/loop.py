@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from cloudtrain_job import activity, emit_event, log_metrics
@@ -232,7 +233,9 @@ class Loop(TrainingRun):
         """Return an evaluation; None at a stop."""
         micro_batch = max(1, self.micro_batch // self.strategy.n_microbatches)
         batch_size = min(MAX_EVALUATION_BATCH, micro_batch)
-        return evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)
+        averages = self.step.averages
+        with averages.in_model() if averages is not None else nullcontext():
+            return evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)
 
     def _stop_in_evaluation(self) -> bool:
         self.stop.step_done()

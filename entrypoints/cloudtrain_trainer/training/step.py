@@ -21,6 +21,7 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
+from cloudtrain_trainer.training.averages import AveragedWeights
 from cloudtrain_trainer.training.optimizers import Gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -75,6 +76,8 @@ class Step:
         del model  # in a pipeline only this rank's stage is kept
 
         self._make_optimizer()
+        self.averages = AveragedWeights(self.model, options.ema) if options.ema else None
+        """The weights to evaluate and save, with `--ema`."""
         self.clock = step_clock(self)
         """Clock of this rank's phases."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
@@ -151,6 +154,8 @@ class Step:
             )
         )
         self._update(step)
+        if self.averages is not None:
+            self.averages.update(step)
         self.optimizer.zero_grad(set_to_none=True)
         self.clock.end_step()
 
