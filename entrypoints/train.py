@@ -127,15 +127,15 @@ def train(options: Options, folders: Folders) -> NoReturn:
 
 def train_or_measure(loop: Any, micro_batches: Any) -> str:
     """Train, evaluate, or measure, as configured; return "succeeded" or "stopped"."""
-    from cloudtrain_trainer.training import memory, throughput
+    from cloudtrain_trainer.training import memory
 
-    reports = throughput.reports_wanted()
+    reports = memory.reports_wanted()
     if reports != 1:  # a search for a batch size does not split the batch
         memory.fit_micro_batch(loop, micro_batches)
     if not loop.options.eval_only:
         loop.ranks.log(loop.describe_batch())
     if reports:
-        return throughput.measure(loop, reports)
+        return memory.measure(loop, reports)
     loop.resume()
     outcome: str = loop.evaluate_only() if loop.options.eval_only else loop.run()
     return outcome
@@ -146,10 +146,10 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
 
     Its peers wait in a collective, so it cannot agree with them. `loop`: None before it existed.
     """
-    from cloudtrain_trainer.training import memory, throughput
+    from cloudtrain_trainer.training import memory
 
     message = f"out of memory: {memory.describe_error(error)}. "
-    if throughput.reports_wanted() == 1:
+    if memory.reports_wanted() == 1:
         message += "This batch does not fit"
     elif loop is not None and loop.options.eval_only:
         message += (
@@ -207,9 +207,9 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     A stopped run has its checkpoint and little time, so its model is not exported, nor is the model
     of an evaluation.
     """
-    from cloudtrain_trainer.training import throughput
+    from cloudtrain_trainer.training import memory
 
-    trained = not (loop.options.eval_only or throughput.reports_wanted())
+    trained = not (loop.options.eval_only or memory.reports_wanted())
     exported = (
         {"parameters_sha256": export_model(loop, folders)}
         if outcome == "succeeded" and trained

@@ -26,7 +26,13 @@ TRAINER = (
     *("train", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory"),
     *(
         f"cloudtrain_trainer.{name}"
-        for name in ("strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")
+        for name in (
+            "strategies.tp",
+            "strategies.pipeline",
+            "strategies.ddp",
+            "tasks.digits",
+            "tasks.gpt",
+        )
     ),
     "torch._dynamo",
     *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),

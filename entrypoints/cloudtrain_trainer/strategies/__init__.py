@@ -242,7 +242,10 @@ def full_tensor(value: Tensor) -> Tensor:
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    """Return the strategy of `--strategy`."""
-    module = import_module(f"{__name__}.{rules.STRATEGIES[options.strategy]}")
+    """Return the strategy of `--strategy`; hybrid is one around `tp` or `pipeline`."""
+    name = rules.STRATEGIES[options.strategy]
+    if name == "hybrid":
+        name = "tp" if options.tensor else "pipeline"
+    module = import_module(f"{__name__}.{name}")
     strategy: Strategy = module.build(ranks, options)
     return strategy

@@ -5,7 +5,8 @@ borders of stages are sent. Memory: parameters, gradients and optimizer state di
 of stages; activations of all micro-batches with `--schedule gpipe`, with `1f1b` at most one per
 stage. Communication: per micro-batch one tensor to the next stage and one gradient back. Idle time:
 (stages - 1) / (stages - 1 + micro-batches), so use many micro-batches; accumulation
-(`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
+(`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time. `hybrid --stages N`
+makes several pipelines of N stages, with one DDP per stage around them.
 
 Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and
 "Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021 (1F1B);
@@ -188,4 +189,4 @@ class Pipeline(Strategy):
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    return Pipeline(ranks, options, stages=ranks.size)
+    return Pipeline(ranks, options, options.stages or ranks.size)

@@ -1,17 +1,25 @@
-"""Tensor parallelism: each matrix is split over all ranks, which compute a part of a sample.
+"""Tensor parallelism: each matrix is split over ranks, which compute a part of a sample.
 
-When: one layer or one sample is too large for one device, or the batch cannot be split any further;
-inside a node, where ranks are connected by NVLink. Memory: the matrices in the task's plan, with
-gradients and optimizer state, divided by the number of ranks; parameters outside of the plan are
-replicated. Communication: two all-reduces of the activations per block in the forward pass and two
-in the backward pass, which do not overlap with computation. Logits that a plan leaves split over
-the vocabulary are never gathered in training: the loss exchanges a number per token.
+`tp`, over all ranks. When: one layer or one sample is too large for one device, or the batch cannot
+be split any further; inside a node, where ranks are connected by NVLink. Memory: the matrices in
+the task's plan, with gradients and optimizer state, divided by the number of ranks; parameters
+outside of the plan are replicated. Communication: two all-reduces of the activations per block in
+the forward pass and two in the backward pass, which do not overlap with computation. Logits that a
+plan leaves split over the vocabulary are never gathered in training: the loss exchanges a number
+per token.
 
-Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
+`hybrid --tensor N`, inside groups of N neighbours, with FSDP2 around it between the groups: when
+neither kind fits alone. Memory: divided by all ranks. DDP around tensor parallelism fails in torch
+("mixed torch.Tensor and DTensor") and is not offered.
+
+Sources: Shoeybi et al., "Megatron-LM", 2019; Narayanan et al., "Efficient Large-Scale Language
+Model Training on GPU Clusters Using Megatron-LM", SC 2021; Liang et al., "TorchTitan", 2024;
+torch/distributed/tensor/parallel.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -25,6 +33,7 @@ from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Step, Strategy, full_tensor, layers_of
+from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 
 
 class SplitLogits(Strategy):
@@ -103,6 +112,50 @@ class TensorParallel(SplitLogits):
                     dist.broadcast(value, src=0)
 
 
+class DataByTensor(SplitLogits, FullyShardedData):
+    """FSDP2 over groups of ranks that split each matrix (tensor parallelism)."""
+
+    compiles_whole = False  # torch cannot compile an embedding that is split over ranks
+
+    def __init__(self, ranks: Ranks, options: Options, tensor: int) -> None:
+        super().__init__(ranks, options)
+        self.tensor = tensor
+        self.data_rank = ranks.rank // tensor
+        self.data_ranks = ranks.size // tensor
+        self.reports_metrics = ranks.rank % tensor == 0
+
+    def make_mesh(self) -> DeviceMesh:
+        sizes = self.data_ranks, self.tensor
+        self.mesh_2d = init_device_mesh(
+            self.ranks.device.type, sizes, mesh_dim_names=("data", "tensor")
+        )
+        return self.mesh_2d["data"]
+
+    def start(self) -> None:
+        super().start()
+        # torch warns of in-place changes that bypass FSDP whenever a split layer returns a view;
+        # there are none here.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        parallelize(model, step, self.mesh_2d["tensor"])
+        return super().wrap(model, step)
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Also broadcast parameters that are not split.
+
+        Several ranks compute them, and differ in the last bits on a GPU.
+        """
+        super().sync_buffers(model)
+        for parameter in model.parameters():
+            if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1:
+                dist.broadcast(
+                    parameter.to_local().detach(),
+                    group=self.mesh_2d.get_group("tensor"),
+                    group_src=0,
+                )
+
+
 def parallelize(model: nn.Module, step: Step, mesh: DeviceMesh) -> None:
     """Split the matrices over the mesh by the task's plan, in place."""
     assert step.task.tensor_plan is not None  # noqa: S101  (rules.py has refused the others)
@@ -114,4 +167,6 @@ def _is_partial(grad: DTensor) -> bool:
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
+    if options.tensor:
+        return DataByTensor(ranks, options, options.tensor)
     return TensorParallel(ranks, options)
