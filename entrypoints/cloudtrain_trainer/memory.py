@@ -241,7 +241,6 @@ def sizes(tensors: Iterable[Tensor]) -> int:
 LOCAL_DATA = {
     "mnist": {"data": "digits"},
     "keras-mnist": {"data": "digits"},
-    "resnet50": {"data": "synthetic"},
 }
 """Data of the same shape, by task, that need no input."""
 MAX_ACCUMULATION_STEPS = 2

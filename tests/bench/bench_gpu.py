@@ -30,12 +30,12 @@ from tests.bench.pairs import quartiles
 WARM = 5
 LOADS = {
     "gpt2-124m": ["--task", "gpt", "--size", "gpt2-124m", "--data", "synthetic"],
-    "resnet50": ["--task", "resnet50", "--data", "synthetic"],
+    "resnet50": ["--task", "resnet50"],
 }
 PER_GPU = {"gpt2-124m": 16, "resnet50": 128}
 TINY = {
     "gpt2-124m": ["--task", "gpt", "--size", "tiny", "--data", "synthetic"],
-    "resnet50": ["--task", "resnet50", "--size", "tiny", "--data", "synthetic"],
+    "resnet50": ["--task", "resnet50", "--size", "tiny"],
 }
 
 Window = Callable[[], float]

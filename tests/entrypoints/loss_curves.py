@@ -35,7 +35,7 @@ the wrong size.
 NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
 
-TASK_OPTIONS = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny", "data": "synthetic"}}
+TASK_OPTIONS = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny"}}
 """Options that keep tasks small and download no data."""
 
 

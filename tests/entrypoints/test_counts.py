@@ -57,7 +57,7 @@ def test_recomputing_repeats_forward_passes() -> None:
 
 @pytest.mark.parametrize(
     ("name", "options", "pixels"),
-    [("resnet50", {"data": "synthetic"}, 3 * 224 * 224), ("mnist", {"data": "digits"}, 784)],
+    [("resnet50", {}, 3 * 224 * 224), ("mnist", {"data": "digits"}, 784)],
 )
 def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them(
     name: str, options: dict[str, str], pixels: int

@@ -22,7 +22,7 @@ from tests.support.step_memory import estimated, measured
     [
         ["--task", "digits"],
         ["--task", "gpt", "--recompute", "blocks", "--amp", "bf16", "--accumulate", "2"],
-        ["--task", "resnet50", "--size=tiny", "--data=synthetic", "--strategy", "fsdp"],
+        ["--task", "resnet50", "--size=tiny", "--strategy", "fsdp"],
     ],
     ids=["convolutions", "recomputed", "sharded"],
 )

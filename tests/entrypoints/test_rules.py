@@ -138,7 +138,7 @@ def test_the_table_has_every_task() -> None:
         ("mnist", {"data": "digits"}),
         ("keras-mnist", {"data": "digits"}),
         ("resnet50", {"size": "tiny"}),
-        ("resnet50", {"data": "synthetic"}),
+        ("resnet50", {}),
         ("gpt", {}),
         ("gpt", {"size": "small"}),
         ("gpt", {"size": "gpt2-124m"}),

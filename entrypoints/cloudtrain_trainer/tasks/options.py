@@ -62,11 +62,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "size": Option(
             one_of("full", "tiny"), "full", "full|tiny: tiny is the same code, for a CPU [full]"
         ),
-        "data": Option(
-            one_of("images", "synthetic"),
-            None,
-            "images|synthetic [images if $CLOUDTRAIN_INPUT_IMAGES is set]",
-        ),
     },
     "gpt": {
         "size": Option(one_of("tiny", "small", "gpt2-124m"), "tiny", "tiny|small|gpt2-124m [tiny]"),
