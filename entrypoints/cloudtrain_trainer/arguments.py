@@ -18,8 +18,7 @@ from cloudtrain_launcher.events import Error
 from cloudtrain_trainer import rules
 from cloudtrain_trainer.command_line import build_parser, is_first_rank, task_option_dest
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.rules import Refused, RefusedData
-from cloudtrain_trainer.tasks.options import OPTIONS
+from cloudtrain_trainer.rules import OPTIONS, Refused, RefusedData
 
 
 def parse(argv: list[str]) -> Options:

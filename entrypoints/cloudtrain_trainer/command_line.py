@@ -19,8 +19,7 @@ from cloudtrain_trainer.flag_values import (
     seconds,
     share,
 )
-from cloudtrain_trainer.rules import OPTIMIZERS, STRATEGIES, Refused
-from cloudtrain_trainer.tasks.options import OPTIONS
+from cloudtrain_trainer.rules import OPTIMIZERS, OPTIONS, STRATEGIES, Refused
 
 EXAMPLES = """\
 examples:

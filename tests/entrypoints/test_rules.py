@@ -9,8 +9,7 @@ import pytest
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.rules import TASKS, Refused, capabilities
-from cloudtrain_trainer.tasks.options import OPTIONS
+from cloudtrain_trainer.rules import OPTIONS, TASKS, Refused, capabilities
 
 
 def parse_on(

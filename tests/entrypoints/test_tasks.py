@@ -16,12 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.partition import split
-from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.rules import OPTIONS, Refused
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.tasks.decoder import decoder
 from cloudtrain_trainer.tasks.digits import read
 from cloudtrain_trainer.tasks.digits import split as split_digits
-from cloudtrain_trainer.tasks.options import OPTIONS
 
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},

@@ -1,7 +1,7 @@
 """Tasks: model, data and loss.
 
-A new task is a function `(seed, **options) -> Task` in a file here, with an entry in BUILDERS, one
-in OPTIONS of options.py with its options, and one in TASKS of rules.py with its capabilities.
+A new task is a function `(seed, **options) -> Task` in a file here, with an entry in BUILDERS, and
+its capabilities and options in TASKS and OPTIONS of rules.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cloudtrain_trainer.rules import Capabilities
 
-if TYPE_CHECKING:  # the command line imports options.py, without torch
+if TYPE_CHECKING:  # the command line imports rules.py, without torch
     from torch import Tensor, nn
 
 
@@ -160,7 +160,7 @@ class Task:
 def build(name: str, seed: int, **options: Any) -> Task:
     """Return a built-in task by name. `seed`: of the data split and noise.
 
-    `options`: of this task (options.py). Raise `Refused` if its data or a package is missing.
+    `options`: of this task (rules.py). Raise `Refused` if its data or a package is missing.
     KeyError for an unknown name.
     """
     module, _, function = BUILDERS[name].partition(":")
