@@ -47,6 +47,8 @@ class Candidate:
     """True for a warning that never ends a program."""
     is_mention: bool = False
     """True if a line only mentions the exception."""
+    more: str = ""
+    """Next lines of its message."""
     chain: list[Candidate] = field(default_factory=list)
     """Exceptions that led to it, or that its group holds, the nearest first."""
     is_direct: bool = False

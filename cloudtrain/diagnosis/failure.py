@@ -182,8 +182,9 @@ def _message(raised: Raised) -> str:
 
 def _explained_text(candidate: Candidate, rule: Rule) -> str:
     """Return the line of the member that the rule explains."""
-    texts = [member.line.text for member in candidate.members if member.rule is rule]
-    return texts[0] if texts else candidate.line.text
+    members = [member for member in candidate.members if member.rule is rule]
+    member = members[0] if members else candidate
+    return member.line.text + member.more
 
 
 def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:

@@ -30,6 +30,7 @@ MESSAGE_LINES = 6
 PROGRESS_LINES = 3
 """Lines of progress after which a rank has outlived what it printed before."""
 _MAX_SHAPE = 400
+_MAX_MESSAGE = 4_000
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _ERROR_LIKE = re.compile(
@@ -102,6 +103,8 @@ class _Rank:
     open: Candidate | None = None
     """Latest candidate, while its message may go on."""
     last_exception: Candidate | None = None
+    message: Candidate | None = None
+    """Latest exception, while further lines of its message may come."""
     led_by: Candidate | None = None
     is_led_directly: bool = False
     has_warned: bool = False
@@ -188,9 +191,10 @@ class Search:
             rank.led_by = rank.last_exception
             rank.is_led_directly = _DIRECT in line.text
             return
-        if self._reads_on(rank, line):
-            return
-        self._read_other(rank, line)
+        if rank.message and self._order - rank.message.order <= MESSAGE_LINES:
+            rank.message.more = f"{rank.message.more}\n{line.text}"[:_MAX_MESSAGE]
+        if not self._reads_on(rank, line):
+            self._read_other(rank, line)
 
     def _read_frame(self, rank: _Rank, line: Evidence) -> None:
         if header := _NOTEBOOK_HEADER.match(line.text):
@@ -221,6 +225,7 @@ class Search:
             self._chain(group, candidate, is_direct=True)
             return
         rank.last_exception = candidate
+        rank.message = candidate
         self._add(rank, candidate)
 
     def _chain(self, candidate: Candidate, led_by: Candidate, *, is_direct: bool) -> None:

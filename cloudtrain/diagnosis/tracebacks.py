@@ -27,7 +27,7 @@ _AT_THE_END = re.compile(_NAME + r")(?::(?: (.*))?)?$")
 _ALONE = re.compile(
     r"(?:E {2,})?"
     + _NAME
-    + r"(?:Error|Exception|Interrupt|Exit|Exceeded|NotFound))(?::(?: (.*))?)?$"
+    + r"(?:Error|Exception|Interrupt|Exit|Exceeded|NotFound|Failed|Failure))(?::(?: (.*))?)?$"
 )
 """Pattern of an exception in a line without a traceback before it."""
 _HANDED_ON = re.compile(r"Caught \w+ in (DataLoader worker|replica|pin memory)|^Traceback \(most")

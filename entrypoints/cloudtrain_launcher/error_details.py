@@ -21,6 +21,8 @@ from cloudtrain_launcher.failure import is_consequence
 
 MAX_MESSAGE_CHARS = 1000
 MAX_TRACEBACK_CHARS = 2500
+CHAIN_FRAMES = 4
+"""Innermost frames of each exception of a chain that is too long."""
 MAX_CODE_CHARS = 200
 """Maximum characters of each in an event."""
 
@@ -63,6 +65,9 @@ def describe(
         name = type(error).__name__
         message = safe_str(error)
         text = "".join(traceback.format_exception(type(error), error, frames))
+        if len(text) > MAX_TRACEBACK_CHARS:  # the cause of a chain comes first
+            lines = traceback.format_exception(type(error), error, frames, limit=-CHAIN_FRAMES)
+            text = "".join(lines)
     else:
         stack = original.frames
         name = original.exception

@@ -54,9 +54,15 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
 
 
 def root_cause(errors: Sequence[C]) -> C | None:
-    """Return the last attempt's earliest error, preferably no consequence; None without errors."""
+    """Return the last attempt's earliest error, preferably no consequence; None without errors.
+
+    A SIGTERM before all other errors comes from outside the job: torchrun sends its own later.
+    """
     last = max((error.attempt for error in errors), default=0)
     of_last_attempt = [error for error in errors if error.attempt == last]
+    first = min(of_last_attempt, key=lambda error: error.time, default=None)
+    if first is not None and first.exception == "SIGTERM":
+        return first.replace(consequence=False)
     return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
 
 

@@ -1,9 +1,10 @@
 """Notice that a node's ranks hang: all are silent, and some wait. Standard library only.
 
-After a quarter of the limit without output or events, the stack and the CPU time of every rank are
-sampled. A rank waits if its stack stays the same, its main thread neither wakes up nor reads, and
-it is in a collective or uses no CPU. A long computation is not a hang: it neither waits nor lets a
-peer wait for longer than the limit.
+After a minute without output or events, or a quarter of a shorter limit, the stack and the CPU time
+of every rank are sampled. After two minutes a hang is named, and after the limit it is ended.
+A rank waits if its stack stays the same, its main thread neither wakes up nor reads, and it is in a
+collective or uses no CPU. A long computation is not a hang: it neither waits nor lets a peer wait
+for longer than the limit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ from cloudtrain_launcher.reporting import emit
 from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
 
 SAMPLES = 20
-"""Number of samples per limit."""
+"""Minimum number of samples per limit."""
+FIRST_SAMPLE_SECONDS = 60.0
+SAMPLE_SECONDS = 15.0
+"""Maximum seconds between two samples until a hang should be named."""
+NAMED_AFTER_SECONDS = 120.0
+"""Silence after which a hang is named; half of the limit if that is shorter."""
 _MIN_SAMPLES = 4
 _OTHER_NODE_SHARE = 0.25
 """Extra wait, as a share of the limit, if all ranks of a node wait for another node.
@@ -65,16 +71,19 @@ class HangWatch:
         `last_output`: when one of them last printed, by `time.monotonic()`.
         """
         time_now = time.monotonic()
-        if not self._limit or time_now - last_output < self._limit / 4:
+        silent_seconds = time_now - last_output
+        if not self._limit or silent_seconds < min(self._limit / 4, FIRST_SAMPLE_SECONDS):
             self._samples.clear()
             self._take_back()
             return
         if time_now < self._next_sample:
             return
-        self._next_sample = time_now + self._limit / SAMPLES
+        is_new = silent_seconds < 2 * NAMED_AFTER_SECONDS
+        interval = self._limit / SAMPLES
+        self._next_sample = time_now + (min(interval, SAMPLE_SECONDS) if is_new else interval)
         self._samples.take(self._ranks.running())
-        if time_now - last_output > self._limit / 2:
-            self._judge(time_now - last_output)
+        if silent_seconds > min(self._limit / 2, NAMED_AFTER_SECONDS):
+            self._judge(silent_seconds)
 
     def _judge(self, silent_seconds: float) -> None:
         """Report the rank that the others wait for; end the attempt after the limit."""
@@ -104,7 +113,8 @@ class HangWatch:
             self._log(
                 f"rank {rank.rank} {message}; after {duration(limit)} the job ends (limits.hang)"
             )
-            emit(Activity(activity=describe_wait(rank, waiting)))
+            began = time.time() - silent_seconds
+            emit(Activity(activity=describe_wait(rank, waiting), time=began))
 
     def _take_back(self) -> None:
         if self._has_warned:

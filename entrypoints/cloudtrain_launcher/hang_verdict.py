@@ -226,9 +226,10 @@ def describe_wait(blamed: RankActivity, waiting: Sequence[RankActivity]) -> str:
     """Return the node's activity for an `activity` event."""
     if blamed in waiting:
         return "waiting for another node"
-    return f"waiting for rank {blamed.rank}, which {_does(blamed)}" + (
-        f" at {blamed.place}" if blamed.place else ""
-    )
+    text = f"rank {blamed.rank}"
+    if any(peer.call for peer in waiting):
+        text = f"waiting for {text}, which"
+    return f"{text} {_does(blamed)}" + (f" at {blamed.place}" if blamed.place else "")
 
 
 def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) -> Error:

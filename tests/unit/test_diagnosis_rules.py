@@ -192,3 +192,34 @@ def test_a_warning_counts_less_than_an_error_and_a_remedy_names_what_was_said() 
     )
     out_of_memory = EXAMPLES["gpu-out-of-memory"] + " Process 7 has 11.50 GiB memory in use."
     assert diagnosed(out_of_memory).remedy.startswith("another process holds 11.50 GiB")
+
+
+REMEDIES = {
+    'Error(s) in loading state_dict: Missing key(s): "l.weight". Unexpected key(s): "module.l.weight"': (
+        "strip 'module.'"
+    ),
+    'Error(s) in loading state_dict: Missing key(s): "module.l.weight". Unexpected key(s): "l.w"': (
+        "into model.module"
+    ),
+    "ValueError: device_ids can only be None or contain a single element.": "[local_rank]",
+    "RuntimeError: Distributed package doesn't have MPI built in": "gloo on CPUs",
+    "RuntimeError: Distributed package doesn't have NCCL built in": "gloo on CPUs",
+    "DistNetworkError: server socket: port 29500, EADDRINUSE": "if the program sets the port",
+    "OSError: [Errno 98] Address already in use": "free port (0)",
+    "ValueError: Expected more than 1 value per channel when training": "drop_last=True",
+    "ModuleNotFoundError: No module named 'distutils'": "setuptools",
+    "RuntimeError: Cannot re-initialize CUDA in forked subprocess": "spawn",
+    "slurmstepd: error: execve(): torchrun: No such file or directory": "torch.distributed.run",
+    "Rank 3 crashed with exit code -7": "resources.shm",
+}
+
+
+@pytest.mark.parametrize("line", REMEDIES)
+def test_the_remedy_fits_the_message(line: str) -> None:
+    assert REMEDIES[line] in diagnosed(line).remedy
+
+
+@pytest.mark.parametrize("line", ["Terminated", "StepFailed: shard 3", "Evicted"])
+def test_a_last_word_is_shown(line: str) -> None:
+    diagnosis = diagnosed("reading", line)
+    assert [evidence.text for evidence in diagnosis.evidence] == [line]

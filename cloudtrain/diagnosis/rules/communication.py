@@ -125,11 +125,23 @@ COMMUNICATION = (
         source=_DDP,
     ),
     Rule(
+        name="own-port-in-use",
+        patterns=(r"OSError: \[Errno 98\] Address already in use",),
+        cause="a port that the program itself binds was taken",
+        remedy=(
+            "let the system choose a free port (0), or give each rank one of its own; a rerun with"
+            " the same port may fail again"
+        ),
+        source="https://docs.python.org/3/library/socket.html#socket.socket.bind",
+    ),
+    Rule(
         name="port-in-use",
         patterns=(r"Address already in use|EADDRINUSE|port is already allocated",),
         cause="the port of the ranks' rendezvous was taken",
-        remedy="the port was taken in that very moment; cloudtrain rerun RUN tries another",
-        restart="retry",
+        remedy=(
+            "if the program sets the port (MASTER_PORT, tcp://), a rerun fails again: leave it to"
+            " the launcher; else it was taken in that moment: cloudtrain rerun RUN tries another"
+        ),
         source=_RENDEZVOUS,
     ),
     Rule(
@@ -187,6 +199,28 @@ COMMUNICATION = (
             " launcher or torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE"
         ),
         source="https://docs.pytorch.org/docs/stable/distributed.html#initialization",
+    ),
+    Rule(
+        name="backend-not-built",
+        patterns=(r"package doesn't have (NCCL|MPI|GLOO|UCC) built in",),
+        cause="this torch is built without the backend that the program asks for",
+        remedy=(
+            "use gloo on CPUs: init_process_group('gloo'); nccl needs a torch for CUDA, and mpi a"
+            " torch that is built from source"
+        ),
+        source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
+    ),
+    Rule(
+        name="device-ids",
+        patterns=(
+            r"device_ids can only be None or contain a single element|device_ids and output_device",
+        ),
+        cause="DistributedDataParallel got several devices, or devices for a model on the CPU",
+        remedy=(
+            "pass device_ids=[local_rank], the one GPU of the rank; leave it out for a model on the"
+            " CPU"
+        ),
+        source=_DDP,
     ),
     Rule(
         name="group-misused",

@@ -277,8 +277,9 @@ LOADERS = (
         ),
         cause="CUDA was used in a forked process, such as a worker of the DataLoader",
         remedy=(
-            "keep tensors on the CPU in the data set, or start workers by"
-            " multiprocessing_context='spawn'"
+            "start processes by spawn (multiprocessing_context='spawn' of the DataLoader,"
+            " torch.multiprocessing.spawn), or keep CUDA out of them: tensors of a data set on the"
+            " CPU"
         ),
         source="https://docs.pytorch.org/docs/stable/notes/multiprocessing.html",
     ),

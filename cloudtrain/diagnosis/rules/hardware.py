@@ -189,6 +189,17 @@ HARDWARE = (
         source="https://slurm.schedmd.com/squeue.html",
     ),
     Rule(
+        name="evicted",
+        patterns=(r"^\W*([Rr]eason:? +)?Evicted\b",),
+        cause="the cluster evicted the pod: its node was short of memory or disk, or was drained",
+        remedy=(
+            "kubectl describe pod names what was short: request it (memory, ephemeral-storage), and"
+            " start again"
+        ),
+        restart="retry",
+        source="https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
+    ),
+    Rule(
         name="gpu-busy",
         patterns=(r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable",),
         cause="the GPU is taken: another process has it alone, or it waits for a reset",

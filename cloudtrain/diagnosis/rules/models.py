@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from cloudtrain.diagnosis.rule import Rule
 
 MODELS = (
@@ -167,6 +169,25 @@ MODELS = (
 
 _SAVING = "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html"
 
+
+def _names_of_weights(message: str) -> str:
+    """Return a remedy; weights of a wrapped model, or for one, only have other names."""
+    if re.search(r"[Uu]nexpected key[\s\S]{0,80}?['\"](module|_orig_mod)\.", message):
+        return (
+            "the weights are those of a wrapped model: strip 'module.' or '_orig_mod.' from their"
+            " names, or save the state dict of model.module; the checkpoint itself is good"
+        )
+    if re.search(r"[Mm]issing key[\s\S]{0,80}?['\"](module|_orig_mod)\.", message):
+        return (
+            "load the weights into model.module, or before the model is wrapped; the checkpoint"
+            " itself is good"
+        )
+    return (
+        "build the model with the settings of the checkpoint, or start without it (cloudtrain"
+        " rerun --fresh)"
+    )
+
+
 CHECKPOINTS = (
     Rule(
         name="checkpoint-not-written",
@@ -222,10 +243,7 @@ CHECKPOINTS = (
             r"resume_\w+|_load_checkpoint|_load_from_checkpoint|_load_optimizer_and_scheduler) in ",
         ),
         cause="the checkpoint belongs to another model",
-        remedy=(
-            "build the model with the settings of the checkpoint, or start without it (cloudtrain"
-            " rerun --fresh)"
-        ),
+        remedy=_names_of_weights,
         source=_SAVING,
     ),
     Rule(

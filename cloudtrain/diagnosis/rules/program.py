@@ -191,6 +191,18 @@ PROCESSES = (
         is_symptom=True,
     ),
     Rule(
+        name="told-to-end",
+        patterns=(r"^SIGTERM: was killed by SIGTERM",),
+        cause="a rank was told to end (SIGTERM) before all others, by something outside the job",
+        remedy=(
+            "look for who sent it: a person, a scheduler or a time limit, a platform that takes the"
+            " machine back"
+        ),
+        restart="retry",
+        source=_TORCHRUN,
+        is_symptom=True,
+    ),
+    Rule(
         name="killed",
         patterns=(
             r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b",

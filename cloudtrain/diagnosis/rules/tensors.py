@@ -173,6 +173,13 @@ TENSORS = (
         source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.dtype",
     ),
     Rule(
+        name="batch-of-one",
+        patterns=(r"[Ee]xpected more than 1 value per channel when training",),
+        cause="a batch had one sample, and batch normalization needs two",
+        remedy="pass drop_last=True to the DataLoader, or use batches of two samples or more",
+        source="https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm1d.html",
+    ),
+    Rule(
         name="shapes-differ",
         patterns=(
             r"shapes cannot be multiplied|[Ss]izes of tensors must match",

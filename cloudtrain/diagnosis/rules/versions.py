@@ -97,6 +97,7 @@ VERSIONS = (
     Rule(
         name="command-not-found",
         patterns=(
+            r"execve\(\): \S+: No such file",
             r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found",
             r"is not recognized as (an internal or external|the name of)|不是内部或外部命令|无法将.{0,80}识别为",
             r"executable file not found in \$PATH|pdsh' not installed",
@@ -157,6 +158,15 @@ VERSIONS = (
             " into the function"
         ),
         source="https://docs.python.org/3/faq/programming.html",
+    ),
+    Rule(
+        name="distutils-gone",
+        patterns=(r"No module named ['\"]?distutils",),
+        cause="distutils is no longer part of Python since 3.12",
+        remedy=(
+            "name setuptools in requirements.txt, which brings it, or use an image with Python 3.11"
+        ),
+        source="https://docs.python.org/3/whatsnew/3.12.html#removed",
     ),
     Rule(
         name="module-not-found",
