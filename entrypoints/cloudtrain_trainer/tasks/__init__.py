@@ -140,7 +140,7 @@ class Task:
     """
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
     """The `ParallelStyle` of each named module; None: no tensor parallelism."""
-    tensor_limit: Callable[[nn.Module], int] | None = None
+    tensor_limit: int = 0
     """The number of tensor-parallel ranks must divide this, for example the number of heads."""
     stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
     """(model, count) -> modules that together do the same as the model, one after the other.
@@ -171,13 +171,8 @@ def build(name: str, seed: int, **options: Any) -> Task:
 def capabilities(task: Task) -> Capabilities:
     """Return the capabilities of a task; rules.py has the built-in tasks only.
 
-    The model is created on the meta device, so that it takes no memory. `fsdp` is always true.
+    `fsdp` is always true.
     """
-    import torch
-
-    tensor_limit = 0
-    if task.tensor_plan is not None and task.tensor_limit is not None:
-        with torch.device("meta"):
-            tensor_limit = task.tensor_limit(task.model())
+    tensor_limit = task.tensor_limit if task.tensor_plan is not None else 0
     max_stages = task.max_stages if task.stages is not None else 1
     return Capabilities(task.batch_size, tensor_limit, max_stages)

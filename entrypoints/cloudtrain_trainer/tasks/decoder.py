@@ -214,11 +214,6 @@ def decoder(shape: Shape) -> nn.Sequential:
     return model
 
 
-def blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """Return the decoder's layers, in order."""
-    return [module for module in model.modules() if isinstance(module, Block)]
-
-
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
     """Return `count` stages of about equal cost: a matrix costs its number of parameters.
 

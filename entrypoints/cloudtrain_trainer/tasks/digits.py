@@ -294,11 +294,6 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
     return {hidden: styles.ColwiseParallel(), last: styles.RowwiseParallel()}
 
 
-def tensor_limit(model: nn.Module) -> int:
-    """Return the number of those features."""
-    return next(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
-
-
 def build_digits(seed: int) -> Task:
     """Return the task digits. `seed`: of the split and the noise.
 
@@ -312,6 +307,7 @@ def build_digits(seed: int) -> Task:
         validation=Images(images[validation], labels[validation]),
         epochs=3,
         batch_size=32,
+        tensor_limit=64,
     )
 
 
@@ -327,6 +323,7 @@ def build_mnist(seed: int, data: str = "mnist") -> Task:
         validation=validation,
         epochs=5,
         batch_size=128,
+        tensor_limit=128,
         on_device=normalize,
     )
 
@@ -342,7 +339,6 @@ def _task(**fields: Any) -> Task:
         channels_last=True,
         layers=layers,
         tensor_plan=tensor_plan,
-        tensor_limit=tensor_limit,
         stages=stages,
         max_stages=4,
         **fields,

@@ -22,7 +22,6 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.tasks.decoder import (
     Shape,
-    blocks,
     decoder,
     stages,
     tensor_plan,
@@ -110,9 +109,8 @@ def build(
         unit="sequences",
         tokens=shape.context,
         flops=shape.flops,
-        layers=blocks,
         tensor_plan=None if shape.tied else tensor_plan,
-        tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
+        tensor_limit=shape.tensor_limit,
         stages=None if shape.tied else stages,
         max_stages=1 if shape.tied else shape.layers,
     )

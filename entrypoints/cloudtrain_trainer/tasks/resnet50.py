@@ -121,11 +121,6 @@ def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
     return model
 
 
-def bottlenecks(model: nn.Module) -> Sequence[nn.Module]:
-    """Return the model's blocks, in order."""
-    return [module for module in model.modules() if isinstance(module, Bottleneck)]
-
-
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
     """Return `count` stages: all blocks cost the same. ValueError if there are fewer blocks."""
     return split(model, count, lambda piece: isinstance(piece, Bottleneck))
@@ -166,7 +161,6 @@ def build(seed: int, size: str = "full") -> Task:
         flops=0.0 if tiny else FLOPS,
         channels_last=True,
         on_device=digits.Normalize(MEAN, DEVIATION),
-        layers=bottlenecks,
         stages=stages,
         max_stages=4 if tiny else 16,
     )
