@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from cloudtrain.submission.jobs import Job, load, plan, render, submit, vendor
     from cloudtrain.submission.lookup import find_run, list_runs
     from cloudtrain.submission.run import Run
-    from cloudtrain.sweeps.planning import plan_sweep
-    from cloudtrain.sweeps.start import start_sweep
+    from cloudtrain.sweeps.planning import plan_sweep, start_sweep
     from cloudtrain.sweeps.sweep import Sweep, find_sweep
 
 _ERRORS = (
@@ -38,7 +37,7 @@ _HOMES = {
     **dict.fromkeys(("find_run", "list_runs"), "submission.lookup"),
     "Run": "submission.run",
     "plan_sweep": "sweeps.planning",
-    "start_sweep": "sweeps.start",
+    "start_sweep": "sweeps.planning",
     **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
 }
 """Module of each public name that is not in `cloudtrain.submission.jobs`."""

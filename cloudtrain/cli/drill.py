@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.cli.diagnose import diagnose_failed, diagnosis_rows
 from cloudtrain.cli.follow import ProgressDisplay
 from cloudtrain.cli.job_command import JobCommand, load_job, resource_options
 from cloudtrain.cli.options import data_dir, job_argument, json_option, set_option
-from cloudtrain.cli.output import print_json, print_message, print_output
-from cloudtrain.cli.terminal import indented, progress_bar
+from cloudtrain.cli.output import command, count, print_json, print_message, print_output, table
+from cloudtrain.cli.plan_view import headline
+from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.errors import JobFailed, UsageError
 from cloudtrain.issues import did_you_mean
-from cloudtrain.units import parse_duration
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.local.processes import runs_end_with_this_process
+from cloudtrain.settings import load_settings
+from cloudtrain.submission import jobs as api
+from cloudtrain.submission.drills.drill import Drill, DrillOptions
+from cloudtrain.submission.drills.scenario import (
+    DRILLED_HANG_SECONDS,
+    NAMES,
+    SCENARIOS,
+    Fault,
+    Scenario,
+    grace_of,
+)
+from cloudtrain.submission.drills.scorecard import (
+    DrillResult,
+    Scorecard,
+    drill_folder,
+    remove_runs,
+    workplace,
+    write_scorecard,
+)
+from cloudtrain.submission.drills.verdict import Verdict
+from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
+from cloudtrain.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.plan import Plan
-    from cloudtrain.submission.drills.drill import Drill
-    from cloudtrain.submission.drills.scenario import Scenario
-    from cloudtrain.submission.drills.scorecard import Scorecard
     from cloudtrain.submission.jobs import Job
+
 
 PLAIN = "plain"
 
@@ -73,11 +95,6 @@ def drill_command(
     shows which of them the job survives with the same parameters, how many steps were lost, and
     what to change. Exit code 0: it recovers from all of them, or fails with a clear error.
     """
-    from cloudtrain.providers.local.lifeline import runs_end_with_this_process
-    from cloudtrain.submission.drills.drill import Drill, DrillOptions
-    from cloudtrain.submission.drills.workplace import workplace
-    from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
-
     scenarios = _scenarios(only)
     seconds = _seconds(timeout)
     plan = _plan(_load(job, options), None if as_ == PLAIN else as_, folder)
@@ -110,8 +127,6 @@ def drill_command(
 
 def _scenarios(only: str | None) -> Sequence[Scenario]:
     """Return the named drills in our order. Raise UsageError for an unknown name."""
-    from cloudtrain.submission.drills.scenario import NAMES, SCENARIOS
-
     if only is None:
         return SCENARIOS
     names = [name.strip() for name in only.split(",") if name.strip()]
@@ -147,10 +162,6 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
     """Plan the undisturbed run, in the data folder of this job's drills."""
     import sys
 
-    from cloudtrain.settings import load_settings
-    from cloudtrain.submission import jobs as api
-    from cloudtrain.submission.drills.workplace import drill_folder
-
     if sys.platform != "linux":
         raise UsageError(
             "drills need Linux: they find the processes of a job in /proc",
@@ -165,17 +176,12 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
 
 
 def _show_plan(plan: Plan, scenarios: Sequence[Scenario]) -> None:
-    from cloudtrain.cli.drill_view import plan_lines
-
     for line in plan_lines(plan, scenarios):
         print_message(line)
 
 
 def _report(card: Scorecard, *, as_json: bool) -> None:
     """Store the scorecard, remove runs that show nothing new, and print it."""
-    from cloudtrain.cli.drill_view import scorecard_lines
-    from cloudtrain.submission.drills.workplace import remove_runs, write_scorecard
-
     folder = Path(card.folder)
     write_scorecard(folder, json.dumps(card.to_json(), indent=2) + "\n")
     remove_runs(folder, card.runs_to_remove)
@@ -195,9 +201,6 @@ def _interrupted(drill: Drill, *, as_json: bool) -> None:
 
 def _reference_failed(drill: Drill, error: JobFailed) -> None:
     """Raise the failure of the undisturbed job, explained as `diagnose` does."""
-    from cloudtrain.cli.diagnose import diagnose_failed, diagnosis_rows
-    from cloudtrain.cli.drill_view import look_at
-
     run = drill.reference.run if drill.reference is not None else None
     if run is None:
         raise error
@@ -205,3 +208,119 @@ def _reference_failed(drill: Drill, error: JobFailed) -> None:
         error.add_note(f"{name}: {text}")
     error.hint = look_at(drill.plan.context.data_dir, "logs", run.id)
     raise error
+
+
+_HEADER = ("drill", "verdict", "steps lost", "took")
+_INDENT = 11
+
+
+def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
+    """Yield what the drills do, and how long they take."""
+    least = 1 + len(scenarios)
+    most = 1 + 2 * len(scenarios)
+    yield f"drill of {plan.spec.name}: {headline(plan)}; on this machine only, at no cost"
+    drills = count(len(scenarios), "drill")
+    yield (
+        f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as"
+        " long as the job"
+    )
+    for scenario in scenarios:
+        yield f"  {scenario.name:<16} {scenario.action}"
+    if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
+        yield f"  grace period     {grace_of(plan)}"
+    if any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios):
+        hang = plan.spec.limits.hang
+        shown = "0: never" if hang == 0 else f"{min(hang, DRILLED_HANG_SECONDS)} s for the drill"
+        yield f"  limits.hang      {shown}"
+    if plan.spec.sweep is not None:
+        yield "  note: its section sweep plays no part: the job is drilled with its own values"
+
+
+def scorecard_lines(card: Scorecard) -> Iterator[str]:
+    """Yield the scorecard as a table, then the details of each drill and what to change."""
+    history = card.reference.history
+    compared = card.reference.trained.by
+    steps = "" if history.last_step is None else f", {history.last_step:g} steps"
+    yield f"{card.job}: undisturbed in {format_duration(card.reference_seconds)}{steps}; " + (
+        f"runs are compared by {compared}" if compared else "no files or metrics to compare runs by"
+    )
+    yield ""
+    yield table(map(_row, card.results), _HEADER)
+    for result in card.results:
+        yield ""
+        yield from _details(card, result)
+    if card.advice:
+        yield ""
+    for text in card.advice:
+        yield f"hint: {text}"
+    if card.interrupted:
+        missing = ",".join(name for name in card.skipped)
+        yield f"note: interrupted{f'; what was not done: --only {missing}' if missing else ''}"
+
+
+def look_at(folder: str, *words: str) -> str:
+    """Return the command that looks at a run of a drill."""
+    return command("--data-dir", folder, *words)
+
+
+def _row(result: DrillResult) -> tuple[str, ...]:
+    finding = result.finding
+    lost = "-" if finding.steps_lost is None else f"{finding.steps_lost:g}"
+    return (
+        result.scenario.name,
+        finding.verdict.value,
+        lost,
+        format_duration(result.seconds) if result.runs else "-",
+    )
+
+
+def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
+    finding = result.finding
+    rows = []
+    rows.append(("why" if finding.verdict is Verdict.SKIPPED else "done", result.injected))
+    if finding.report:
+        rows.append(("told", finding.report))
+    if finding.report and result.remedy:
+        rows.append(("remedy", result.remedy))
+    if result.runs and finding.verdict is not Verdict.NOT_INJECTED:
+        rows.append(("then", _outcome(result)))
+    rows += [("change", text) for text in result.advice]
+    if result.runs and finding.verdict is not Verdict.SAME:
+        last = result.runs[-1]
+        rows.append(
+            (
+                "look",
+                look_at(
+                    card.folder,
+                    "diagnose" if last.state.state == "failed" and not last.overdue else "logs",
+                    last.run,
+                ),
+            )
+        )
+    yield result.scenario.name
+    for name, text in rows:
+        yield f"  {name:<{_INDENT - 2}}{one_line(text)}"
+
+
+def _outcome(result: DrillResult) -> str:
+    """Describe the end of the runs: restarts, and the rerun."""
+    first = result.runs[0]
+    last = result.runs[-1]
+    if first.overdue:
+        return "nothing, until the drill ended it by its own limit"
+    parts = []
+    if first.state.restarts:
+        parts.append(f"{count(first.state.restarts, 'restart')} in place")
+    if first.state.state != "succeeded":
+        seconds = first.history.stopping_seconds
+        duration = (
+            f" within {seconds:.1f} s"
+            if seconds is not None and first.state.state == "stopped"
+            else ""
+        )
+        parts.append(f"the run {first.state.state}{duration}")
+    if result.finding.rerun:
+        parts.append(f"its rerun {last.state.state}")
+    elif first.state.state == "succeeded":
+        parts.append("the run succeeded")
+    return ", ".join(parts)

@@ -19,8 +19,8 @@ from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, shown
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import RunState
+from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
-from cloudtrain.submission.updates import Update
 from cloudtrain_launcher.events import (
     RESTART_ELSEWHERE,
     Activity,

@@ -14,11 +14,10 @@ from cloudtrain.cli.options import complete_providers, data_dir, json_option
 from cloudtrain.cli.output import count, print_json, print_message, print_output
 from cloudtrain.errors import UsageError
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.machines import Filters, machine_offers
-from cloudtrain.submission.price_refresh import refresh_prices
+from cloudtrain.submission.machines import Filters, machine_offers, refresh_prices
 
 if TYPE_CHECKING:
-    from cloudtrain.submission.price_refresh import Refreshed
+    from cloudtrain.submission.machines import Refreshed
 
 SPOT_NOTE = (
     "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less,"

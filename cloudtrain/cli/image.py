@@ -12,6 +12,12 @@ from cloudtrain.cli.options import json_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.errors import UsageError
+from cloudtrain.planning.recipe import KINDS, LOCAL, our_recipe, recipe_of
+from cloudtrain.planning.reference import without_tag
+from cloudtrain.planning.selection import CLOUD_PLATFORM
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.docker.images import build, ensure_pushed
+from cloudtrain.settings import load_settings
 
 if TYPE_CHECKING:
     from cloudtrain.planning.recipe import Recipe
@@ -75,9 +81,6 @@ def build_command(
 
     Our own image is for GPUs (cuda) or for CPUs (cpu); a DOCKERFILE builds yours.
     """
-    from cloudtrain.planning.recipe import LOCAL
-    from cloudtrain.providers.docker.images import build
-
     source, options = _split(source, options)
     recipe = _recipe(source, args, platform or "")
     names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
@@ -127,10 +130,6 @@ def push_command(
     A new image is built first. For ECR and ACR it logs in with your credentials; for other
     registries log in with `docker login`.
     """
-    from cloudtrain.planning.reference import without_tag
-    from cloudtrain.planning.selection import CLOUD_PLATFORM
-    from cloudtrain.providers.docker.images import ensure_pushed
-
     source, options = _split(source, options)
     where = repository or _repository(provider)
     if without_tag(where) != where:
@@ -175,9 +174,6 @@ def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
 
 
 def _recipe(source: str, args: tuple[str, ...], platform: str) -> Recipe:
-    from cloudtrain.planning.recipe import KINDS, our_recipe, recipe_of
-    from cloudtrain.settings import load_settings
-
     wrong = [arg for arg in args if "=" not in arg]
     if wrong:
         raise UsageError(f"--arg {wrong[0]}: expected NAME=VALUE")
@@ -193,8 +189,5 @@ def _recipe(source: str, args: tuple[str, ...], platform: str) -> Recipe:
 
 def _repository(provider: str | None) -> str:
     """Return the repository of a provider's settings. Raise UsageError if it is not set."""
-    from cloudtrain.providers import get_provider
-    from cloudtrain.settings import load_settings
-
     settings = load_settings(Path.cwd(), {"provider": provider})
     return get_provider(settings["provider"]).repository(settings)

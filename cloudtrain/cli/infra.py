@@ -13,6 +13,10 @@ from cloudtrain.cli.options import json_option, profile_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import write
 from cloudtrain.errors import RefusedError, UsageError
+from cloudtrain.issues import did_you_mean
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.infrastructure import DEFAULT_NAME, settings_edit
+from cloudtrain.settings import FILE_NAME, load_settings
 
 if TYPE_CHECKING:
     from cloudtrain.providers.infrastructure import Infrastructure, SettingValue
@@ -52,9 +56,6 @@ Examples:
 )
 def template_command(provider: str, format_: str | None) -> None:
     """Print the template of what an account needs: role, storage, registry, network, budget."""
-    from cloudtrain.issues import did_you_mean
-    from cloudtrain.providers.infrastructure import DEFAULT_NAME
-
     infrastructure = _infrastructure(provider, DEFAULT_NAME, None)
     formats = infrastructure.formats
     if format_ and format_ not in formats:
@@ -102,18 +103,12 @@ def settings_command(
 
 
 def _infrastructure(provider: str, name: str, region: str | None) -> Infrastructure:
-    from cloudtrain.providers import get_provider
-    from cloudtrain.settings import load_settings
-
     settings = load_settings(Path.cwd(), {"provider": provider})
     return get_provider(provider).infrastructure(settings, name, region or "")
 
 
 def _write(settings: Mapping[str, SettingValue], *, yes: bool) -> None:
     """Show what changes in ./cloudtrain.toml, ask, and write it. Raise RefusedError on a no."""
-    from cloudtrain.providers.infrastructure.settings_file import settings_edit
-    from cloudtrain.settings import FILE_NAME
-
     edit = settings_edit(Path.cwd() / FILE_NAME, settings)
     if edit.is_empty:
         print_message(f"{FILE_NAME} has these settings already")

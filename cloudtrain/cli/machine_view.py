@@ -9,8 +9,8 @@ from cloudtrain.catalog.pricing import OWN_TABLE, Price
 from cloudtrain.cli.output import table
 
 if TYPE_CHECKING:
-    from cloudtrain.catalog.choice import Offer
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.providers.shared.machine_choice import Offer
     from cloudtrain.submission.machines import MachineOffer
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}

@@ -31,6 +31,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.report import EXIT_CODES, report_and_exit
 from cloudtrain.cli.terminal import one_line, progress_bar
+from cloudtrain.cli.watch import follow_and_exit
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.fetched import MAX_LISTED, fetched_files
@@ -145,8 +146,6 @@ def wait_command(
     """
     target = chosen(run, folder)
     if not isinstance(target, Run):
-        from cloudtrain.cli.sweep import follow_and_exit
-
         follow_and_exit(target, as_json)
     try:
         seconds = None if timeout is None else parse_duration(timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,23 @@ from cloudtrain.cli.output import print_json, print_message, print_output
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
+from cloudtrain.cli.watch import follow_and_exit
 from cloudtrain.errors import UsageError
+from cloudtrain.providers import get_provider
+from cloudtrain.spec.load import override
+from cloudtrain.spec.sources import FlagText, read_source
+from cloudtrain.submission.context import with_wheels
+from cloudtrain.submission.preflight import preflight, raise_errors
+from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.planning import plan_sweep, start_sweep
+from cloudtrain.sweeps.rules import as_checked_here, sweep_issues
+from cloudtrain.sweeps.shorthand import (
+    batch_size_values,
+    read_objective,
+    split_overrides,
+    sweep_values,
+)
+from cloudtrain.sweeps.sweep import find_sweep
 from cloudtrain.units import parse_duration, parse_money
 
 if TYPE_CHECKING:
@@ -116,11 +132,6 @@ def start_command(
     The plan is shown first, with the most that it may cost. Ctrl-C stops following, not the sweep.
     """
     from cloudtrain.cli.sweep_view import overview
-    from cloudtrain.submission.context import with_wheels
-    from cloudtrain.submission.preflight import preflight, raise_errors
-    from cloudtrain.sweeps.planning import plan_sweep
-    from cloudtrain.sweeps.rules import as_checked_here, sweep_issues
-    from cloudtrain.sweeps.start import start_sweep
 
     loaded = _load(job, options)
     provider = options["provider"]
@@ -183,8 +194,6 @@ def more_command(
     cost is shown first; the budget stays the same unless you raise it.
     """
     from cloudtrain.cli.sweep_view import extension_lines
-    from cloudtrain.sweeps.definition import Caps
-    from cloudtrain.sweeps.sweep import find_sweep
 
     resumed = find_sweep(sweep, data_dir=folder)
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
@@ -209,18 +218,6 @@ def _amount(flag: str, text: str | None) -> float | None:
         raise UsageError(f"{flag} {text}: {error}") from None
 
 
-def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:
-    """Show a sweep until it has ended, and exit: 0 succeeded, 1 failed, 5 stopped."""
-    from cloudtrain.cli.report import EXIT_CODES
-    from cloudtrain.cli.sweep_view import follow, report, sweep_as_json
-
-    state = follow(sweep)
-    if as_json:
-        print_json(sweep_as_json(state))
-    report(sweep, state)
-    raise click.exceptions.Exit(EXIT_CODES[state.state])
-
-
 def _tell(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         print_json({"sweep": sweep.id, "folder": str(sweep.folder.path)})
@@ -233,15 +230,6 @@ def _tell(sweep: Sweep, as_json: bool) -> None:
 
 def _load(job: Path, options: dict[str, Any]) -> Job:
     """Load the job; the search of the command line overrides its section."""
-    from cloudtrain.spec.load import override
-    from cloudtrain.spec.sources import FlagText, read_source
-    from cloudtrain.sweeps.shorthand import (
-        batch_size_values,
-        read_objective,
-        split_overrides,
-        sweep_values,
-    )
-
     space, overrides = split_overrides(options["overrides"])
     document = override(read_source(job), ())
     has_section = "sweep" in document.values
@@ -274,7 +262,5 @@ def _as_json(plan: SweepPlan) -> dict[str, Any]:
     document = {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
     if plan.definition.engine != "native":
         return document
-    from cloudtrain.providers import get_provider
-
     request = get_provider(plan.job.target.provider).native_sweeps().render(plan.job)
     return {**document, "request": dict(request.document)}

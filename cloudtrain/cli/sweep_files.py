@@ -13,7 +13,10 @@ import click
 from cloudtrain.cli.options import data_dir
 from cloudtrain.cli.output import print_output
 from cloudtrain.errors import UsageError
+from cloudtrain.pages.sweep_page import page
 from cloudtrain.runs.files import replace_text, storing
+from cloudtrain.sweeps.optuna_studies import importance, write_study
+from cloudtrain.sweeps.sweep import find_sweep
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.state import SweepState
@@ -41,8 +44,6 @@ def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: 
     It has the objective over trials, the curves of all trials with the rungs, and the importance of
     each setting. It also works before the sweep has ended.
     """
-    from cloudtrain.sweeps.sweep import find_sweep
-
     write_plot(find_sweep(sweep, data_dir=folder), output, force)
 
 
@@ -51,9 +52,6 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
 
     Raise UsageError if the file exists already.
     """
-    from cloudtrain.pages.sweep_page import page
-    from cloudtrain.sweeps.optuna_studies import importance
-
     file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
     state = sweep.status()
     with storing(file, "write it elsewhere with -o"):
@@ -78,9 +76,6 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values
     and its reports.
     """
-    from cloudtrain.sweeps.optuna_studies import write_study
-    from cloudtrain.sweeps.sweep import find_sweep
-
     exported = find_sweep(sweep, data_dir=folder)
     default = exported.folder.path / f"{exported.id}.csv"
     file = output or default

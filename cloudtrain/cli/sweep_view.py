@@ -25,12 +25,10 @@ from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import RunEnded
-from cloudtrain.sweeps.extension import Extension
-from cloudtrain.sweeps.failures import FailedTrials, failed_trials
-from cloudtrain.sweeps.logs import SweepLogs
+from cloudtrain.sweeps.logs import FailedTrials, SweepLogs, failed_trials
 from cloudtrain.sweeps.planning import SweepPlan
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.sweeps.sweep import Sweep
+from cloudtrain.sweeps.sweep import Extension, Sweep
 from cloudtrain.units import format_duration, format_number
 
 MAX_LIVE = 12

@@ -1,4 +1,4 @@
-"""The commands that watch runs: attach and top."""
+"""The commands that watch runs, attach and top, and the screen of top."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import follow
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
-from cloudtrain.cli.output import print_output
-from cloudtrain.cli.report import report_and_exit
-from cloudtrain.cli.terminal import full_screen
-from cloudtrain.cli.top_view import screen
+from cloudtrain.cli.output import print_json, print_output, short_name, sparkline, table
+from cloudtrain.cli.progress import progress_line
+from cloudtrain.cli.report import EXIT_CODES, format_cost, report_and_exit
+from cloudtrain.cli.terminal import bar, full_screen, log_text, one_line
+from cloudtrain.runs.forecast import forecast, in_all, limit_warning
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.record import Terms, terms_of
+from cloudtrain.runs.state import Curve, RunState
+from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
-from cloudtrain.submission.updates import Update
+from cloudtrain.units import format_duration, format_number
+from cloudtrain_launcher.events import Usage
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep import Sweep
+
 
 DRAW_SECONDS = 0.5
 MAX_LOG_LINES = 200
@@ -47,8 +56,6 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
     """
     target = chosen(run, folder)
     if not isinstance(target, Run):
-        from cloudtrain.cli.sweep import follow_and_exit
-
         follow_and_exit(target, as_json)
     state = target.status()
     if not state.has_ended:
@@ -95,3 +102,185 @@ def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
     printed = [line for line in lines if not line.kind]
     found = screen(update.state, printed, terms, now=time.time(), width=width, height=height)
     return [*found, f"asking again: {update.last_error}"[:width]] if update.last_error else found
+
+
+def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:
+    """Show a sweep until it has ended, and exit: 0 succeeded, 1 failed, 5 stopped."""
+    from cloudtrain.cli.sweep_view import follow, report, sweep_as_json
+
+    state = follow(sweep)
+    if as_json:
+        print_json(sweep_as_json(state))
+    report(sweep, state)
+    raise click.exceptions.Exit(EXIT_CODES[state.state])
+
+
+MAX_CURVES = 8
+MIN_LOG_LINES = 4
+STALE_SECONDS = 90.0
+"""Minimum age of a measurement to show the age."""
+
+
+def screen(
+    state: RunState, lines: Sequence[LogLine], terms: Terms, *, now: float, width: int, height: int
+) -> list[str]:
+    """Return the lines of the screen, at most `width` wide and `height` high.
+
+    It has at least the first two lines.
+    """
+    head = [
+        _headline(state),
+        _cost(state, terms, now),
+        *_progress(state, now, width),
+        *_outlook(state, terms, now),
+        "",
+    ]
+    machines = _machines(state, now)
+    ranks = _ranks(state)
+    room = height - len(head) - MIN_LOG_LINES - 1
+    parts = [_curves(state, width), machines, ranks]
+    shown = list(head)
+    for part in parts:
+        visible = _cut(part, room)
+        room -= len(visible)
+        shown += visible
+    shown += _log(lines, max(0, height - len(shown)))
+    return [one_line(line)[:width] if line else "" for line in shown if line is not None][:height]
+
+
+def _headline(state: RunState) -> str:
+    size = f"{state.nodes} x {state.processes} ranks"
+    where = f"{state.provider}" + (f", {state.instance}" if state.instance else "")
+    restarts = f"  {state.restarts} restarts" if state.restarts else ""
+    return f"{state.run_id}  {state.state}  {size}  {where}{restarts}"
+
+
+def _cost(state: RunState, terms: Terms, time: float) -> str:
+    """Return the time of the run, and its cost: estimated so far, or billed after its end."""
+    took = format_duration(state.seconds(time))
+    if format_cost(state):
+        return f"{took}  {format_cost(state)}"
+    hourly = terms.usd_per_hour if terms.is_billed else None
+    if hourly is None or not state.started:
+        return took
+    # Machines taken away are free.
+    waits = time - state.waiting_since if state.waiting_since else 0.0
+    usd = hourly * max(0.0, state.seconds(time) - state.waited - waits) / 3600
+    return f"{took}  about {usd:.2f} USD so far, {hourly:.2f} USD an hour at list price"
+
+
+def _progress(state: RunState, time: float, width: int) -> list[str]:
+    return [] if state.has_ended else [progress_line(state, time, width)]
+
+
+def _outlook(state: RunState, terms: Terms, time: float) -> list[str]:
+    """Return the forecast of time and cost, and a warning if a limit ends the run before."""
+    prediction = forecast(state, terms, now=time)
+    if prediction is None:
+        return []
+    limit = limit_warning(prediction)
+    return [f"forecast: {in_all(prediction)}", *([f"warning: {limit}"] if limit else [])]
+
+
+def _curves(state: RunState, width: int) -> list[str]:
+    """Draw each metric with its first and last value."""
+    curves: dict[str, Curve] = {}
+    for name, curve in state.progress_curves.items():
+        curves[f"running {name}" if name in state.curves else name] = curve
+    curves |= state.curves
+    rows = [(name, curve.values) for name, curve in curves.items() if curve.values][:MAX_CURVES]
+    if not rows:
+        return []
+    labels = max(len(short_name(name)) for name, _ in rows)
+    columns = max(10, min(80, width - labels - 24))
+
+    lines = []
+    for name, values in rows:
+        label = f"{short_name(name):<{labels}}  {format_number(values[0]):>8}"
+        lines.append(f"{label} {sparkline(values, columns)} {format_number(values[-1])}")
+    return [*lines, ""]
+
+
+def _machines(state: RunState, time: float) -> list[str]:
+    """Return a line for each node, and below it one for each of its GPUs."""
+    lines = []
+    for node, usage in sorted(state.usage.items()):
+        age = time - usage.time
+        parts = [f"node {node}"]
+        if usage.cpu_percent is not None and usage.cores:
+            parts.append(
+                f"cpu {_meter(usage.cpu_percent, 100 * usage.cores)} of {usage.cores} cores"
+            )
+        if usage.memory_gb is not None and usage.memory_total_gb:
+            parts.append(f"memory {_amount(usage.memory_gb, usage.memory_total_gb)}")
+        if age > STALE_SECONDS and not state.has_ended:
+            parts.append(f"measured {format_duration(age)} ago")
+        lines += ["  ".join(parts), *_gpus(usage)]
+    return [*lines, ""] if lines else []
+
+
+def _gpus(usage: Usage) -> list[str]:
+    lines = []
+    numbers = sorted({*(usage.gpu_percent or {}), *(usage.gpu_memory_gb or {})}, key=_by_number)
+    for number in numbers:
+        parts = [f"  gpu {number}"]
+        if number in (usage.gpu_percent or {}):
+            parts.append(f"busy {_meter((usage.gpu_percent or {})[number], 100)}")
+        total = (usage.gpu_memory_total_gb or {}).get(number)
+        if total:
+            parts.append(f"memory {_amount((usage.gpu_memory_gb or {}).get(number, 0.0), total)}")
+        for values, unit in ((usage.gpu_power_w, "W"), (usage.gpu_temperature_c, "°C")):
+            if number in (values or {}):
+                parts.append(f"{(values or {})[number]:.0f} {unit}")
+        lines.append("  ".join(parts))
+    return lines
+
+
+def _ranks(state: RunState) -> list[str]:
+    """Return a table of the ranks."""
+    cpu: dict[str, float] = {}
+    memory: dict[str, float] = {}
+    for usage in state.usage.values():
+        cpu |= usage.rank_cpu_percent or {}
+        memory |= usage.rank_memory_gb or {}
+    names = sorted({*cpu, *memory}, key=_by_number)
+    if not names:
+        return []
+    rows = [
+        (
+            name,
+            f"{cpu[name]:.0f} %" if name in cpu else "",
+            f"{memory[name]:.2f} GB" if name in memory else "",
+        )
+        for name in names
+    ]
+    return [*table(rows, ("RANK", "CPU", "MEMORY")).split("\n"), ""]
+
+
+def _log(lines: Sequence[LogLine], room: int) -> list[str]:
+    shown = list(lines)[-room:] if room > 0 else []
+    return [
+        f"[{line.source or f'node {line.node}'}] {log_text(line.text, colours=False)}"
+        for line in shown
+    ]
+
+
+def _cut(part: list[str], room: int) -> list[str]:
+    """Return the part, or its beginning and the number of lines left out."""
+    if len(part) <= room:
+        return part
+    if room < 2:
+        return []
+    return [*part[: room - 2], f"… {len(part) - room + 1} more lines", ""]
+
+
+def _meter(value: float, full: float) -> str:
+    return f"{bar(value, full, 10)} {value:.0f} %"
+
+
+def _amount(used: float, total: float) -> str:
+    return f"{bar(used, total, 10)} {used:.1f} of {total:.1f} GB"
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**9, name)

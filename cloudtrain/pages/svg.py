@@ -1,9 +1,13 @@
-"""Elements of HTML and SVG as text, with every value escaped."""
+"""Elements of HTML and SVG as text, with every value escaped; and axes of charts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
+
+from cloudtrain.units import format_number
 
 Point = tuple[float, float]
 
@@ -109,3 +113,149 @@ def tooltip(title: str) -> Sequence[str]:
 def plain(value: object) -> object:
     """Round a number to one digit, as attributes have it; return other values unchanged."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+
+
+WIDTH = 440.0
+HEIGHT = 284.0
+LEFT = 66.0
+RIGHT = 428.0
+TOP = 40.0
+BOTTOM = 240.0
+MAX_POINTS = 300
+"""Maximum points drawn of one curve."""
+FLATTENED = 10
+"""Leave outliers outside if they flatten the other values to less than 1/10 of the chart."""
+MAX_NAME = 48
+"""Maximum characters of the name of an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers from `low` to `high`, drawn from `start` to `end` (pixels).
+
+    A value outside is drawn at the edge.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Return the position of a value."""
+        # Halves: 1e308 and -1e308 lie too far apart.
+        span = self.high / 2 - self.low / 2
+        part = (value / 2 - self.low / 2) / span if span > 0 else 0.5
+        return self.start + (self.end - self.start) * min(max(part, 0.0), 1.0)
+
+    def ticks(self) -> Sequence[float]:
+        """Return three to eight round numbers."""
+        span = self.high - self.low
+        if not 1e-300 < span < 1e300:
+            return [self.low] if self.low == self.high else [self.low, self.high]
+        unit = 10.0 ** math.floor(math.log10(span / 5))
+        step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 6)
+        first = math.ceil(self.low / step - 1e-9)
+        return [
+            number * step
+            for number in range(first, first + 12)
+            if number * step <= self.high + step * 1e-9
+        ]
+
+
+def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
+    """Return the upward scale for these values, with a small margin.
+
+    Outliers, as after a divergence, stay outside; every curve keeps some of its points. `ends`:
+    values that the scale always includes, and starts at if no value is lower.
+    """
+    reached = list(ends)
+    for values in curves:
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            reached += usual_range(finite)
+    if not reached[len(ends) :]:
+        reached += usual_range([])
+
+    low = min(reached)
+    high = max(reached)
+    room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
+    return Scale(low if low in ends else low - room, high + room, BOTTOM, TOP)
+
+
+def x_scale(low: float, high: float) -> Scale:
+    """Return the scale to the right."""
+    return Scale(low, high if high > low else low + 1, LEFT + 8, RIGHT - 8)
+
+
+def usual_range(values: Iterable[float]) -> tuple[float, float]:
+    """Return the lowest and the highest value, without outliers that flatten the others.
+
+    An outlier lies five times the width of the middle half away from it.
+    """
+    ordered = sorted(value for value in values if math.isfinite(value))
+    if not ordered:
+        return 0.0, 1.0
+    quarter = ordered[len(ordered) // 4]
+    three = ordered[(3 * len(ordered)) // 4]
+    reach = 5 * (three - quarter) or math.inf
+    low = max(ordered[0], quarter - reach)
+    high = min(ordered[-1], three + reach)
+    if ordered[-1] / FLATTENED - ordered[0] / FLATTENED > high - low:
+        return low, high
+    return ordered[0], ordered[-1]
+
+
+def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
+    """Split a curve where values are not finite, and thin it out.
+
+    Of points in one place keep the lowest and the highest, so that no peak is lost.
+    """
+    every = 1 if len(points) <= MAX_POINTS else math.ceil(2 * len(points) / MAX_POINTS)
+    parts: list[list[Point]] = [[]]
+    for begin in range(0, len(points), every):
+        finite = [point for point in points[begin : begin + every] if math.isfinite(point[1])]
+        if not finite:
+            parts.append([])
+        elif len(finite) == 1:
+            parts[-1] += finite
+        else:
+            ends = {
+                finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)
+            }
+            parts[-1] += [finite[number] for number in sorted(ends)]
+    return [piece for piece in parts if piece]
+
+
+def frame(
+    x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: Sequence[float] | None = None
+) -> str:
+    """Draw axes with ticks and names, and grid lines at the ticks of y."""
+    parts = [line([(LEFT, y.at(tick)), (RIGHT, y.at(tick))], "grid") for tick in y.ticks()]
+    labels = labels_of(y.ticks())
+    parts += [
+        text(label, LEFT - 6, y.at(tick) + 4, anchor="end", room=LEFT - 8)
+        for tick, label in zip(y.ticks(), labels, strict=True)
+    ]
+    across = x.ticks() if x_ticks is None else x_ticks
+    for tick, label in zip(across, labels_of(across), strict=True):
+        parts += [
+            line([(x.at(tick), BOTTOM), (x.at(tick), BOTTOM + 4)], "axis"),
+            text(label, x.at(tick), BOTTOM + 17, anchor="middle"),
+        ]
+    parts += [
+        line([(LEFT, BOTTOM), (RIGHT, BOTTOM)], "axis"),
+        text(x_name, (LEFT + RIGHT) / 2, HEIGHT - 8, anchor="middle", class_="name"),
+        text(shortened(y_name, MAX_NAME), 4, 14, class_="name"),
+    ]
+    return "\n".join(parts)
+
+
+def labels_of(ticks: Sequence[float]) -> Sequence[str]:
+    """Format ticks with enough digits that no two labels are equal."""
+    labels = [format_number(0.0 if abs(tick) < 1e-300 else tick) for tick in ticks]
+    digits = 7
+    while len(set(labels)) < len({*ticks}) and digits <= 17:
+        labels = [f"{tick:.{digits}g}" for tick in ticks]
+        digits = digits + 5
+    return labels

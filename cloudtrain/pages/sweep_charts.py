@@ -6,27 +6,25 @@ import math
 from collections.abc import Iterable, Sequence
 
 from cloudtrain.pages import document as page
-from cloudtrain.pages.axes import (
+from cloudtrain.pages.svg import (
     BOTTOM,
     HEIGHT,
     RIGHT,
     TOP,
     WIDTH,
-    frame,
-    pieces,
-    x_scale,
-    y_scale,
-)
-from cloudtrain.pages.svg import (
     Point,
     element,
+    frame,
     line,
     picture,
+    pieces,
     plain,
     steps,
     text,
     text_width,
     tooltip,
+    x_scale,
+    y_scale,
 )
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number

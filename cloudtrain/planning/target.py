@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from cloudtrain.declaration import Declaration, declaration_of
 
 if TYPE_CHECKING:  # not needed to watch a run
-    from cloudtrain.catalog.choice import MachineChoice
     from cloudtrain.catalog.pricing import CostEstimate
     from cloudtrain.issues import Issue
     from cloudtrain.planning.selection import PlannedImage
+    from cloudtrain.providers.shared.machine_choice import MachineChoice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
+from cloudtrain.runs.files import as_text
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
@@ -53,7 +54,6 @@ class DiscoveredRun:
     def documents(self) -> dict[str, str]:
         """Content of `plan.json` and `request.json` of its run folder, by file name."""
         from cloudtrain import __version__
-        from cloudtrain.runs.files import as_text
 
         provider = self.submitting.provider
         contract = self.submitting.contract

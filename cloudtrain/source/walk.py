@@ -1,7 +1,8 @@
 """Walk of the source folder, which decides what is archived.
 
 Inside a repository git lists the files, elsewhere pathspec reads each .gitignore. After that come
-.cloudtrainignore, and what always stays out.
+.cloudtrainignore, what always stays out, and files
+that probably hold secrets.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.issues import Issue
 from cloudtrain.source.git import git_files, repository_top
-from cloudtrain.source.likely_secrets import is_likely_secret
 from cloudtrain.source.links import folders_of
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 if TYPE_CHECKING:
     from cloudtrain.source.ignore import IgnoreFile
+
 
 Chain = tuple["IgnoreFile", ...]
 """Ignore files that apply to a folder, the nearest first: it decides."""
@@ -275,3 +276,72 @@ def _rules_above(root: str) -> tuple[str, Chain]:
             return "", ()
         lead += f"{part}/"
     return lead, chain
+
+
+_NAMES = frozenset(
+    {
+        ".env",
+        ".envrc",
+        ".netrc",
+        "_netrc",
+        ".git-credentials",
+        ".pgpass",
+        ".my.cnf",
+        ".mylogin.cnf",
+        ".pypirc",
+        ".htpasswd",
+        ".dockercfg",
+        ".s3cfg",
+        ".boto",
+        ".databrickscfg",
+        ".vault-token",
+        ".terraformrc",
+        "kaggle.json",
+        "application_default_credentials.json",
+        "client_secret.json",
+        "service_account.json",
+        "service-account.json",
+        "terraform.tfstate",
+        "terraform.tfstate.backup",
+        "id_rsa",
+        "id_dsa",
+        "id_ecdsa",
+        "id_ecdsa_sk",
+        "id_ed25519",
+        "id_ed25519_sk",
+    }
+)
+_ENDINGS = (
+    ".pem",
+    ".key",
+    ".p12",
+    ".pfx",
+    ".jks",
+    ".keystore",
+    ".ppk",
+    ".kdbx",
+    ".tfvars",
+    "-credentials.json",
+)
+_EXAMPLES = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
+"""Endings of examples of a `.env` without secrets."""
+
+_FOLDERS = frozenset({".aws", ".azure", ".ssh", ".gnupg", ".kube", ".gcloud", ".terraform.d"})
+_PLACES = (
+    ".docker/config.json",
+    ".config/gcloud",
+    ".config/gh/hosts.yml",
+    ".huggingface/token",
+    ".streamlit/secrets.toml",
+)
+
+
+def is_likely_secret(path: str, name: str, is_folder: bool) -> bool:
+    """Return True if such a file or folder usually holds secrets. `path`: with slashes."""
+    if is_folder:
+        return name in _FOLDERS or path.endswith(_PLACES)
+    if name in _NAMES or name.endswith(_ENDINGS):
+        return True
+    if name.startswith(".env."):
+        return not name.endswith(_EXAMPLES)
+    return path.endswith(_PLACES)

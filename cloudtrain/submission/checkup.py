@@ -11,7 +11,7 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.docker.checkup import engine_check
+from cloudtrain.providers.docker.checks import engine_check
 from cloudtrain.providers.docker.images import is_named
 from cloudtrain.providers.docker.registry import inspect_image
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings

@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError, JobFailed
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.local.lifeline import runs_end_with_this_process
+from cloudtrain.providers.local.processes import runs_end_with_this_process
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.record import Terms

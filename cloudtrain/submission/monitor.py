@@ -1,21 +1,25 @@
-"""Current state of a run: reads its events, and asks its provider at intervals."""
+"""Current state of a run: reads its events, asks its provider, and yields lines and updates."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
-from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.errors import CloudError, StorageError, UsageError
 from cloudtrain.providers import Provider, get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, raised_limit, told_once
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import forget_run, index_run
+from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord, Terms, terms_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain_launcher.events import Cursor, LimitTooLow
+from cloudtrain_launcher.events import Cursor, Event, LimitTooLow
 
 MAX_BACKOFF = 16
 """Maximum factor of the provider's interval while a cloud does not answer."""
@@ -159,3 +163,150 @@ class RunMonitor:
         """Ask the provider to remove leftovers of a run on this machine."""
         if self.folder.run_id in RunStore(self.folder.path.parents[1]).runs_to_clean_up():
             self.observe()
+
+
+class LogStream:
+    """Lines of all nodes of a run, each once. Filters as in `Run.logs`.
+
+    Raise UsageError for an invalid `grep`.
+    """
+
+    def __init__(
+        self,
+        monitor: RunMonitor,
+        *,
+        node: int | None = None,
+        rank: int | None = None,
+        since: float | None = None,
+        grep: str | None = None,
+        metrics: bool = True,
+    ) -> None:
+        try:
+            self._pattern = re.compile(grep) if grep else None
+        except re.error as error:
+            raise UsageError(f"{grep!r} is not a valid regular expression: {error}") from None
+        self._monitor = monitor
+        self._reader = LogReader(monitor.folder)
+        self._node = node
+        self._rank = rank
+        self._since = since
+        self._metrics = metrics
+        self.has_ended = False
+        """True if the run had ended before the last `fresh` read, so that no line follows."""
+
+    def stored(self, *, tail: int | None, retry: bool) -> Iterator[LogLine]:
+        """Yield the stored lines, oldest first; with `tail` only the last ones.
+
+        Then raise CloudError if the cloud does not return the others; with `retry`, only if asking
+        again cannot help.
+        """
+        failure = self._monitor.sync_logs(retry=retry)
+        if tail is None:
+            yield from filter(self._is_wanted, self._reader.read_all())
+        else:
+            yield from reversed(self._latest(tail))
+        if failure is not None:  # after the stored lines
+            raise failure
+
+    def _latest(self, count: int) -> list[LogLine]:
+        """Return the last `count` lines, latest first. All stored lines count as read."""
+        lines: list[LogLine] = []
+        for line in self._reader.read_backward():
+            if len(lines) >= count:
+                break
+            if self._is_wanted(line):
+                lines.append(line)
+        return lines
+
+    def fresh(self) -> Iterator[LogLine]:
+        """Yield the lines since the last call. May raise CloudError."""
+        ended = self._monitor.refresh().has_ended
+        self._monitor.raise_if_log_unread()
+        yield from filter(self._is_wanted, self._reader.read_all())
+        self.has_ended = ended
+
+    def _is_wanted(self, line: LogLine) -> bool:
+        return (
+            (self._node is None or line.node == self._node)
+            and (self._rank is None or line.rank == self._rank)
+            and (self._since is None or line.time >= self._since)
+            and (self._metrics or not line.kind)
+            and (self._pattern is None or self._pattern.search(line.text) is not None)
+        )
+
+
+POLL_SECONDS = 0.05
+MAX_POLL_SECONDS = 0.2
+"""Seconds between two looks at the run folder, at first and after 10 s."""
+EVENT_BATCH_BYTES = 1 << 20
+"""Maximum bytes of the events file in an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Changes of a run since the previous update."""
+
+    state: RunState
+    """Current state; the same object in every update."""
+    events: list[Event]
+    """New events in the order of writing."""
+    lines: list[LogLine]
+    """New lines of all nodes by time."""
+    last_error: str = ""
+    """Error of asking the cloud or reading the log, which is retried; empty if none."""
+
+
+class Wait:
+    """Wait for a run from now, for `timeout` seconds or without a limit."""
+
+    def __init__(self, monitor: RunMonitor, timeout: float | None = None) -> None:
+        self._monitor = monitor
+        self._timeout = timeout
+        self._began = time.monotonic()
+
+    def raise_if_over(self) -> None:
+        """Raise TimeoutError when the time is over, while the run continues."""
+        if self._timeout is not None and time.monotonic() > self._began + self._timeout:
+            run = self._monitor.folder.run_id
+            state = self._monitor.state.state
+            raise TimeoutError(
+                f"run {run} is still {state} after {self._timeout:g} s; it continues"
+            )
+
+    def pause(self) -> None:
+        """Sleep until the next look at the run folder, longer in a long run."""
+        time.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, (time.monotonic() - self._began) / 50)))
+
+
+def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> Iterator[Update]:
+    """Yield the updates of `Run.watch`; same arguments and errors."""
+    reader = LogReader(monitor.folder)
+    offset = 0
+    wait = Wait(monitor, timeout)
+    monitor.refresh()
+    if tail is not None:
+        offset = monitor.folder.events_end()
+        # Skipped lines count as read.
+        latest = list(islice(reader.read_backward(), max(1, tail)))[:tail]
+        yield Update(monitor.state, [], latest[::-1], monitor.last_error)
+    while True:
+        # Lines first: the event of an error is written before its lines, so never read after them.
+        lines = reader.read_batch()
+        state = monitor.refresh()
+        last_error = monitor.last_error or state.log_error or monitor.unstored
+        events, offset = monitor.folder.events_since(offset, EVENT_BATCH_BYTES)
+        while events and (following := monitor.folder.events_since(offset, EVENT_BATCH_BYTES))[0]:
+            yield Update(state, events, [], last_error)
+            events, offset = following
+        while state.has_ended and (unread := reader.read_batch()):
+            if len(lines) + len(unread) > BATCH_LINES:
+                yield Update(state, events, lines, last_error)
+                lines = []
+                events = []
+            lines += unread
+        yield Update(state, events, lines, last_error)
+        if state.has_ended:
+            return
+        wait.raise_if_over()
+        if not lines:
+            wait.pause()

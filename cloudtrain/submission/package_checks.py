@@ -13,14 +13,14 @@ from cloudtrain.planning.contents import ImageContents
 from cloudtrain.planning.job_document import entrypoint_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of, installed_version
-from cloudtrain.source.imports import (
+from cloudtrain.source.programs import (
     Import,
     foreign_imports,
     install_lines,
     module_files,
+    program_fault,
     top_modules,
 )
-from cloudtrain.source.programs import program_fault
 from cloudtrain.source.requirements import (
     CONDA_FILES,
     Requested,

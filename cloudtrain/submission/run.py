@@ -20,9 +20,7 @@ from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.fetched import fetch_results, refuse_taken
-from cloudtrain.submission.log_stream import LogStream
-from cloudtrain.submission.monitor import RunMonitor
-from cloudtrain.submission.updates import Update, Wait, updates
+from cloudtrain.submission.monitor import LogStream, RunMonitor, Update, Wait, updates
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan

@@ -1,4 +1,4 @@
-"""Plan of a sweep: definition, job and maximum cost. No network, no process."""
+"""Plan of a sweep: definition, job and maximum cost; and its start."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Progress
+from cloudtrain.providers.docker.images import resolve_image
+from cloudtrain.runs.files import as_text
 from cloudtrain.runs.ids import SWEEPS, new_run_id
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.sweep import EarlyStopping, Sweep, default_rungs
+from cloudtrain.spec.sweep import EarlyStopping, default_rungs
+from cloudtrain.spec.sweep import Sweep as Search
+from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.jobs import Job, plan
 from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.native import start_native
 from cloudtrain.sweeps.rules import billed, last_report
+from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain_launcher.rungs import rungs_of
 
 
@@ -82,7 +89,7 @@ def plan_sweep(
     return planned(job_plan, sweep)
 
 
-def planned(job_plan: Plan, sweep: Sweep) -> SweepPlan:
+def planned(job_plan: Plan, sweep: Search) -> SweepPlan:
     """Return the plan of a sweep for the plan of its job, whose run id is the sweep's."""
     return SweepPlan(definition=_definition(job_plan, sweep, job_plan.run_id), job=job_plan)
 
@@ -97,7 +104,7 @@ def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
             return sweep_id
 
 
-def _definition(job_plan: Plan, sweep: Sweep, sweep_id: str) -> Definition:
+def _definition(job_plan: Plan, sweep: Search, sweep_id: str) -> Definition:
     stopping = sweep.stopping
     last = last_report(job_plan.spec, sweep)
     grace, eta = default_rungs(sweep.trial_count, last)
@@ -143,3 +150,23 @@ def _promotes(job_plan: Plan, stopping: EarlyStopping, last: int | None) -> bool
         return stopping.promote == "always"
     is_here = not declaration_of(job_plan.provider).is_remote
     return is_here and last is not None and job_plan.spec.entrypoint is None
+
+
+def start_sweep(
+    plan: SweepPlan, *, progress: Progress | None = None, pushing: Progress | None = None
+) -> Sweep:
+    """Create the sweep's folder, pack its source, build its image, start its driver, and return.
+
+    Raise RunExists if the id is taken, and errors as `submit` does.
+    """
+    data_dir = Path(plan.job.context.data_dir)
+    archive = pack_source(plan.job, progress)
+    image = resolve_image(plan.job, pushing, None)
+    if plan.definition.is_native:
+        sweep = Sweep(start_native(plan, archive, image))
+        sweep.start_driver()
+        return sweep
+    documents = {"spec.yaml": plan.job.spec_text, "plan.json": as_text(plan.job.to_json())}
+    sweep = Sweep(SweepFolder.create(data_dir, plan.definition, documents))
+    sweep.start_driver()
+    return sweep

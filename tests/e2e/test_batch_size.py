@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.sweeps.planning import plan_sweep
-from cloudtrain.sweeps.start import start_sweep
+from cloudtrain.sweeps.planning import plan_sweep, start_sweep
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.in_process import call
 

@@ -21,9 +21,8 @@ import pytest
 import cloudtrain
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.journal import DRIVER_LOCK
-from cloudtrain.sweeps.planning import plan_sweep
+from cloudtrain.sweeps.planning import plan_sweep, start_sweep
 from cloudtrain.sweeps.rules import RAY_MODULES
-from cloudtrain.sweeps.start import start_sweep
 from cloudtrain.sweeps.sweep import Sweep, list_sweeps
 from tests.support.waiting import eventually
 

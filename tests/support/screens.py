@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.logs import EVENT_MARK, log_line, split_events
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.updates import Update
+from cloudtrain.submission.monitor import Update
 from cloudtrain_launcher.events import from_json
 
 START = 1_795_213_200.0

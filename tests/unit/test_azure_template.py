@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.permissions import DOCTOR, SUBMITTER, WORKSPACES
+from cloudtrain.providers.azure.rights import DOCTOR, SUBMITTER, WORKSPACES
 from cloudtrain.providers.infrastructure import DEFAULT_NAME
 from pages import ROOT
 from tests.fakes.azure.permissions import KNOWN

@@ -23,7 +23,6 @@ from cloudtrain.planning.recipe import our_recipe
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
-from cloudtrain.providers.docker.cleanup import labels_of
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
@@ -33,15 +32,15 @@ from cloudtrain.providers.docker.container_spec import (
     host_names,
     spec_from_json,
 )
-from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
+from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator, labels_of
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.docker.errors import translated
 from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import sdk_environment as environment_of_sdk
 from cloudtrain.providers.docker.image import image_of
-from cloudtrain.providers.docker.output import ContainerOutput
+from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of

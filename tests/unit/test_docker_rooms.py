@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.providers.docker.container_spec import ContainerLaunch
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]

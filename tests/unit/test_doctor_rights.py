@@ -7,8 +7,13 @@ from typing import Any, cast
 
 import cloudtrain
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.account_checks.identity import Account, distrust
-from cloudtrain.providers.aws.account_checks.rights import Need, needs_of_job, needs_of_submit
+from cloudtrain.providers.aws.account_rights import (
+    Account,
+    Need,
+    distrust,
+    needs_of_job,
+    needs_of_submit,
+)
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from cloudtrain.submission.drills.saved_files import SavedFiles, newest_file
+from cloudtrain.submission.drills.history import SavedFiles, newest_file
 
 
 def save(path: Path, size: int = 10, age: float = 0.0) -> None:

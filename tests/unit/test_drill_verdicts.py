@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.runs.fold import fold
-from cloudtrain.submission.drills.advice import (
-    JobFacts,
-    advice,
-)
-from cloudtrain.submission.drills.compared import Trained, trained
 from cloudtrain.submission.drills.history import history_of, steps_done_again
 from cloudtrain.submission.drills.scenario import Fault
-from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
+from cloudtrain.submission.drills.verdict import (
+    DrillRun,
+    Finding,
+    JobFacts,
+    Trained,
+    Verdict,
+    advice,
+    judge,
+    trained,
+)
 from cloudtrain_launcher.events import Event
 from tests.support.events import event
 

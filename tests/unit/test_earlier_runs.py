@@ -10,7 +10,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from tests.support.earlier_runs import earlier_runs
 
 ENDS = {

@@ -19,7 +19,7 @@ from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.providers.local.supervisor_status import take_lock
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import log_reader_lock
-from cloudtrain.submission.drills.workplace import workplace
+from cloudtrain.submission.drills.scorecard import workplace
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_launcher import file_locks
 from cloudtrain_launcher.file_locks import FileLock, acquire, is_locked, locked

@@ -19,7 +19,7 @@ from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.container_spec import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from tests.golden.cases import plan_of
 

@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.catalog import PROVIDERS, instances
 from cloudtrain.providers.aws import price_list as aws_list
 from cloudtrain.providers.azure import price_list as azure_list
-from cloudtrain.submission import price_refresh
+from cloudtrain.submission import machines as price_refresh
 from tests.fakes.price_lists import PriceLists, meter, sagemaker
 from tests.support.in_process import call
 

@@ -18,8 +18,8 @@ from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.image import image_of as aws_image
-from cloudtrain.providers.aws.image import repository_of
+from cloudtrain.providers.aws.target import image_of as aws_image
+from cloudtrain.providers.aws.target import repository_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import image_of as azure_image
 from cloudtrain.providers.docker.image import image_of as docker_image

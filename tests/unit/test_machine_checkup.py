@@ -14,9 +14,10 @@ from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from cloudtrain.issues import warning
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.docker import checkup as containers
+from cloudtrain.providers.docker import checks as containers
 from cloudtrain.providers.docker.engine import EngineInfo
-from cloudtrain.providers.local import checkup, machine
+from cloudtrain.providers.local import checks as checkup
+from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from cloudtrain.submission.checkup import exit_code
 

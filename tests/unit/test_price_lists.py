@@ -15,8 +15,8 @@ from cloudtrain.providers.aws import price_list as aws_list
 from cloudtrain.providers.azure import price_list as azure_list
 from cloudtrain.providers.shared import price_pages
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.submission import price_refresh
-from cloudtrain.submission.price_refresh import refresh_prices
+from cloudtrain.submission import machines as price_refresh
+from cloudtrain.submission.machines import refresh_prices
 from tests.fakes.price_lists import AWS_FOLDER, AZURE_PATH, PriceLists, meter, sagemaker
 
 TODAY = "2026-11-23"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.providers.rehearsal.plain import unpack
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run, summaries
 from cloudtrain.runs.store import RunStore
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
-from cloudtrain.source.unpack import unpack
 from cloudtrain_launcher.events import Ended, Submitting
 from cloudtrain_launcher.file_locks import FileLock
 from tests.support.samples import write

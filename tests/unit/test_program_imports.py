@@ -8,7 +8,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.source.distributions import brought_along, distributions_of
-from cloudtrain.source.imports import foreign_imports
+from cloudtrain.source.programs import foreign_imports
 from tests.support.samples import write
 
 

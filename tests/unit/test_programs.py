@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.source.imports import foreign_imports, install_lines, names_in
-from cloudtrain.source.programs import program_fault
+from cloudtrain.source.programs import foreign_imports, install_lines, names_in, program_fault
 from tests.support.in_process import call
 
 PROGRAMS = {

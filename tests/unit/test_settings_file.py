@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.providers.infrastructure import SettingValue
-from cloudtrain.providers.infrastructure.settings_file import settings_edit
+from cloudtrain.providers.infrastructure import SettingValue, settings_edit
 
 NEW: dict[str, SettingValue] = {"aws.bucket": "b", "aws.subnets": ("s1", "s2")}
 FILES = {

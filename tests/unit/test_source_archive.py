@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.providers.rehearsal.plain import unpack
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
-from cloudtrain.source.unpack import unpack
 from tests.support.samples import write
 
 

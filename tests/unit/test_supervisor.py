@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.local import lifeline
+from cloudtrain.providers.local import processes as lifeline
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.supervisor_status import end_orphans
 from cloudtrain.runs.folder import RunFolder

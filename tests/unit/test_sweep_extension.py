@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cloudtrain.errors import UsageError
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import StopRequested
-from cloudtrain.sweeps.extension import plan_extension
 from cloudtrain.sweeps.state import state_of
+from cloudtrain.sweeps.sweep import plan_extension
 from tests.support.sweep_lives import SweepLife, definition_of, read_back
 
 

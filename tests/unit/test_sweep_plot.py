@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cloudtrain.pages.axes import BOTTOM, TOP, Scale, labels_of, y_scale
+from cloudtrain.pages.svg import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cli import main
-from cloudtrain.cli.top_view import screen
+from cloudtrain.cli.watch import screen
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState

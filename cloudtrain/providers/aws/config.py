@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.providers.shared.config import CloudConfig
+from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
@@ -35,8 +36,6 @@ class AwsConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AwsConfig:
     """Return the settings from the run's plan."""
-    from cloudtrain.runs.record import RunRecord  # not needed for a plan
-
     return RunRecord(run).config(AwsConfig)
 
 
@@ -50,8 +49,6 @@ def profile_of(config: AwsConfig) -> str:
 
 def request_of(run: RunFolder) -> dict[str, Any]:
     """Return the CreateTrainingJob body. StorageError if it lacks members for later steps."""
-    from cloudtrain.runs.record import RunRecord  # not needed for a plan
-
     return RunRecord(run).request(_NEEDED)
 
 

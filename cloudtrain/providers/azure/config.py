@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.providers.shared.config import CloudConfig
+from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -35,15 +36,11 @@ class AzureConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AzureConfig:
     """Return the settings from the run's plan."""
-    from cloudtrain.runs.record import RunRecord  # not needed for a plan
-
     return RunRecord(run).config(AzureConfig)
 
 
 def request_of(run: RunFolder) -> dict[str, Any]:
     """Return the command-job document. StorageError if it lacks keys for later steps."""
-    from cloudtrain.runs.record import RunRecord  # not needed for a plan
-
     return RunRecord(run).request({"name": str, "tags": dict, "outputs.output.path": str})
 
 

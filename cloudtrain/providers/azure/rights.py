@@ -1,4 +1,4 @@
-"""Read-only checks of the rights of user and job, by ARM's permissions and roles.
+"""The rights that cloudtrain needs, and read-only checks of those of user and job, by ARM's permissions and roles.
 
 After "Azure role-based access control": a role grants its actions less its notActions, and actions
 on data likewise.
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.planning.reference import ACR
-from cloudtrain.providers.azure.permissions import CALLED, WRITE_BLOBS
 from cloudtrain.providers.azure.section import AzureSection
 
 if TYPE_CHECKING:
@@ -23,11 +22,52 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.config import AzureConfig
     from cloudtrain.spec.model import JobSpec
 
+
 ML_VERSION = "2024-10-01"
 """Version of the API of workspaces."""
 ROLES_VERSION = "2022-04-01"
 VAULTS_VERSION = "2024-11-01"
 RESOURCES_VERSION = "2021-04-01"
+
+WORKSPACES = "Microsoft.MachineLearningServices/workspaces"
+BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+READ_BLOBS = f"{BLOBS}/read"
+WRITE_BLOBS = f"{BLOBS}/write"
+
+DOCTOR = (
+    "Microsoft.Authorization/permissions/read",
+    "Microsoft.Authorization/roleAssignments/read",
+    "Microsoft.Authorization/roleDefinitions/read",
+    "Microsoft.KeyVault/vaults/read",
+)
+"""Actions that only `doctor` and `check --online` use."""
+
+CALLED = (
+    f"{WORKSPACES}/codes/versions/read",
+    f"{WORKSPACES}/codes/versions/write",
+    f"{WORKSPACES}/computes/read",
+    f"{WORKSPACES}/datastores/read",
+    f"{WORKSPACES}/environments/versions/read",
+    f"{WORKSPACES}/environments/versions/write",
+    f"{WORKSPACES}/experiments/runs/read",
+    f"{WORKSPACES}/jobs/cancel/action",
+    f"{WORKSPACES}/jobs/read",
+    f"{WORKSPACES}/jobs/write",
+)
+"""Actions of submitting, following and stopping jobs."""
+
+_IMPLIED = (
+    f"{WORKSPACES}/environments/build/action",
+    f"{WORKSPACES}/environments/readSecrets/action",
+    f"{WORKSPACES}/environments/write",
+    f"{WORKSPACES}/metadata/artifacts/write",
+)
+"""Further actions of "Submitting any type of run (V2)" in Microsoft's "Manage access to Azure
+Machine Learning workspaces".
+"""
+
+SUBMITTER = (*DOCTOR, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
+"""For people and CI."""
 
 PULL = "Microsoft.ContainerRegistry/registries/pull/read"
 SECRET = "Microsoft.KeyVault/vaults/secrets/getSecret/action"  # noqa: S105

@@ -22,7 +22,7 @@ from azure.storage.blob import BlobClient, BlobProperties, ContainerClient
 
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.errors import KEYS_FORBIDDEN, refuse_unreadable_storage, translated
-from cloudtrain.providers.azure.permissions import READ_BLOBS, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""

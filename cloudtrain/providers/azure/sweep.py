@@ -14,7 +14,16 @@ from cloudtrain.planning.tuned import named_texts, parameters_of
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.discover import adopted_run
+from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
+from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
+from cloudtrain.providers.azure.submit import reconcile, submit_job
+from cloudtrain.providers.azure.sweep_request import (
+    sampling_words,
+    shared_job,
+    sweep_document,
+    sweep_job_issues,
+)
 from cloudtrain.providers.azure.trial_document import trial_document
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
@@ -43,20 +52,14 @@ class AzureSweeps:
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return what a sweep job cannot express or hold."""
-        from cloudtrain.providers.azure.sweep_request import sweep_job_issues
-
         return sweep_job_issues(plan)
 
     def method(self, plan: Plan) -> str:
         """Name Azure ML's sampling algorithm."""
-        from cloudtrain.providers.azure.sweep_request import sampling_words
-
         return sampling_words(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the document of a sweep job as plain JSON, and the job document of all trials."""
-        from cloudtrain.providers.azure.sweep_request import shared_job, sweep_document
-
         return Request(provider="azure", document=sweep_document(plan, image), job=shared_job(plan))
 
     def start(
@@ -69,8 +72,6 @@ class AzureSweeps:
         record: Record,
     ) -> dict[str, Any]:
         """Check the compute, upload new files, create the sweep job."""
-        from cloudtrain.providers.azure.submit import submit_job
-
         return submit_job(
             client_of_run(folder), plan.target, request.document, folder, archive, progress, record
         )
@@ -111,9 +112,6 @@ class AzureSweeps:
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """Ask running trials to save and end, by a file in their folders; `observe` cancels."""
-        from cloudtrain.providers.azure.config import request_of
-        from cloudtrain.providers.azure.results import datastore_path
-
         cloud = client_of_run(folder)
         _settle(cloud, folder, state, record)
         if state.ref is None:
@@ -137,8 +135,6 @@ _GONE = "Azure ML does not know this sweep job (any more)"
 
 def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record) -> None:
     """Record the result of an interrupted submission."""
-    from cloudtrain.providers.azure.submit import reconcile
-
     if state.ref is None and (state.may_have_started or not state.has_ended):
         record(Observation(events=reconcile(cloud, folder, time.time())))
 
@@ -150,10 +146,6 @@ def _cancel_when_saved(
 
     Trials that it has started since then have not trained yet.
     """
-    from cloudtrain.providers.azure.status import final_state, status_of
-    from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
-    from cloudtrain.runs.record import RunRecord
-
     if final_state(details) is not None or status_of(details) == "CancelRequested":
         return
     stopped = folder.last_event(StopRequested)

@@ -40,8 +40,7 @@ from cloudtrain.providers.azure.trial_document import (
     SWEEP_TAG,
     trial_document,
 )
-from cloudtrain.providers.shared.sweep_budget import budget_issues
-from cloudtrain.providers.shared.sweep_gaps import gap_issues
+from cloudtrain.providers.shared.sweep_budget import budget_issues, gap_issues
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.units import exact_duration

@@ -1,6 +1,7 @@
 """Execute a request in containers of this machine, one per node on a separate network.
 
-Mounts take the place of the links of a rehearsal without containers.
+Mounts take the place of the links of a rehearsal without containers. Containers that a dead
+run left behind are removed.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import StorageError
+from cloudtrain.errors import CloudtrainError, StorageError
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
 from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
-from cloudtrain.providers.docker.cleanup import cleanup_marker, labels_of, remove_containers
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     DATA_LABEL,
     NODE_LABEL,
     ROOT_CAPABILITIES,
+    RUN_LABEL,
     SECRET,
     ULIMITS,
     Bind,
@@ -34,15 +35,21 @@ from cloudtrain.providers.docker.container_spec import (
     ContainerSpec,
     host_names,
 )
+from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
 from cloudtrain.providers.local.processes import run_module
+from cloudtrain.providers.local.supervisor_status import (
+    SupervisorState,
+    end_orphans,
+    supervisor_state,
+)
 from cloudtrain.providers.rehearsal import container as container_emulator
 from cloudtrain.providers.rehearsal.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
-from cloudtrain.providers.rehearsal.base import Emulator, thread_variables
+from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator, thread_variables
 from cloudtrain.providers.rehearsal.plain import PlainEmulator
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.runs.store import CLEANUP_FOLDER
 
 PACKAGES = "/cloudtrain-packages"
 """Folder in a container with packages of earlier runs of its image."""
@@ -314,3 +321,54 @@ def _read_only(path: Path, mount_point: Path, target: str) -> Bind:
         mount_point.parent.mkdir(parents=True, exist_ok=True)
         mount_point.touch()
     return Bind(source=str(path), target=target, read_only=True)
+
+
+def remove_leftovers(run: Path) -> str:
+    """Remove a run's containers and networks; return a note, also without an engine."""
+    try:
+        count = remove_containers(run)
+    except CloudtrainError as error:
+        return f"its containers could not be looked for: {error.message}"
+    if count > 1:
+        return f"{count} containers that were left have been removed"
+    return "a container that was left has been removed" if count else ""
+
+
+def clean_up_ended_run(run: Path) -> None:
+    """Remove what an ended run has left because the engine was unreachable at its end."""
+    if cleanup_marker(run).exists() and supervisor_state(run) in (
+        SupervisorState.DEAD,
+        SupervisorState.NOT_STARTED,
+    ):
+        remove_leftovers(run)
+
+
+def clean_up_dead_runs(data_dir: Path) -> None:
+    """Remove containers and networks of all runs of a data folder whose supervisor is dead."""
+    with docker_engine() as engine:
+        for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
+            run = data_dir / "runs" / run_id
+            if supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
+                end_orphans(run, ORPHAN_STOP_SECONDS)
+                remove_containers(run)
+
+
+def remove_containers(run: Path) -> int:
+    """Remove a run's containers and networks; return the number of containers.
+
+    Raise CloudtrainError if that fails.
+    """
+    with docker_engine() as engine:
+        count = engine.clear(labels_of(run))
+    cleanup_marker(run).unlink(missing_ok=True)
+    return count
+
+
+def cleanup_marker(run: Path) -> Path:
+    """Return a file that exists while the engine may have containers or networks of the run."""
+    return run.parents[1] / CLEANUP_FOLDER / run.name
+
+
+def labels_of(run: Path) -> dict[str, str]:
+    """Return labels of a run's containers and networks, unique across data folders."""
+    return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}

@@ -28,8 +28,7 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers.rehearsal.base import Emulator
-    from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+    from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -85,7 +84,7 @@ class DockerProvider(LocalBackend):
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Check the engine of this machine, its GPUs, its disk, and the image of the job."""
-        from cloudtrain.providers.docker.checkup import engine_checks
+        from cloudtrain.providers.docker.checks import engine_checks
 
         return engine_checks(target)
 
@@ -160,7 +159,7 @@ class DockerProvider(LocalBackend):
         record: Record,
     ) -> dict[str, Any]:
         """Start the supervisor, after removing the containers of dead supervisors."""
-        from cloudtrain.providers.docker.cleanup import clean_up_dead_runs
+        from cloudtrain.providers.docker.emulator import clean_up_dead_runs
 
         clean_up_dead_runs(run.path.parents[1])
         return super().start(plan, request, run, archive, progress, record)
@@ -168,7 +167,7 @@ class DockerProvider(LocalBackend):
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Observe it as a local run; remove container and network of an ended one."""
         if state.has_ended:
-            from cloudtrain.providers.docker.cleanup import clean_up_ended_run
+            from cloudtrain.providers.docker.emulator import clean_up_ended_run
 
             clean_up_ended_run(run.path)
         return super().observe(run, state)
@@ -179,7 +178,7 @@ class DockerProvider(LocalBackend):
         Processes come first, as they stop their containers with a checkpoint; then containers and
         network.
         """
-        from cloudtrain.providers.docker.cleanup import remove_leftovers
+        from cloudtrain.providers.docker.emulator import remove_leftovers
 
         return "; ".join(part for part in (super().end_orphans(run), remove_leftovers(run)) if part)
 

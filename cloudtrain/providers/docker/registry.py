@@ -9,9 +9,10 @@ from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageEr
 from cloudtrain.planning.reference import ACR, ECR, parse_address
 from cloudtrain.providers import Note
 from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.shared.registry import RegistryLogin
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.shared.registry import RegistryImage, RegistryLogin
+    from cloudtrain.providers.shared.registry import RegistryImage
 
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
@@ -102,8 +103,6 @@ def _aws(region: str) -> Any:
 
 
 def _ecr_login(region: str, account: str) -> RegistryLogin:
-    from cloudtrain.providers.shared.registry import RegistryLogin
-
     answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
     user, _, password = (
         base64.b64decode(answer["authorizationData"][0]["authorizationToken"])

@@ -17,8 +17,7 @@ from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local import end_on_full_disk
-from cloudtrain.providers.local.lifeline import lifeline
-from cloudtrain.providers.local.processes import reap_in_background, run_module
+from cloudtrain.providers.local.processes import lifeline, reap_in_background, run_module
 from cloudtrain.providers.local.supervisor_status import (
     SupervisorState,
     end_orphans,
@@ -45,8 +44,7 @@ from cloudtrain_launcher.process_identity import ProcessIdentity
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.rehearsal.base import Emulator
-    from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+    from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 

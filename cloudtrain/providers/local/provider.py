@@ -25,8 +25,7 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers.rehearsal.base import Emulator
-    from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+    from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.spec.model import JobSpec
 
 
@@ -71,7 +70,7 @@ class LocalProvider(LocalBackend):
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Check Python, torch, GPUs, driver and disk of this machine."""
-        from cloudtrain.providers.local.checkup import machine_checks
+        from cloudtrain.providers.local.checks import machine_checks
 
         config = target.config_as(LocalConfig)
         return machine_checks(

@@ -26,9 +26,8 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local import end_on_full_disk
-from cloudtrain.providers.local.lifeline import read_lifeline
 from cloudtrain.providers.local.node import Node, run_outcome, start_node
-from cloudtrain.providers.local.processes import SUPERVISOR_PID
+from cloudtrain.providers.local.processes import SUPERVISOR_PID, read_lifeline
 from cloudtrain.providers.local.supervisor_status import (
     RUN_DIR_VARIABLE,
     end_orphans,
@@ -37,8 +36,7 @@ from cloudtrain.providers.local.supervisor_status import (
     take_lock,
     write_identity,
 )
-from cloudtrain.providers.rehearsal.base import Emulator
-from cloudtrain.providers.rehearsal.plan import emulated_plan
+from cloudtrain.providers.rehearsal.base import Emulator, emulated_plan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.files import OTHERS_MASK, storing
 from cloudtrain.runs.folder import RunFolder

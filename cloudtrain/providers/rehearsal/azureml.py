@@ -15,10 +15,10 @@ from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.rehearsal import container as container_emulator
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
+    EmulatedPlan,
     machine_variables,
     published_variables,
 )
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.source.results import copy_results

@@ -1,16 +1,111 @@
-"""Interface of emulators, which execute a request here, and code that clouds share."""
+"""Interface of emulators, which execute a request here, and the plans that they execute."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import StorageError
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
-from cloudtrain.providers.rehearsal.plan import EmulatedPlan
+from cloudtrain.planning.target import Config
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import PLAN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmulatedPlan:
+    """Parts of a stored plan that its execution on this machine depends on."""
+
+    provider: str
+    """Provider that executes the request."""
+    contract: str
+    grace_seconds: int
+    gpus: int | None
+    """GPUs per node, if the machine in the request determines them."""
+    folder: str
+    """Folder of the job; relative paths start there."""
+    resume_from: str
+    inputs: Mapping[str, Mapping[str, str]]
+    """Locations per provider, by name of the input."""
+    secrets: Mapping[str, Mapping[str, str]]
+    image: str
+    """Image of containers on this machine; empty for processes."""
+    cores: int
+    """Cores of this machine; all nodes share them."""
+    host_settings: Mapping[str, Any]
+    target_settings: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> EmulatedPlan:
+        """Read a plan from the result of its `to_json`."""
+        target, spec, context = (document.get(name) or {} for name in ("target", "spec", "facts"))
+        host = (document.get("host") or target).get("facts") or {}
+        return cls(
+            provider=document["provider"],
+            contract=target.get("contract", "plain"),
+            grace_seconds=target.get("grace_seconds", 0),
+            gpus=target.get("gpus"),
+            folder=context.get("folder", ""),
+            resume_from=context.get("resume_from", ""),
+            inputs={name: item["uri"] for name, item in spec.get("inputs", {}).items()},
+            secrets=spec.get("secrets", {}),
+            image=host.get("image") or "",
+            cores=host.get("cores", 1),
+            host_settings=host,
+            target_settings=target.get("facts") or {},
+        )
+
+    def host_config(self, kind: type[Config]) -> Config:
+        """Return the settings of the provider that executes the request."""
+        return kind.from_json(self.host_settings)
+
+    def target_config(self, kind: type[Config]) -> Config:
+        """Return the settings of the provider that the request is for."""
+        return kind.from_json(self.target_settings)
+
+    @property
+    def python(self) -> str:
+        """Path of the Python that runs the nodes' programs. StorageError if the plan lacks it."""
+        python = self.host_settings.get("python")
+        if not isinstance(python, str):
+            hint = "the run's folder was changed by hand, or its disk failed"
+            raise StorageError(
+                f"{PLAN} cannot be read: it does not say which python runs the job", hint=hint
+            )
+        return python
+
+    def local_input(self, name: str) -> str:
+        """Return the path of an input on this machine; empty without a local one in the spec."""
+        location = self._on_this_machine(self.inputs[name])
+        return str(Path(self.folder) / Path(location).expanduser()) if location else ""
+
+    def local_secrets(self) -> dict[str, str]:
+        """Return the local locations of secrets, if the spec has any."""
+        places = {
+            name: self._on_this_machine(locations) for name, locations in self.secrets.items()
+        }
+        return {name: location for name, location in places.items() if location}
+
+    def _on_this_machine(self, locations: Mapping[str, str]) -> str:
+        """Return the spec's location for this machine; empty if it is an address.
+
+        Looks for the executing provider first, then for any run on this machine, then for all
+        providers. Addresses are downloaded, as in the cloud.
+        """
+        location = declaration_of(self.provider).location_for(locations) or ""
+        return "" if "://" in location else location
+
+
+def emulated_plan(run: RunFolder) -> EmulatedPlan:
+    """Read the plan of a run. Raise StorageError if it cannot be read."""
+    return EmulatedPlan.from_json(run.document(PLAN, {"provider": str, "target.contract": str}))
+
 
 LaunchT = TypeVar("LaunchT", bound=Launch, covariant=True)
 

@@ -1,19 +1,18 @@
-"""Reasons for the machine in a plan, and cheaper ones. No network."""
+"""Choice of the machine in a plan, its reasons, and cheaper ones. No network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.catalog import PROVIDERS, home_region
-from cloudtrain.catalog.choice import MachineChoice, Offer, Wanted, explain_choice, offer
-from cloudtrain.catalog.machines import find_instance
+from cloudtrain.catalog import PROVIDERS, Instance, home_region, instances, type_names
+from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
 from cloudtrain.settings import Settings
 
-if TYPE_CHECKING:  # a table of machines does not need pydantic
+if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
 
@@ -74,3 +73,152 @@ def price_in_another_region(
         if market.price_of(instance_type) is not None:
             return market
     return None
+
+
+CHEAPER = 0.95
+"""Price ratio below which a machine counts as cheaper. Tables are not more exact."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """An instance type with its on-demand price in one region."""
+
+    provider: str
+    instance_type: str
+    gpu: str
+    """`A100-80GB`; empty without GPUs."""
+    gpus: int
+    region: str
+    usd_per_hour: float
+    """US dollars per hour of one machine."""
+    as_of: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineChoice:
+    """Reason for a machine, and cheaper ones."""
+
+    reason: str
+    cheaper: tuple[Offer, ...] = ()
+    """The cheapest matching offer of each provider, the plan's own first."""
+    elsewhere: Offer | None = None
+    """Offer in another region if the price in the plan's region is unknown."""
+
+
+class Wanted(NamedTuple):
+    """Machine requirements of a spec."""
+
+    nodes: int
+    gpus: int
+    """Per node."""
+    models: tuple[str, ...] = ()
+    """GPU models in order of preference; empty for any."""
+    named: bool = False
+    """True if the spec names instance types."""
+
+
+def explain_choice(
+    need: Wanted,
+    types: Sequence[str],
+    market: RegionalPrices,
+    other_markets: Sequence[RegionalPrices] = (),
+) -> MachineChoice:
+    """Return the reason for the first of `types`, and cheaper machines of all markets."""
+    reason = _reason(need, types, market)
+    shown = find_instance(market.provider, types[0])
+    price = market.price_of(types[0])
+    if shown is None or price is None:
+        return MachineChoice(reason=reason)
+    offers = []
+    for candidate in (market, *other_markets):
+        offer = _cheaper(need, shown, price.usd * CHEAPER, candidate)
+        if offer:
+            offers.append(offer)
+    return MachineChoice(reason=reason, cheaper=tuple(offers))
+
+
+def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
+    if need.named:
+        return "the first in the spec" if len(types) > 1 else "named in the spec"
+    if not need.gpus:
+        return "the default for a job without GPUs"
+    model = next(
+        (name for name in need.models if _has(find_instance(market.provider, types[0]), name)), ""
+    )
+    need_words = (
+        f"{need.gpus} x {model}" if model else f"{need.gpus} GPU{'s' if need.gpus > 1 else ''}"
+    )
+    rows = [
+        row
+        for row in instances(market.provider)
+        if row.gpus == need.gpus and (not model or _has(row, model))
+    ]
+    need_words += ", the first of the spec's models that it has" if len(need.models) > 1 else ""
+    if len(rows) == 1:
+        return f"the only one of {market.provider} with {need_words}"
+    if all(row.usd_per_hour is None for row in rows):
+        return f"the smallest of {market.provider} with {need_words}, whose prices are not known"
+    return f"the cheapest of {market.provider} with {need_words}; by the prices that come with cloudtrain"
+
+
+def _cheaper(need: Wanted, shown: Instance, limit: float, market: RegionalPrices) -> Offer | None:
+    """Return a provider's cheapest machine up to a price, by GPU preference."""
+    rows = [
+        row
+        for row in instances(market.provider)
+        if row.instance_type != shown.instance_type
+        and _satisfies(row, need, shown)
+        and _architecture(row) == _architecture(shown)  # another processor would need another image
+    ]
+    for model in need.models or ("",):
+        offers = (offer(row, market) for row in rows if not model or need.named or _has(row, model))
+        cheap = [candidate for candidate in offers if candidate and candidate.usd_per_hour <= limit]
+        if cheap:
+            return min(cheap, key=lambda candidate: candidate.usd_per_hour)
+    return None
+
+
+def offer(row: Instance, market: RegionalPrices) -> Offer | None:
+    """Return a machine with its price in a region, or None if the price is unknown."""
+    price = market.price_of(row.instance_type)
+    if price is None:
+        return None
+    return Offer(
+        provider=row.provider,
+        instance_type=row.instance_type,
+        gpu=names_of(row)[-1] if row.gpu else "",
+        gpus=row.gpus,
+        region=market.region,
+        usd_per_hour=price.usd,
+        as_of=price.as_of,
+        source=price.source,
+    )
+
+
+def _satisfies(row: Instance, need: Wanted, shown: Instance) -> bool:
+    """Return whether a machine could replace the shown one.
+
+    For instance types in the spec, its GPU, cores and memory count; otherwise the spec's fields.
+    """
+    if row.gpus != need.gpus or row.gpus != shown.gpus:
+        return False
+    if need.nodes > 1 and _is_fast(shown) and not _is_fast(row):
+        return False
+    if not need.gpus:
+        return row.vcpus >= shown.vcpus and row.memory_gib >= shown.memory_gib
+    if need.named:
+        return row.gpu == shown.gpu and (row.gpu_memory_gib or 0) >= (shown.gpu_memory_gib or 0)
+    return not need.models or any(_has(row, name) for name in need.models)
+
+
+def _architecture(row: Instance) -> str:
+    return type_names.architecture(row.provider, row.instance_type)
+
+
+def _is_fast(row: Instance) -> bool:
+    return row.network in ("efa", "infiniband")
+
+
+def _has(row: Instance | None, model: str) -> bool:
+    return row is not None and model in names_of(row)

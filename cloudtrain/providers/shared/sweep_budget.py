@@ -1,4 +1,4 @@
-"""Compute the maximum cost of a cloud's own sweep, and compare it with the budget. Pure."""
+"""Limits of a cloud's own sweep: its budget, and what no such service supports. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cloudtrain.catalog.pricing import OWN_TABLE_HINT, PRICE_UNKNOWN
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.tuned import sweep_of
 
 
 def worst_usd(plan: Plan) -> float | None:
@@ -54,4 +55,24 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
             message,
             "fewer trials, a lower limits.max_cost or limits.max_runtime of each, or"
             " budget.max_time",
+        )
+
+
+PORTABLE = "engine: portable does this from your machine, with the same section"
+
+
+def gap_issues(plan: Plan, service: str, *, has_target: bool = True) -> Iterator[Issue]:
+    """Yield an issue for each part that a service would ignore.
+
+    `service`: its name in a sentence. `has_target`: whether it can stop at a value of the
+    objective.
+    """
+    sweep = sweep_of(plan)
+    if sweep.try_first:
+        yield Issue(("sweep", "try_first"), f"{service} chooses all values itself", PORTABLE)
+    if sweep.objective.target is not None and not has_target:
+        yield Issue(
+            ("sweep", "objective", "target"),
+            f"{service} stops at no value of its objective",
+            PORTABLE,
         )

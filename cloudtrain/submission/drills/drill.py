@@ -12,11 +12,18 @@ from cloudtrain.diagnosis.rules import hint_for
 from cloudtrain.errors import JobFailed, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.failure import explain
-from cloudtrain.submission.drills.advice import JobFacts, advice, advice_on_all
 from cloudtrain.submission.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
 from cloudtrain.submission.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard
-from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict, judge
+from cloudtrain.submission.drills.verdict import (
+    DrillRun,
+    Finding,
+    JobFacts,
+    Verdict,
+    advice,
+    advice_on_all,
+    judge,
+)
 from cloudtrain.submission.drills.watching import Draw, Watched
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit

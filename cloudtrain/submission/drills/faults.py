@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.submission.drills import processes
-from cloudtrain.submission.drills.saved_files import newest_file
+from cloudtrain.submission.drills.history import newest_file
 from cloudtrain.submission.drills.scenario import Fault
 from cloudtrain.submission.drills.watching import Saved, Watched
 from cloudtrain.submission.run import Run

@@ -11,10 +11,8 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.drills import processes
-from cloudtrain.submission.drills.compared import Trained, trained
-from cloudtrain.submission.drills.history import history_of
-from cloudtrain.submission.drills.saved_files import Listing, SavedFiles, listing
-from cloudtrain.submission.drills.verdict import DrillRun
+from cloudtrain.submission.drills.history import Listing, SavedFiles, history_of, listing
+from cloudtrain.submission.drills.verdict import DrillRun, Trained, trained
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Checkpoint, Event, Metrics, Progress, RankStarted
 

@@ -23,7 +23,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError, UsageError
-from cloudtrain.providers.local.lifeline import end_runs_with_this_process
+from cloudtrain.providers.local.processes import end_runs_with_this_process
 from cloudtrain.sweeps.driver import PAUSE_SECONDS
 from cloudtrain.sweeps.events import RunEnded, SweepEvent, parse
 from cloudtrain.sweeps.journal import SweepFolder

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.providers.aws.account_checks import identity
+from cloudtrain.providers.aws import account_rights as identity
 from tests.fakes.aws.cloud import ACCOUNT
 from tests.providers.aws.accounts import (
     TRUST,

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.azure.permissions import READ_BLOBS, SUBMITTER, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import READ_BLOBS, SUBMITTER, WRITE_BLOBS
 from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
