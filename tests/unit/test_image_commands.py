@@ -217,7 +217,7 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
         rebuilds.append(rebuild)
         return "127.0.0.1:1/own@sha256:0"
 
-    monkeypatch.setattr("cloudtrain.providers.docker.images.ensure_pushed", ready)
+    monkeypatch.setattr("cloudtrain.cli.image.ensure_pushed", ready)
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
     assert rebuilds == [rebuild]
@@ -261,7 +261,7 @@ def test_the_pushes_that_are_shown_can_be_typed(
         passed.append((recipe.kind, *options))
         return "127.0.0.1:1/own@sha256:0"
 
-    monkeypatch.setattr("cloudtrain.providers.docker.images.ensure_pushed", ready)
+    monkeypatch.setattr("cloudtrain.cli.image.ensure_pushed", ready)
     monkeypatch.setenv(
         "CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train"
     )
@@ -301,7 +301,7 @@ def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
         addresses.append(address)
         return address
 
-    monkeypatch.setattr("cloudtrain.providers.docker.images.ensure_pushed", ready)
+    monkeypatch.setattr("cloudtrain.cli.image.ensure_pushed", ready)
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import cloudtrain.providers
 from cloudtrain.providers.infrastructure import Deployment, Infrastructure
 from tests.support.in_process import call
 
@@ -35,7 +34,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def infrastructure(self, *_: object) -> Infrastructure:
             return InMemory()
 
-    monkeypatch.setattr(cloudtrain.providers, "get_provider", lambda _: Provider())
+    monkeypatch.setattr("cloudtrain.cli.infra.get_provider", lambda _: Provider())
     monkeypatch.chdir(tmp_path)
 
 
