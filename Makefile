@@ -10,6 +10,8 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # Which tests, as pytest takes it: make test TESTS='tests/unit -k spec'
 TESTS ?=
+# What is installed for them: all, or `test` for those of launcher, trainer and providers alone.
+EXTRA ?= dev
 # What to build, as cloudtrain image build takes it: make image IMAGE=cpu
 IMAGE ?= cuda
 
@@ -118,7 +120,7 @@ $(VENV)/.train: $(VENV)/.venv pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	@echo "installing what the tests need ..."
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[$(EXTRA)]'
 	@touch $@
 
 # It sees the packages of .venv, so that torch is there once.

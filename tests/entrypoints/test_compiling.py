@@ -106,6 +106,7 @@ def test_a_compiled_training_resumes_bit_identically(
     assert state.fingerprint(first.step.model.state_dict()) not in fingerprints
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("count", "program"),
     [(2, "graphs"), pytest.param(4, "hybrid_graphs", marks=pytest.mark.thorough)],

@@ -13,6 +13,8 @@ import pytest
 from tests.entrypoints.groups import Group, StartGroup
 from tests.entrypoints.launching import exported
 
+pytestmark = pytest.mark.once
+
 TASK = """
 import torch
 from torch import nn

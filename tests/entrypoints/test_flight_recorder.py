@@ -15,6 +15,8 @@ from cloudtrain_launcher import flight_recorder
 from tests.entrypoints.test_launcher import events, finish, start
 from tests.entrypoints.test_launcher_parts import JOB
 
+pytestmark = pytest.mark.once
+
 GPUS = replace(JOB, gpus=4)
 
 

@@ -26,6 +26,8 @@ from tests.entrypoints.sagemaker_containers import clean, container, put_source
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events
 from tests.support.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.once
+
 TRAIN = ENTRYPOINTS.parent / "docker" / "train"
 
 SCRIPT = """

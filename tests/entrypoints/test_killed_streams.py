@@ -23,6 +23,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("kind", "workers"), [("numbers", 1), ("shards", 2), ("forgetful", 0)], ids=str
 )

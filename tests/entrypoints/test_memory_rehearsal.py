@@ -16,6 +16,8 @@ from cloudtrain_trainer.rules import Refused
 from tests.entrypoints.loss_curves import one_process
 from tests.support.step_memory import estimated, measured
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     "flags",

@@ -16,6 +16,8 @@ from cloudtrain_trainer.training import memory
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import ForkServer, Group, StartGroup
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("error", "named"),

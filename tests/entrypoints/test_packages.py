@@ -303,6 +303,7 @@ def test_another_index_gives_another_environment(
     assert not any("s3cret" in name for name in names)
 
 
+@pytest.mark.once
 def test_what_a_program_installs_reaches_no_other_run(tmp_path: Path) -> None:
     info = "shared-1.0.dist-info"
     tool = "import sys\ndef main(): print('here', sys.prefix)\n"

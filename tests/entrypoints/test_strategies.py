@@ -20,6 +20,7 @@ from tests.entrypoints.loss_curves import (
 )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("ranks", "program"), [(2, "curves"), (4, "curves"), (2, "details")])
 def test_losses_and_gradients_are_those_of_one_process(
     group: StartGroup, ranks: int, program: str

@@ -165,6 +165,7 @@ def test_the_cost_of_the_most_expensive_stage_is_minimal() -> None:
 # Learning and data
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", SMALL)
 def test_the_loss_decreases_in_eight_steps(name: str) -> None:
     task = small(name)

@@ -11,6 +11,8 @@ import pytest
 from cloudtrain_trainer.training import memory
 from tests.entrypoints.groups import StartGroup
 
+pytestmark = pytest.mark.once
+
 MEASURE = {"CLOUDTRAIN_MEASURE": "samples_per_s"}
 HOOKS = "tests.entrypoints.rank_hooks"
 

@@ -219,6 +219,7 @@ def test_unsupported_data_sets_are_refused_with_a_reason(data: Any, message: str
         adapt(data, 0, "train")
 
 
+@pytest.mark.once
 def test_the_example_learns_from_its_own_data_set(tmp_path: Path, group: StartGroup) -> None:
     shutil.copy(EXAMPLE / "iris.py", tmp_path)
     args = yaml.safe_load((EXAMPLE / "job.yaml").read_text())["args"]
@@ -314,6 +315,7 @@ def test_a_parameter_without_gradient_is_named_under_ddp(tmp_path: Path, group: 
     assert "forgotten.weight, forgotten.bias. Freeze them" in ranks.output()
 
 
+@pytest.mark.once
 def test_the_program_of_the_guide_learns(tmp_path: Path, group: StartGroup) -> None:
     example = ROOT / "examples" / "tabular"
     guide = (ROOT / "docs/guides/your-model.md").read_text()

@@ -16,6 +16,8 @@ from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.accounts import HealthyAccount, log_in
 from tests.providers.aws.broken_accounts import P4D, no_credentials
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def healthy(cloud: Cloud) -> HealthyAccount:

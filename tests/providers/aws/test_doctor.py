@@ -24,6 +24,8 @@ from tests.providers.aws.accounts import HealthyAccount, log_in
 from tests.providers.aws.broken_accounts import BROKEN, P4D
 from tests.support.aws_permissions import DOCTOR, SUBMITTER
 
+pytestmark = pytest.mark.once
+
 READS = {
     ("sts", "GetCallerIdentity"),
     ("iam", "GetRole"),

@@ -21,6 +21,8 @@ from tests.support.aws_permissions import CHECKS
 from tests.support.aws_template import deploy
 from tests.support.in_process import call
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def submitter(

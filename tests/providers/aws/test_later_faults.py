@@ -18,6 +18,8 @@ from tests.providers.aws.jobs import submitted, write_log
 from tests.providers.faults import PERMANENT, TRANSIENT
 from tests.support.events import events_of
 
+pytestmark = pytest.mark.once
+
 ALWAYS = 500
 """More often than anybody asks."""
 MANY = 100

@@ -21,6 +21,8 @@ from tests.providers.aws.operations import KEY, OPERATIONS
 from tests.support.aws_permissions import IMPLIED, SUBMITTER
 from tests.support.aws_template import resolved
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def policy() -> list[Statement]:

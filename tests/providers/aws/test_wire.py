@@ -85,6 +85,7 @@ def test_observing_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud
     assert calls(cloud) == [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "gpus", [["H100"], ["A100-80GB", "H100"]], ids=["one type", "a choice of types"]
 )

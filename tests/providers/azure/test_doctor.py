@@ -33,6 +33,8 @@ from tests.fakes.azure.roles import BLOBS, PULL, READER, SCIENTIST, SECRETS
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.providers.azure.jobs import forget
 
+pytestmark = pytest.mark.once
+
 READS = {
     ("arm", "GetWorkspace"),
     ("arm", "GetDatastore"),

@@ -23,6 +23,8 @@ from tests.providers.faults import (
     run_id_of,
 )
 
+pytestmark = pytest.mark.once
+
 FETCHING = [
     ("history", "GetDiscovery", 1),
     ("history", "GetRunDetails", 1),

@@ -33,6 +33,8 @@ from tests.providers.azure.operations import OPERATIONS
 from tests.support.azure_template import deploy
 from tests.support.in_process import call
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:

@@ -16,6 +16,8 @@ from tests.providers.azure.jobs import ALWAYS, append_outcome, command_line_of, 
 from tests.providers.faults import TRANSIENT, assert_each_struck, fault_each, run_id_of
 from tests.support.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.once
+
 
 def running(cloud: AzureCloud, run_id: str) -> Run:
     """A run whose job runs, and whose nodes have said their last words already: a stop need not
