@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.linux("processes are found in /proc")]
@@ -108,7 +109,7 @@ def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None
     # It runs, and is no longer forked.
     eventually(lambda: len(list((drills(cli) / "runs").glob("*/checkpoints"))) == 2)
     os.kill(drill.pid, signal.SIGINT)
-    out, err = drill.communicate(timeout=60)
+    out, err = drill.communicate(timeout=HANG_SECONDS)
     assert drill.wait() == 130, (out, err)
     assert "what was running has been ended" in err
     assert "undisturbed in" in out

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
 JOB = "name: own\nentrypoint: train.py\nresources: {processes: 1}\nlimits: {restarts: 3}\n"
@@ -81,7 +82,7 @@ def test_an_interrupt_ends_the_job_and_leaves_nothing(cloudtrain: CommandLine) -
     checking = cloudtrain.start("check", "--forecast", "600", "--", "endless")
     eventually((cloudtrain.folder / "begun").exists)
     checking.send_signal(signal.SIGINT)
-    _, errors = checking.communicate(timeout=120)
+    _, errors = checking.communicate(timeout=HANG_SECONDS)
     assert checking.returncode == 130
     assert "interrupted; the job was ended, and its files are removed" in errors
     pid = int((cloudtrain.folder / "begun").read_text())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.limits import HANG_SECONDS
 
 JOB = "name: own\nentrypoint: train.py\nresources: {processes: 1}\n"
 
@@ -44,7 +45,7 @@ def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
         first = attached.stderr.readline()
         assert first == "  begin\n", "it shows the lines that were there, and then what comes"
         (cloudtrain.run_folder(run) / "output" / "go-on").write_text("")
-        remaining = attached.communicate(timeout=120)[1]
+        remaining = attached.communicate(timeout=HANG_SECONDS)[1]
     finally:
         (cloudtrain.run_folder(run) / "output" / "go-on").write_text("")
         cloudtrain.run("wait", run)

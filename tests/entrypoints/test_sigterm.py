@@ -20,12 +20,12 @@ signal handler.
 """
 
 
-def rank(*lines: str) -> subprocess.Popen[str]:
+def rank(*lines: str, limit: float = 0.3) -> subprocess.Popen[str]:
     """Start a process that handles SIGTERM and runs these lines, one of which prints `ready`."""
     begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
     made = (
         "from cloudtrain_trainer.sigterm import Stop",
-        "stop = Stop(min_seconds=0.3); stop.listen()",
+        f"stop = Stop(min_seconds={limit}); stop.listen()",
     )
     argv = [sys.executable, "-c", "\n".join([begin, *made, "c = ctypes.CDLL(None)", *lines])]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -48,9 +48,10 @@ def test_a_rank_that_hangs_in_c_code_exits() -> None:
 def test_a_rank_whose_steps_continue_stops_normally() -> None:
     process = rank(
         READY,
-        "left = 40",
+        "left = 200",
         "while left or not stop.requested:",
         "    time.sleep(0.02); stop.step_done(); left -= stop.requested",
+        limit=3,
     )
     process.terminate()
     assert process.wait(timeout=HANG_SECONDS) == 0

@@ -12,6 +12,7 @@ from tests.providers.azure.jobs import (
     submitted,
 )
 from tests.providers.faults import run_id_of
+from tests.support.limits import HANG_SECONDS
 
 
 def test_a_job_that_is_no_longer_visible_does_not_end_its_run(
@@ -24,7 +25,7 @@ def test_a_job_that_is_no_longer_visible_does_not_end_its_run(
         run.status()
     assert "azure.workspace" in str(failed.value.hint)
     with pytest.raises(CloudError, match=r"knows no job lost-1"):
-        run.wait(20)
+        run.wait(HANG_SECONDS)
     with pytest.raises(CloudError, match=r"knows no job lost-1"):
         run.stop()
     cloud.service.jobs["lost-1"] = job

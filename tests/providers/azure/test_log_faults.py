@@ -14,6 +14,7 @@ from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import append_log, log_of, submitted
 from tests.support.events import events_of
+from tests.support.limits import HANG_SECONDS
 
 
 def event_of(number: int) -> str:
@@ -35,7 +36,7 @@ def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> No
     run.status()
     assert texts(run) == ["first", "second"]
     cloud.service.jobs[run.id].finish("Completed")
-    assert run.wait(20).state == "succeeded"
+    assert run.wait(HANG_SECONDS).state == "succeeded"
     assert texts(run) == ["first", "second", "third"]
 
 
@@ -97,7 +98,7 @@ def test_many_lines_arrive_in_batches_and_complete(
     before = len(texts(run))
     assert 0 < before < 10_000
     cloud.service.jobs[run.id].finish("Completed")
-    assert run.wait(60).state == "succeeded"
+    assert run.wait(HANG_SECONDS).state == "succeeded"
     assert texts(run) == lines
 
 
