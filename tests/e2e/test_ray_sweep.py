@@ -13,6 +13,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ import cloudtrain
 from cloudtrain.sweeps.events import RunEnded
 from cloudtrain.sweeps.journal import DRIVER_LOCK
 from cloudtrain.sweeps.planning import plan_sweep, start_sweep
-from cloudtrain.sweeps.rules import RAY_MODULES
 from cloudtrain.sweeps.sweep import Sweep, list_sweeps
 from tests.support.waiting import eventually
 
-for module in RAY_MODULES:
-    pytest.importorskip(module, reason="Ray Tune is not installed: pip install 'cloudtrain[ray]'")
+pytestmark = pytest.mark.skipif(
+    find_spec("ray") is None, reason="Ray Tune is not installed: pip install 'cloudtrain[ray]'"
+)
 
 SCRIPT = """
 import os, sys, time

@@ -24,7 +24,7 @@ resources: {processes: 2}
 limits: {restarts: 10}
 """
 STRIKES = 10
-FEW_STRIKES = 3
+FEW_STRIKES = 2
 """With `--thorough`, and without; it is asked for after a change of the launcher."""
 FURTHER_STEPS = 12
 """How many steps a training is let go on after a resume, at most, before it is struck again."""

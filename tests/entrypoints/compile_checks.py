@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch._dynamo.backends.debugging import aot_eager
 
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.ranks import Ranks
@@ -41,6 +40,8 @@ class GraphCounter:
     def __call__(
         self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]
     ) -> Callable[..., object]:
+        from torch._dynamo.backends.debugging import aot_eager  # seconds, for every test runner
+
         self.graphs.append(len(graph.graph.nodes))
         compiled: Callable[..., object] = (
             aot_eager(graph, inputs) if self.differentiate else graph.forward

@@ -20,7 +20,7 @@ from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.loop import Loop
 
-STEPS = 3
+STEPS = 2
 TOLERANCE = 5e-6
 """Relative, of a loss; the largest difference seen is 1.1e-7. A float32 sum in another order
 differs by as much, and AdamW, which divides each gradient by its own size, may carry that into

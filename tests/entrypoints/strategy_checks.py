@@ -60,8 +60,6 @@ CURVES = {
     ],
     4: [
         ("digits", "hsdp", "--shard 2 --accumulate 2 --clip-norm 0.5"),
-        ("digits", "hybrid", "--tensor 2 --clip-norm 0.5"),
-        ("digits", "hybrid", "--stages 2 --clip-norm 0.5"),
         ("gpt", "hsdp", "--shard 2"),
         ("gpt", "pipeline", ""),
         ("gpt", "hybrid", "--tensor 2 --clip-norm 0.5"),

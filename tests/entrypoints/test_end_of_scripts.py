@@ -8,32 +8,37 @@ that we give away free the model first.
 
 from __future__ import annotations
 
+import gc
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_launcher import shutdown
+from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.ranks import run_rank
 from tests.repo.tools import ROOT
 from tests.support.limits import HANG_SECONDS
 
-LOOK = """
-import gc, runpy, sys
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-destroy = dist.destroy_process_group
-def look_and_destroy():
-    print("models left:", sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects()))
-    destroy()
+def look() -> None:
+    """Run the script that the command line names, and count models when its group is destroyed."""
+    destroy = dist.destroy_process_group
 
-dist.destroy_process_group = look_and_destroy
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+    def look_and_destroy() -> None:
+        left = sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects())
+        print("models left:", left, flush=True)
+        destroy()
+
+    setattr(dist, "destroy_process_group", look_and_destroy)  # noqa: B010
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    os._exit(0)
 
 
 @pytest.mark.parametrize(
@@ -44,26 +49,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ],
     ids=["starter", "existing-script"],
 )
-def test_the_model_is_gone_before_its_process_group(script: str, flag: str, tmp_path: Path) -> None:
-    alone = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }
-    argv = [sys.executable, "-c", LOOK, str(ROOT / script), flag]
-    process = subprocess.run(
-        argv,
-        cwd=tmp_path,
-        env=os.environ | alone,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    assert "models left: 0" in process.stdout
+def test_the_model_is_gone_before_its_process_group(
+    script: str, flag: str, group: StartGroup
+) -> None:
+    rank = group(1, f"{ROOT / script} {flag}", program=f"{__name__}:look")
+    assert rank.wait() == [0], rank.output()
+    assert "models left: 0" in rank.output()
 
 
 OUTLIVES = """

@@ -5,8 +5,10 @@ ranks.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +17,10 @@ from torch import Tensor
 from tests.entrypoints.groups import TRAINER, ForkServer, Group
 from tests.entrypoints.launching import exported
 
-pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed"),
+]
 
 TOLERANCE = 0.04
 """Of the accuracy; the largest difference seen with four seeds is 0.017. On two ranks dropout draws
@@ -27,24 +32,27 @@ same.
 
 
 HOOKS = "tests.entrypoints.keras_hooks"
-RUNS = {
-    "two ranks": (2, 4, "save_statistics"),
-    "one process": (1, 4, "save_statistics"),
-}
-"""The ranks, the epochs, and the hook that is called in each rank."""
+FLAGS = "--task keras-mnist --data digits --batch-size 64 --epochs"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
-    """Finished trainings of keras-mnist, by name."""
-    folder = tmp_path_factory.mktemp("keras")
-    finished = {}
-    with closing(ForkServer(*TRAINER, HOOKS)) as server:
-        for name, (ranks, epochs, hook) in RUNS.items():
-            flags = f"--task keras-mnist --data digits --batch-size 64 --epochs {epochs}"
-            finished[name] = Group(server, folder / name, ranks, flags, before=f"{HOOKS}:{hook}")
-            finished[name].succeed()
-    return finished
+def server() -> Iterator[ForkServer]:
+    """The process whose forks are the ranks; it has imported Keras."""
+    with closing(ForkServer(*TRAINER, HOOKS)) as made:
+        yield made
+
+
+def trained(server: ForkServer, folder: Path, ranks: int, epochs: int) -> Group:
+    """A finished training, which has saved the statistics of each evaluation."""
+    run = Group(server, folder, ranks, f"{FLAGS} {epochs}", before=f"{HOOKS}:save_statistics")
+    run.succeed()
+    return run
+
+
+@pytest.fixture(scope="module")
+def two_ranks(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Group:
+    """A training of two epochs on two ranks."""
+    return trained(server, tmp_path_factory.mktemp("keras"), 2, 2)
 
 
 def evaluations(run: Group) -> list[list[list[Tensor]]]:
@@ -62,16 +70,16 @@ def are_equal(some: list[Tensor], expected: list[Tensor]) -> bool:
 
 
 def test_batch_norm_statistics_are_equal_on_all_ranks_at_every_evaluation(
-    runs: dict[str, Group],
+    two_ranks: Group,
 ) -> None:
-    first, second = evaluations(runs["two ranks"])
-    assert len(first) == len(second) == 4
+    first, second = evaluations(two_ranks)
+    assert len(first) == len(second) == 2
     assert all(map(are_equal, first, second))
     assert not any(map(are_equal, first, first[1:])), "training changes them"
 
 
-def test_the_export_has_the_statistics_of_the_best_evaluation(runs: dict[str, Group]) -> None:
-    run = runs["two ranks"]
+def test_the_export_has_the_statistics_of_the_best_evaluation(two_ranks: Group) -> None:
+    run = two_ranks
     losses = [values["val_loss"] for values in metrics(run)]
     best = losses.index(min(losses))
     weights = list(exported(run.folder / "cloudtrain-output/model").values())
@@ -80,16 +88,18 @@ def test_the_export_has_the_statistics_of_the_best_evaluation(runs: dict[str, Gr
             assert sum(torch.equal(statistic, weight) for weight in weights) == 1
 
 
-def test_the_parameters_are_equal_on_all_ranks_at_the_end(runs: dict[str, Group]) -> None:
-    logs = [log.read_text() for log in runs["two ranks"].logs]
+def test_the_parameters_are_equal_on_all_ranks_at_the_end(two_ranks: Group) -> None:
+    logs = [log.read_text() for log in two_ranks.logs]
     digests = [re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", log, re.MULTILINE) for log in logs]
     assert len(digests[0]) == 1
     assert digests[0] == digests[1]
 
 
-def test_two_ranks_are_as_accurate_as_one_process(runs: dict[str, Group]) -> None:
-    actual, expected = (
-        metrics(runs[name])[-1]["val_accuracy"] for name in ("two ranks", "one process")
+@pytest.mark.thorough
+def test_two_ranks_are_as_accurate_as_one_process(server: ForkServer, tmp_path: Path) -> None:
+    expected, actual = (
+        metrics(trained(server, tmp_path / str(ranks), ranks, 4))[-1]["val_accuracy"]
+        for ranks in (1, 2)
     )
     assert expected > 0.94, "lower where the moving statistics follow too slowly"
     assert actual == pytest.approx(expected, abs=TOLERANCE)

@@ -92,6 +92,7 @@ def test_a_resume_trains_with_the_settings_that_are_set_by_hand(
     )
 
 
+@pytest.mark.once
 def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
     tmp_path: Path, group: StartGroup
 ) -> None:
@@ -121,7 +122,9 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
         pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
         pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
         pytest.param(4, "--strategy hybrid --tensor 2", marks=pytest.mark.thorough),
-        (4, "--strategy hybrid --stages 2 --microbatches 4"),
+        pytest.param(
+            4, "--strategy hybrid --stages 2 --microbatches 4", marks=pytest.mark.thorough
+        ),
     ],
     ids=["ddp", "fsdp", "tp", "pipeline", "data x tensor", "data x pipeline"],
 )
@@ -161,6 +164,7 @@ def test_a_killed_run_resumes_bit_identically(
     assert actual.read_bytes() == expected.read_bytes(), "the best weights"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("saved_by", "remaining"),
     [
@@ -176,7 +180,7 @@ def test_a_killed_run_resumes_bit_identically(
         ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
         (
             (4, "--strategy hybrid --stages 2"),
-            [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")],
+            [(2, "--strategy fsdp")],
         ),
     ],
     ids=["fsdp", "data x tensor", "data x pipeline"],
@@ -208,6 +212,7 @@ def test_other_strategies_and_ranks_resume_with_the_same_loss(
         assert loss == pytest.approx(expected["values"]["val_loss"], rel=2e-6), strategy
 
 
+@pytest.mark.once
 def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(
     tmp_path: Path, group: StartGroup
 ) -> None:

@@ -15,25 +15,24 @@ from tests.entrypoints.launching import TRAIN, exported, only, torchrun
 OUTPUT = Path("cloudtrain-output")
 
 
-@pytest.mark.torchrun
-def test_two_ranks_train_digits_and_end_with_equal_parameters(tmp_path: Path) -> None:
-    launch = torchrun(tmp_path, 2, TRAIN)
-    events = launch.finish()
-    assert launch.process.returncode == 0, "".join(launch.lines)
+def test_two_ranks_train_digits_and_end_with_equal_parameters(
+    group: StartGroup, tmp_path: Path
+) -> None:
+    ranks = group(2)
+    result = ranks.succeed()
 
-    metrics = only(events, "metrics")
+    metrics = ranks.events("metrics")
     assert [(m["step"], m["epoch"]) for m in metrics] == [(44, 1), (88, 2), (132, 3)]
     assert metrics[-1]["values"]["val_accuracy"] >= 0.96
     assert metrics[-1]["values"]["loss"] < metrics[0]["values"]["loss"]
-    progress = only(events, "progress")
+    progress = ranks.events("progress")
     assert progress[0]["step"] == 1
     assert (progress[-1]["step"], progress[-1]["steps"], progress[-1]["epochs"]) == (132, 132, 3)
-    assert {event["rank"] for event in only(events, "step_times")} == {0, 1}
-    assert {event["rank"] for event in events if event["type"] != "step_times"} == {0}
+    assert ranks.events("step_times", rank=1)
+    assert not ranks.events("metrics", rank=1) + ranks.events("progress", rank=1)
 
-    assert len(re.findall("parameters sha256", "".join(launch.lines))) == 2
-    (result,) = only(events, "result")
-    assert launch.fingerprints() == {result["parameters_sha256"]}
+    assert all("parameters sha256" in log.read_text() for log in ranks.logs)
+    assert ranks.fingerprints() == {result["parameters_sha256"]}
     assert json.loads((tmp_path / "result.json").read_text()) == {
         "outcome": "succeeded",
         "step": 132,
@@ -146,6 +145,7 @@ def test_a_sigterm_that_reaches_the_loader_processes_too_leaves_a_checkpoint(
     assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"])
 
 
+@pytest.mark.once
 def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(
     tmp_path: Path, group: StartGroup
 ) -> None:

@@ -37,32 +37,47 @@ def complaints(
     endpoint: Server,
     operations: Mapping[str, Do],
     calls: Mapping[Call, str],
-    kind: FaultKind,
     unharmed: Iterable[Call],
+    thorough: bool,
 ) -> Iterator[str]:
     """Yield the mistakes of an operation when one of its calls always gets such an answer.
 
-    `unharmed`: calls whose failure an operation may ignore.
+    `unharmed`: calls whose failure an operation may ignore. Unless `thorough`, each call gets one
+    of the answers, and a call that creates a job gets all.
     """
-    for call, name in calls.items():
-        endpoint.reset()
-        endpoint.fault(kind, *call, times=ALWAYS)
-        try:
-            operations[name]()
-        except CloudError as error:
-            if call.operation in CREATING:
-                if error.outcome is not Outcome.UNKNOWN:
-                    yield f"{name}: {call.operation}: {error.outcome}: {error.render()}"
-            elif not error.transient:
-                yield f"{name}: {call.operation}: not transient: {error.render()}"
-            elif "cannot be read" not in error.message:
-                yield f"{name}: {call.operation}: says something else: {error.render()}"
-        except Exception as error:  # noqa: BLE001  (what must not happen)
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            yield (
-                f"{name}: {call.operation}: {type(error).__name__}: {error}"
-                f" ({last.filename}:{last.lineno})"
-            )
-        else:
-            if call in endpoint.altered and call not in unharmed:
-                yield f"{name}: {call.operation}: took it for an answer"
+    for number, (call, name) in enumerate(calls.items()):
+        has_all = thorough or call.operation in CREATING
+        one = BODY_FAULTS[number % len(BODY_FAULTS)]
+        for kind in BODY_FAULTS if has_all else (one,):
+            yield from _complaints_about(endpoint, operations[name], name, call, kind, unharmed)
+
+
+def _complaints_about(
+    endpoint: Server,
+    do: Do,
+    name: str,
+    call: Call,
+    kind: FaultKind,
+    unharmed: Iterable[Call],
+) -> Iterator[str]:
+    endpoint.reset()
+    endpoint.fault(kind, *call, times=ALWAYS)
+    try:
+        do()
+    except CloudError as error:
+        if call.operation in CREATING:
+            if error.outcome is not Outcome.UNKNOWN:
+                yield f"{name}: {call.operation}: {error.outcome}: {error.render()}"
+        elif not error.transient:
+            yield f"{name}: {call.operation}: not transient: {error.render()}"
+        elif "cannot be read" not in error.message:
+            yield f"{name}: {call.operation}: says something else: {error.render()}"
+    except Exception as error:  # noqa: BLE001  (what must not happen)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        yield (
+            f"{name}: {call.operation}: {type(error).__name__}: {error}"
+            f" ({last.filename}:{last.lineno})"
+        )
+    else:
+        if call in endpoint.altered and call not in unharmed:
+            yield f"{name}: {call.operation}: took it for an answer"

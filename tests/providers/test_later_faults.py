@@ -43,6 +43,7 @@ def texts(run: Run, node: int | None = None) -> list[str]:
     return [line.text for line in run.logs(node=node)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_wait_continues_while_a_cloud_does_not_answer(site: Site, kind: FaultKind) -> None:
     run = submit_with_log(site, run_id_of("wait", kind))
@@ -72,7 +73,7 @@ def test_a_wait_ends_with_an_error_when_a_retry_cannot_help(
     run = submit_with_log(site, run_id_of("lasting", kind))
     site.cloud.endpoint.fault(kind, *site.calls["observe"], times=ALWAYS)
     with pytest.raises(CloudError) as failed:
-        run.wait(20)
+        run.wait(HANG_SECONDS)
     assert site.hints[kind] in str(failed.value.hint)
     site.cloud.endpoint.reset()
     assert run.status().state == "pending"
@@ -89,7 +90,7 @@ def test_an_unreadable_log_does_not_keep_a_job_from_ending(
     site.cloud.endpoint.fault(kind, *site.observing[index], times=ALWAYS)
     site.put_model(run.id, weights="w")
     site.finish_job(run.id)
-    assert run.wait(60).state == "succeeded"
+    assert run.wait(HANG_SECONDS).state == "succeeded"
     with pytest.raises(CloudError, match="the log cannot be read: ") as failed:
         list(run.logs())
     assert failed.value.hint
@@ -99,6 +100,7 @@ def test_an_unreadable_log_does_not_keep_a_job_from_ending(
     assert run.status().log_unread is None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", TRANSIENT)
 def test_lines_and_events_are_read_once_despite_a_fault_in_every_call(
     site: Site, kind: FaultKind

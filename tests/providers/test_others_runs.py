@@ -16,6 +16,7 @@ from tests.providers.sites import ALWAYS, Site
 from tests.support.in_process import call as in_process
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.usefixtures("site_folder"),
     pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]

@@ -25,12 +25,13 @@ from tests.providers.faults import (
 from tests.providers.sites import (
     ALWAYS,
     CREATE_TIMEOUT,
-    PROVIDERS,
     RESUBMIT_CALLS,
     SUBMIT_CALLS,
     Site,
     Strike,
+    new_source,
 )
+from tests.support.command_line import CommandLine
 from tests.support.events import events_of
 from tests.support.in_process import call as in_process
 from tests.support.waiting import eventually
@@ -40,26 +41,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
 
-KILLED = [
-    pytest.param(provider, "hang", call, id=f"{provider}-after-{name_of(call)}")
-    for provider in PROVIDERS
-    for call in SUBMIT_CALLS[provider]
-]
-KILLED += [
-    pytest.param(
-        provider, "hang_before", SUBMIT_CALLS[provider][-1], id=f"{provider}-before-create"
-    )
-    for provider in PROVIDERS
-]
-EACH_CALL = pytest.mark.parametrize(
-    ("site", "call"),
-    [
-        pytest.param(provider, call, id=f"{provider}-{name_of(call)}")
-        for provider in PROVIDERS
-        for call in SUBMIT_CALLS[provider]
-    ],
-    indirect=["site"],
-)
 FOUND_AGAIN = {"CreateTrainingJob", "PutCode", "PutJob"}
 """Calls whose effect the client finds although every answer is lost."""
 OPTIONAL = {"ListVmSizes", "ListUsages"}
@@ -97,30 +78,37 @@ def test_a_submit_survives_a_transient_fault_in_each_of_its_calls(
     assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
 
 
-@EACH_CALL
-@pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["error", "lost", *PERMANENT])
 def test_status_knows_whether_a_failed_submit_left_a_job(
-    site: Site, kind: FaultKind, call: NthCall
+    site: Site, site_folder: Path, kind: FaultKind
 ) -> None:
-    run_id = run_id_of("ever", kind, name_of(call))
-    site.reconnect()
-    site.cloud.endpoint.fault(kind, *call, times=ALWAYS)
-    operation = call[1]
-    is_found = kind == "lost" and operation in FOUND_AGAIN
-    if is_found or (kind == "denied" and operation in OPTIONAL):
-        assert site.submit(run_id).status().state == "pending"
-        assert run_id in site.job_names()
-        return
+    for call in SUBMIT_CALLS[site.provider]:
+        new_source(site_folder)
+        site.reconnect()
+        site.cloud.endpoint.fault(kind, *call, times=ALWAYS)
+        run_id = run_id_of("ever", kind, name_of(call))
+        operation = call[1]
+        is_found = kind == "lost" and operation in FOUND_AGAIN
+        if is_found or (kind == "denied" and operation in OPTIONAL):
+            assert site.submit(run_id).status().state == "pending", operation
+            assert run_id in site.job_names(), operation
+        else:
+            check_failed_submit(site, run_id, operation)
+        site.cloud.endpoint.reset()
 
+
+def check_failed_submit(site: Site, run_id: str, operation: str) -> None:
+    """A submit fails while this operation does, and the status knows that it left no job."""
     with pytest.raises(CloudError) as failed:
         site.submit(run_id)
 
-    assert failed.value.exit_code == 4
-    assert failed.value.hint
+    assert failed.value.exit_code == 4, operation
+    assert failed.value.hint, operation
     site.cloud.endpoint.reset()
     state = find_run(run_id).status().state
-    assert run_id not in site.job_names()
-    assert state in ("failed", "submitting")
+    assert run_id not in site.job_names(), operation
+    assert state in ("failed", "submitting"), operation
     if state == "submitting":  # for a minute the request may still arrive
         assert operation == site.calls["create"][1]
         assert "not known yet" in failed.value.message
@@ -186,19 +174,30 @@ def test_a_refused_submit_exits_with_four_and_says_what_to_do(
     assert "hint: " in result.err
 
 
-@pytest.mark.parametrize(("site", "when", "call"), KILLED, indirect=["site"])
+@pytest.mark.once
 def test_a_submit_killed_at_any_call_leaves_one_job_or_none(
-    site: Site, tmp_path: Path, when: FaultKind, call: NthCall, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = site.command_line(tmp_path)
+    monkeypatch.setenv("HOME", str(cli.folder / "home"))
+    monkeypatch.chdir(cli.folder / "job")
+    moments: list[tuple[FaultKind, NthCall]] = [
+        *(("hang", call) for call in SUBMIT_CALLS[site.provider]),
+        ("hang_before", SUBMIT_CALLS[site.provider][-1]),
+    ]
+    for when, call in moments:
+        new_source(cli.folder / "job")
+        kill_submit(site, cli, when, call)
+
+
+def kill_submit(site: Site, cli: CommandLine, when: FaultKind, call: NthCall) -> None:
+    """Kill a submit during a call, before or after it has an effect; look at what is left."""
     run_id = run_id_of("killed", when, name_of(call))
     submit = (*SUBMIT, site.provider, "--run-id", run_id)
     site.cloud.endpoint.fault(when, *call)
     client = cli.start(*submit)
     site.cloud.endpoint.wait_until_hanging()
-    monkeypatch.setenv("HOME", str(cli.folder / "home"))
-    monkeypatch.chdir(cli.folder / "job")
-    assert find_run(run_id).status().state == "submitting"
+    assert find_run(run_id).status().state == "submitting", run_id
 
     client.send_signal(signal.SIGKILL)
     client.communicate()
@@ -207,20 +206,21 @@ def test_a_submit_killed_at_any_call_leaves_one_job_or_none(
 
     is_sent = call[:2] == site.calls["create"]
     is_created = is_sent and when == "hang"
-    assert (run_id in site.job_names()) is is_created
+    assert (run_id in site.job_names()) is is_created, run_id
     state = find_run(run_id).status()
     if is_created:
         assert state.state == "pending"
     elif is_sent:
         assert state.state == "submitting"
     else:
-        assert state.state == "failed"
+        assert state.state == "failed", run_id
         assert f"interrupted before the job was created; {NOTHING_STARTED}" in state.reason
 
     assert in_process(*submit).code == 3
-    assert (run_id in site.job_names()) is is_created
+    assert (run_id in site.job_names()) is is_created, run_id
     if is_sent and not is_created:
-        monkeypatch.setattr(CREATE_TIMEOUT, 0)
-        state = find_run(run_id).status()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CREATE_TIMEOUT, 0)
+            state = find_run(run_id).status()
         assert state.state == "failed"
         assert NOTHING_STARTED in state.reason

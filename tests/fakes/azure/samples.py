@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from azure.ai.ml import MLClient, load_job
-from azure.identity import DefaultAzureCredential
-
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.waiting import eventually
 
@@ -24,6 +21,9 @@ Document = dict[str, Any]
 
 def client(cloud: AzureCloud, **names: str) -> Any:
     """The SDK's own client of the workspace, or of one with other names."""
+    from azure.ai.ml import MLClient
+    from azure.identity import DefaultAzureCredential
+
     account = cloud.account
     return MLClient(
         DefaultAzureCredential(),
@@ -83,6 +83,8 @@ def call(
 
 def submit(ml: Any, job: Document) -> Any:
     """Return the SDK's request for a document, and the workspace's answer."""
+    from azure.ai.ml import load_job
+
     return ml.jobs.create_or_update(load_job(io.StringIO(json.dumps(job))))
 
 

@@ -14,6 +14,9 @@ from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.jobs import JOB, submitted
+from tests.support.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     job = cloud.service.jobs[run.id]
     job.enter("Training")
     job.finish("Completed", "Completed")
-    assert run.wait(30).state == "succeeded"
+    assert run.wait(HANG_SECONDS).state == "succeeded"
     for words in (["status", run.id], ["list"]):
         with pytest.raises(SystemExit):
             main(["--data-dir", data_dir, *words])
@@ -97,7 +100,7 @@ def test_releasing_machines_that_are_not_kept_is_reported(
     # The account's quota is 0, which AWS does not report.
     run = mine("unkept-1", data_dir, aws={"keep_alive": "30 min"})
     cloud.service.jobs[run.id].finish("Completed", "Completed")
-    assert run.wait(30).kept is None
+    assert run.wait(HANG_SECONDS).kept is None
     with pytest.raises(SystemExit) as stopped:
         main(["--data-dir", data_dir, "stop", run.id, "--release"])
     assert stopped.value.code == 2

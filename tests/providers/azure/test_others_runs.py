@@ -15,6 +15,9 @@ from cloudtrain_launcher.events import Phase
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
 from tests.providers.azure.jobs import ALWAYS, submitted
+from tests.support.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture
@@ -110,6 +113,6 @@ def test_the_wait_for_machines_that_were_taken_away_costs_nothing(
     job.finish("Canceled")
     job.started = began - 100
     job._ended = began + 500
-    bill = run.wait(60).billing
+    bill = run.wait(HANG_SECONDS).billing
     assert bill is not None
     assert bill.training_seconds == pytest.approx(100, abs=1)
