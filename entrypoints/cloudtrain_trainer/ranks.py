@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
-from cloudtrain_trainer import hardware
 from cloudtrain_trainer.rules import Refused
 
 START_SECONDS = 1800.0
@@ -78,10 +77,6 @@ class Ranks:
         if backend == "nccl":
             seconds = max(self._start_timeout, START_SECONDS)
             self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
-
-    def all_devices(self) -> list[torch.device]:
-        """Return the devices that this process sees, for strategies that use several."""
-        return hardware.all_devices(self.device)
 
     def check_world_size(self) -> None:
         """Raise `Refused` if the world is smaller than the job.

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Step, Strategy
@@ -43,7 +44,7 @@ class DataParallel(Strategy):
 
     @property
     def devices(self) -> list[torch.device]:
-        return self.ranks.all_devices()
+        return hardware.all_devices(self.ranks.device)
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         step.place(model)
@@ -65,7 +66,7 @@ class ModelParallel(Strategy):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        devices = self.ranks.all_devices()
+        devices = hardware.all_devices(self.ranks.device)
         count = self.options.stages or min(max(len(devices), 2), step.task.max_stages)
         self._devices = devices[:count]
         stages = step.task.stages(model, count)
