@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from cloudtrain.diagnosis.candidates import (
+    BARE_EXCEPTION,
     CONSEQUENCE,
     SPECIFIC_LINE,
     Candidate,
@@ -73,16 +74,17 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     if cause.consequence or own.is_consequence:
         best = search.best()
         return best if best and best.kind < CONSEQUENCE else None
-    says_how_it_ended = not cause.traceback and cause.exception != "Hang"
+    is_exit = cause.exception == "exit" or cause.message.startswith("exited with code")
     is_symptom = own.rule is not None and own.rule.is_symptom
-    if not says_how_it_ended and not is_symptom:
+    if not is_exit and not is_symptom:
         return None
-    best = search.best(rank=cause.rank if cause.rank >= 0 else None, node=cause.node)
-    if best is None or (best.rule is None and not says_how_it_ended):
+    # what the rank itself printed may only explain an exit; other lines are not of a rank
+    own_rank = cause.rank if is_exit and cause.rank >= 0 else None
+    best = search.best(rank=own_rank, node=cause.node)
+    if best is None or best.kind > (BARE_EXCEPTION if is_exit else SPECIFIC_LINE):
         return None
-    is_line_of_another = best.raised is not None and not says_how_it_ended
-    says_more = best.kind <= SPECIFIC_LINE or best.kind < own.kind
-    return best if says_more and not is_line_of_another else None
+    has_own_message = bool(cause.traceback)
+    return None if has_own_message and best.kind < SPECIFIC_LINE else best
 
 
 MAX_LINES_OF_SUCCESS = 50_000

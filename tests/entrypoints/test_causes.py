@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import failure, launch, platforms
-from cloudtrain_launcher.error_details import CrashOutput
+from cloudtrain_launcher.error_details import CrashOutput, describe
 from cloudtrain_launcher.events import Error, RankEnded, RankStarted
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
@@ -232,3 +232,26 @@ def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
         output = capfdbinary.readouterr().out.decode()
         assert ("warning: the processes of this job never formed one" in output) == warned
         assert ('"type":"warning"' in output) == warned
+
+
+def test_a_long_chain_keeps_the_exception_that_began_it(tmp_path: Path) -> None:
+    def save(depth: int) -> None:
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            go_down(depth, error)
+
+    def go_down(depth: int, error: OSError) -> None:
+        go_on(depth, error)
+
+    def go_on(depth: int, error: OSError) -> None:
+        if depth == 0:
+            raise RuntimeError("step 40 was not saved") from error
+        go_down(depth - 1, error)
+
+    with pytest.raises(RuntimeError) as raised:
+        save(depth=40)
+    error = raised.value
+    described = describe(error, error.__traceback__, tmp_path, tmp_path / "payload")
+    assert "No space left on device" in described.traceback
+    assert described.traceback.rstrip().endswith("RuntimeError: step 40 was not saved")

@@ -16,6 +16,7 @@ from cloudtrain.runs.store import RunStore
 from tests.bench.bench_failures import NOISE, TRAINING
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
+from tests.unit.test_diagnosis_rules import EXAMPLES
 from tests.unit.test_flight_recorder_dumps import entry, write
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -120,6 +121,15 @@ def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(
     )
 
 
+def test_a_line_of_the_killed_rank_does_not_say_who_killed_it(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
+    line = "[rank 3] plugin: libcudart.so.11.0: cannot open shared object file"
+    a_run(home, "failed", line, error=error)
+    assert json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"] == "killed"
+
+
 def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,9 +162,10 @@ def test_exception_of_the_program_beats_other_matches_in_the_log(
 
 ERRORS = {
     "gpu-out-of-memory": ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", True),
-    "none": ("ValueError", "the dog ate shard 3", True),
+    "no rule of it": ("ValueError", "the dog ate shard 3", True),
     "killed": ("SIGKILL", "was killed by SIGKILL (out of host memory?)", False),
     "exit-code": ("exit", "exited with code 3", False),
+    "no rule": ("SystemExit", "no config given", False),
 }
 
 
@@ -167,10 +178,10 @@ def test_a_run_is_explained_by_its_headline_whatever_its_log_says(
     traceback = f"Traceback (most recent call last):\n  …\n{exception}: {message}"
     error = {"exception": exception, "message": message}
     error["traceback"] = traceback * has_traceback
-    noise = [f"[rank 3] {line}" for line in (*NOISE[kind], *TRAINING)]
+    noise = [f"[rank 3] {line}" for line in (*NOISE[kind], *TRAINING, "failed (exitcode: 1)")]
     a_run(home, "failed", *noise, error=error)
     failure = json.loads(shown(capsys, "a-1", "--json"))["failure"]
-    assert failure["rule"] == (None if rule == "none" else rule)
+    assert failure["rule"] == (rule if rule in EXAMPLES else None)
     assert message in failure["headline"]
 
 
