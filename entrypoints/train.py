@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import MutableMapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-# In a job the launcher has added it to the path.
-if find_spec("cloudtrain_job") is None:
-    sys.path.insert(1, str(Path(__file__).parent / "job"))
+# The module beside this file, not an older one that is installed.
+sys.path.insert(1, str(Path(__file__).parent / "job"))
 
 from cloudtrain_job import activity, emit_event, to_json, write_result
 from cloudtrain_launcher.events import Checkpoint, Result
