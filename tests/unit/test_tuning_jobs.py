@@ -69,8 +69,8 @@ def test_too_long_an_id_is_refused_at_the_name() -> None:
 
 def test_worst_cost_of_trials_is_bounded_by_the_time_of_the_budget() -> None:
     bounded = changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}")
-    assert worst_usd(plan_of("aws", changed())) == pytest.approx(20 * 0.23 * (3600 + 120) / 3600)
-    assert worst_usd(plan_of("aws", bounded)) == pytest.approx(2 * 0.23 * (3600 + 120) / 3600)
+    assert worst_usd(plan_of("aws", changed())) == pytest.approx(20 * 0.23 * (3600 + 720) / 3600)
+    assert worst_usd(plan_of("aws", bounded)) == pytest.approx(2 * 0.23 * (3600 + 720) / 3600)
 
 
 @pytest.mark.parametrize(
