@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloudtrain.errors import CloudError, CloudtrainError, UsageError
-from cloudtrain.issues import Issue, Keys, warning
+from cloudtrain.errors import CloudError, CloudtrainError, Issue, Keys, UsageError, warning
 
 Verdict = Literal["ok", "wrong", "not allowed to look", "not applicable"]
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.declaration import Setting, SettingKind, declarations
-from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue, did_you_mean
+from cloudtrain.errors import Issue, SpecError, did_you_mean
 from cloudtrain.units import parse_duration, parse_size
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from cloudtrain.catalog import Instance, instances, type_names
-from cloudtrain.issues import Issue, Keys, did_you_mean
+from cloudtrain.errors import Issue, Keys, did_you_mean
 
 
 def select_instances(

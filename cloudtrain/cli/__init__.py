@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, and suggest a similar name."""
         if args and args[0] not in COMMANDS and args[0] not in ALIASES:
-            from cloudtrain.issues import did_you_mean
+            from cloudtrain.errors import did_you_mean
 
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

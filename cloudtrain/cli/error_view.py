@@ -12,8 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from cloudtrain.cli.terminal import label, one_line, printable
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import CloudtrainError, Issue
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")

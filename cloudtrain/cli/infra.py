@@ -12,8 +12,7 @@ import click
 from cloudtrain.cli.options import json_option, profile_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import write
-from cloudtrain.errors import RefusedError, UsageError
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import RefusedError, UsageError, did_you_mean
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.infrastructure import DEFAULT_NAME, settings_edit
 from cloudtrain.settings import FILE_NAME, load_settings

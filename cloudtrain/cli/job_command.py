@@ -14,7 +14,7 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.submission.jobs import Job
 

@@ -14,8 +14,7 @@ from cloudtrain.catalog.pricing import OWN_TABLE, CostEstimate
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.job_document import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.shared.paths import file_name

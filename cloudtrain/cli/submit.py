@@ -14,8 +14,7 @@ from cloudtrain.cli.options import data_dir, json_option, set_option, yes_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output, print_prose
 from cloudtrain.cli.plan_view import cost, difference, headline, overview, rehearsed
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.errors import Outcome, RefusedError
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import Issue, Outcome, RefusedError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api

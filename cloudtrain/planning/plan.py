@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 from cloudtrain.declaration import declarations
-from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue, dotted
+from cloudtrain.errors import Issue, SpecError, dotted
 from cloudtrain.planning.target import Target
 
 if TYPE_CHECKING:  # watching a run must not import pydantic

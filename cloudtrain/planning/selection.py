@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.errors import SourceError
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.errors import Issue, Keys, SourceError
 from cloudtrain.planning.contents import ImageContents, our_contents
 from cloudtrain.planning.recipe import Recipe, our_recipe, recipe_of
 

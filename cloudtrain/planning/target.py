@@ -10,7 +10,7 @@ from cloudtrain.declaration import Declaration, declaration_of
 
 if TYPE_CHECKING:  # not needed to watch a run
     from cloudtrain.catalog.pricing import CostEstimate
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.selection import PlannedImage
     from cloudtrain.providers.shared.machine_choice import MachineChoice
 

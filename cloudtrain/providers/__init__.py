@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, UsageError
 from cloudtrain.runs.files import as_text
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from cloudtrain.planning.launch import Request
 from cloudtrain.providers import DiscoveredRun, Progress
 
 if TYPE_CHECKING:
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder

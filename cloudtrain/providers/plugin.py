@@ -13,8 +13,15 @@ from pydantic import Field
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import Declaration, Setting
-from cloudtrain.errors import CloudError, Outcome, RunExists, StorageError, UsageError
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import (
+    CloudError,
+    Issue,
+    Outcome,
+    RunExists,
+    StorageError,
+    UsageError,
+    warning,
+)
 from cloudtrain.planning.launch import JobDocument, Launch, Request
 from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan

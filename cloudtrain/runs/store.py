@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import RunNotFound, StorageError
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import RunNotFound, StorageError, did_you_mean
 from cloudtrain.runs.files import (
     DATA_DIR_HINT,
     make_private_folder,

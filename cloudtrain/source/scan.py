@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from cloudtrain.errors import SourceError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, SourceError
 from cloudtrain.source.hashes import HashCache, read_content, stamp
 from cloudtrain.source.links import folders_of, link_problem, read_link
 from cloudtrain.source.tree import (

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.source.git import git_files, repository_top
 from cloudtrain.source.links import folders_of
 from cloudtrain.source.tree import PAYLOAD_FOLDER

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.issues import Issue, did_you_mean
+from cloudtrain.errors import Issue, did_you_mean
 from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 from cloudtrain.spec.sources import PROGRAMS
 from cloudtrain.spec.yaml_document import mapping_of, quantity_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import did_you_mean
 from cloudtrain.spec.fields import FieldError, expect, read_strings, read_text
 from cloudtrain.spec.yaml_document import kind_of
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
 from cloudtrain.declaration import declaration_of, is_provider, provider_names
-from cloudtrain.issues import Issue, Keys, did_you_mean
+from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
 
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import did_you_mean
 from cloudtrain.spec.fields import (
     FieldError,
     expect,

@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
+from cloudtrain.errors import Issue, Keys, SpecError, did_you_mean, dotted
 from cloudtrain.spec.contradictions import contradictions, entrypoint_problem
 from cloudtrain.spec.dependencies import CONDA_WAY, OFF
 from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.spec.fields import FieldError, FieldErrors, expect
 
 MAX_METRICS = 36

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import did_you_mean
 from cloudtrain.spec.search_space import Choice, Dimension
 
 REPORTED: Mapping[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from cloudtrain.issues import Keys
+from cloudtrain.errors import Keys
 from cloudtrain.spec.fields import Arguments, read_arguments
 
 HIDDEN = "***"

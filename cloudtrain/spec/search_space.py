@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cloudtrain.issues import Issue, did_you_mean
+from cloudtrain.errors import Issue, did_you_mean
 from cloudtrain.spec.fields import FieldError, FieldErrors, expect
 from cloudtrain.spec.yaml_document import kind_of, parse_scalar
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.spec import fields
 from cloudtrain.units import (
     DURATION_FORMS,

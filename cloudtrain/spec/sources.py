@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.errors import SpecError, UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, SpecError, UsageError
 from cloudtrain.spec.fields import FieldErrors, read_arguments
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain_launcher.packages.bounded_files import FileTooLarge, read_regular_file

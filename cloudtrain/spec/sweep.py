@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.spec.batch_sizes import most_trials
 from cloudtrain.spec.fields import expect
 from cloudtrain.spec.search_space import (

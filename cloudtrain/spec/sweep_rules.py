@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.spec.batch_sizes import METRIC as BATCH_SIZE_METRIC
 from cloudtrain.spec.objective import report_count, unreported
 from cloudtrain.spec.search_space import (

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from cloudtrain.declaration import is_provider
-from cloudtrain.issues import Issue, Keys, did_you_mean
+from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.spec.search_space import (
     Choice,

@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.errors import Issue, Keys, SpecError
 
 MAX_NODES = 100_000
 MAX_DEPTH = 50

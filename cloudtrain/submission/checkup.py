@@ -19,7 +19,7 @@ from cloudtrain.spec.sources import FILE
 from cloudtrain.submission import jobs
 
 if TYPE_CHECKING:
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
     from cloudtrain.settings import Settings

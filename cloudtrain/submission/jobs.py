@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
 from cloudtrain.providers import Note, Progress, get_provider

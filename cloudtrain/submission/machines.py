@@ -15,8 +15,7 @@ from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, home_region, inst
 from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.price_tables import PriceList, listed_regions, table_path, table_text
 from cloudtrain.catalog.pricing import Price, RegionalPrices, user_prices
-from cloudtrain.errors import CloudError, SpecError, UsageError
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import CloudError, SpecError, UsageError, did_you_mean
 from cloudtrain.providers.shared.machine_choice import price_in_another_region, regional_prices
 from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.settings import Settings

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cloudtrain.issues import Issue, did_you_mean, warning
+from cloudtrain.errors import Issue, did_you_mean, warning
 from cloudtrain.planning.contents import ImageContents
 from cloudtrain.planning.job_document import entrypoint_of
 from cloudtrain.planning.plan import Plan

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from cloudtrain.errors import RefusedError, SpecError
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import Issue, RefusedError, SpecError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.plain_secrets import is_secret_variable, secret_arguments

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from cloudtrain.errors import CloudtrainError, Outcome, RefusedError, StorageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import CloudtrainError, Issue, Outcome, RefusedError, StorageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress, get_provider

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from cloudtrain.bundle import bundled
-from cloudtrain.issues import Issue, Keys, did_you_mean
+from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.programs import module_files, names_in
 from cloudtrain.spec.fields import Arguments, read_arguments

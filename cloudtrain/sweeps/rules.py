@@ -14,8 +14,7 @@ from pathlib import Path
 
 from cloudtrain.catalog.pricing import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue, Keys, warning
+from cloudtrain.errors import Issue, Keys, UsageError, warning
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import read_arguments

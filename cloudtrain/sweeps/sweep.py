@@ -11,8 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtrain.errors import RunNotFound, StorageError, UsageError
-from cloudtrain.issues import did_you_mean
+from cloudtrain.errors import RunNotFound, StorageError, UsageError, did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder

@@ -21,8 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from cloudtrain.declaration import Declaration, declaration_of
-from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, SpecError
 from cloudtrain.planning.launch import JobDocument, Request
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.jobs import plan as make_plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import read_table
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
 from cloudtrain.planning.selection import PlannedImage

@@ -11,8 +11,7 @@ import pytest
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.cli import main
-from cloudtrain.errors import CloudError
-from cloudtrain.issues import warning
+from cloudtrain.errors import CloudError, warning
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker import checks as containers
 from cloudtrain.providers.docker.engine import EngineInfo

@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.cli.sweep import _as_json
 from cloudtrain.cli.sweep_view import overview
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.job_document import job_document
 from cloudtrain.planning.tuned import parameters_of, plain_name, sweep_of, text_of
 from cloudtrain.providers import get_provider

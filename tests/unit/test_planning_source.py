@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import SourceError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, SourceError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.submission.preflight import preflight, start_notes
 

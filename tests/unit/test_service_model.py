@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cloudtrain import catalog
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.errors import Issue, Keys
 from cloudtrain.providers.aws.service_model import (
     OPERATION_INPUT,
     TABLE,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
 from cloudtrain.providers.aws.config import (

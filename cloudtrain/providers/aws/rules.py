@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.job_document import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.spec.section import Duration, Section, Strings
 
 

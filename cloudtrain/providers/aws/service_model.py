@@ -21,7 +21,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.issues import Issue, Keys, did_you_mean, nearest, warning
+from cloudtrain.errors import Issue, Keys, did_you_mean, nearest, warning
 
 TABLE = "create_training_job.json"
 OPERATION_INPUT = "CreateTrainingJobRequest"

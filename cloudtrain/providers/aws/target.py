@@ -11,8 +11,7 @@ from pathlib import Path
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures, select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue, did_you_mean
+from cloudtrain.errors import Issue, UsageError, did_you_mean
 from cloudtrain.planning.contents import ImageContents, usual_contents
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS

@@ -37,7 +37,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, Submitted, Submitting
 
 if TYPE_CHECKING:
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder

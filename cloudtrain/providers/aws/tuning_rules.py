@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.issues import Issue, Keys, warning
+from cloudtrain.errors import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.providers.aws.request import section_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 
-from cloudtrain.issues import Issue, Keys, dotted, warning
+from cloudtrain.errors import Issue, Keys, dotted, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.aws.service_model import model_name, request_violations

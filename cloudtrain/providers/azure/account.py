@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, UsageError
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.shared.account import (

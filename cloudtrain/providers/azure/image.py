@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.contents import usual_contents
 from cloudtrain.planning.selection import (
     CLOUD_PLATFORM,

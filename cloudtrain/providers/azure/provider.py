@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.declaration import DECLARATION
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.account import format_issues

@@ -32,7 +32,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, StopRequested
 
 if TYPE_CHECKING:
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.client import TrialInfo, Workspace

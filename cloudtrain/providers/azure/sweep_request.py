@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import (
     argument_of,

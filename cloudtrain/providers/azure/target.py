@@ -7,7 +7,7 @@ from dataclasses import replace
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.selection import fabric_args
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cloudtrain.checkup import Check, Question
-from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import CloudtrainError, Issue, UsageError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker.config import DockerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain.declaration import declarations
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.selection import PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.settings import Settings

@@ -24,7 +24,7 @@ from cloudtrain.providers.rehearsal.run_paths import RunPaths
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
-    from cloudtrain.issues import Issue
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, StorageError, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import CLOUD_FIELDS
 from cloudtrain.providers import Note, Progress, Provider

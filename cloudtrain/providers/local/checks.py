@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloudtrain.bundle import bundled
 from cloudtrain.checkup import Check, Question
-from cloudtrain.issues import Issue, warning
+from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.config import LocalConfig

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue, UsageError
 from cloudtrain.settings import Settings
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cloudtrain.catalog.pricing import OWN_TABLE_HINT, PRICE_UNKNOWN
-from cloudtrain.issues import Issue
+from cloudtrain.errors import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import sweep_of
 

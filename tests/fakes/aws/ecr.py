@@ -11,7 +11,7 @@ from typing import Any
 
 import botocore.session
 
-from cloudtrain.issues import dotted
+from cloudtrain.errors import dotted
 from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws.account import Account
 from tests.fakes.images import DOCKER, BlobStore, ImageStore, digest_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import botocore.session
 
-from cloudtrain.issues import dotted
+from cloudtrain.errors import dotted
 from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws.account import Account
 from tests.fakes.messages import ServiceError

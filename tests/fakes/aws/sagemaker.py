@@ -16,7 +16,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from cloudtrain.issues import Keys, dotted
+from cloudtrain.errors import Keys, dotted
 from cloudtrain.providers.aws.service_model import violations
 from tests.fakes.aws import running, tuning_rules
 from tests.fakes.aws.account import Account
