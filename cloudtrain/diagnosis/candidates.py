@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
-from cloudtrain.diagnosis.signals import with_signal_name
 from cloudtrain.diagnosis.tracebacks import Raised
 
 _MAX_RANKS_NAMED = 8
@@ -119,12 +118,6 @@ class Consequence:
         )
         word = "rank" if len(self.ranks) == 1 else "ranks"
         return self.rule.cause + (f" ({word} {shown})" if self.ranks else "")
-
-
-def rule_of_line(text: str) -> Rule | None:
-    """Return the first rule that matches a line, or None."""
-    named = with_signal_name(text)
-    return next((rule for rule in RULES if rule.matches(named)), None)
 
 
 def _detail(rule: Rule) -> tuple[bool, bool, int]:

@@ -12,10 +12,10 @@ from cloudtrain.diagnosis.candidates import (
     CONSEQUENCE,
     SPECIFIC_LINE,
     Candidate,
-    rule_of_line,
 )
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_candidate, diagnose_search
 from cloudtrain.diagnosis.log_text import Evidence, evidence_of
+from cloudtrain.diagnosis.rules import rule_of
 from cloudtrain.diagnosis.search import Search, shape
 from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
@@ -62,7 +62,7 @@ def _candidate_of(cause: Cause) -> Candidate:
     told = next((told for raised, told in exceptions if raised.name == cause.exception), None)
     candidate = told or Candidate(line, 0)
     candidate.line = line
-    rule = rule_of_line(line.text)
+    rule = rule_of(line.text)
     candidate.rule = rule or (None if candidate.chain else candidate.rule)
     if candidate.chain:
         candidate.explain()

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
-from cloudtrain.diagnosis.candidates import Candidate, Consequence, rule_of_line
+from cloudtrain.diagnosis.candidates import Candidate, Consequence
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules import RULES
+from cloudtrain.diagnosis.rules import RULES, rule_of
 from cloudtrain.diagnosis.tracebacks import GROUP, Raised, TracebackReader
 
 MAX_SHAPES = 5_000
@@ -144,7 +144,7 @@ class Search:
         for late in self._late:
             rank = self._rank(late.line)
             if late.order > rank.outlived:
-                late.rule = rule_of_line(late.line.text)
+                late.rule = rule_of(late.line.text)
                 self._add(rank, late)
         self._late.clear()
         return self
@@ -199,7 +199,7 @@ class Search:
     def _read_frame(self, rank: _Rank, line: Evidence) -> None:
         if header := _NOTEBOOK_HEADER.match(line.text):
             named = Raised(header[1], "")
-            rule = rule_of_line(f"{header[1]}: ")
+            rule = rule_of(f"{header[1]}: ")
             self._header = self._header or Candidate(line, self._order, named, rule)
         if not self._tracebacks.is_ignored:
             self.open_traceback = self.open_traceback or line
@@ -291,7 +291,7 @@ class Search:
         key = shape(line.text)
         if key in self._shapes:
             return self._shapes[key]
-        rule = rule_of_line(line.text)
+        rule = rule_of(line.text)
         if len(self._shapes) < MAX_SHAPES:
             self._shapes[key] = rule
         return rule

@@ -14,6 +14,7 @@ from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SETTINGS
 from cloudtrain.diagnosis.rules.storage import STORAGE
 from cloudtrain.diagnosis.rules.tensors import MEMORY, TENSORS
 from cloudtrain.diagnosis.rules.versions import VERSIONS
+from cloudtrain.diagnosis.signals import with_signal_name
 from cloudtrain_launcher.events import Cause
 
 FIELDS: dict[str, tuple[Rule, ...]] = {
@@ -68,4 +69,5 @@ def hint_for_message(message: str) -> str | None:
 
 def rule_of(message: str) -> Rule | None:
     """Return the rule that explains a message, or None."""
-    return next((rule for rule in RULES if rule.matches(message)), None)
+    named = with_signal_name(message)
+    return next((rule for rule in RULES if rule.matches(named)), None)

@@ -55,11 +55,9 @@ CONSEQUENCES = (
     Rule(
         name="terminated",
         patterns=(
-            r"closing signal SIGTERM|got signal: 15|SIGTERM\b|[Ss]ignal 15\b",
-            r"exitcode {0,3}: ?-15\b|Received 15 death signal|killed by signal: Terminated",
-            r"Terminating (remaining )?process|sending SIGTERM|^KeyboardInterrupt$",
+            r"SIGTERM\b|SIGINT\b|Received 15 death signal|killed by signal: Terminated",
+            r"Terminating (remaining )?process|^KeyboardInterrupt$",
             r"\*\*\* (JOB|STEP) \S{1,60} ON .{1,80} CANCELLED AT \S{1,40} \*\*\*",
-            r"exitcode {0,3}: ?-2\b|SIGINT\b|[Ee]xit ?[Cc]ode:? 143\b",
         ),
         cause=(
             "a process was told to end (SIGTERM, Ctrl-C), as the others are when one fails, and as"

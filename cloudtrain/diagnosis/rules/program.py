@@ -144,7 +144,7 @@ PROCESSES = (
     ),
     Rule(
         name="terminal-closed",
-        patterns=(r"got signal: 1\b|SIGHUP\b|exitcode {0,3}: ?-1\b",),
+        patterns=(r"SIGHUP\b",),
         cause="the terminal or the session of the job was closed (SIGHUP)",
         remedy=(
             "start it so that it outlives its terminal (cloudtrain submit does; else nohup, tmux,"
@@ -155,7 +155,7 @@ PROCESSES = (
     ),
     Rule(
         name="illegal-instruction",
-        patterns=(r"SIGILL|[Ii]llegal instruction|exitcode {0,3}: ?-4\b|Signal 4\b",),
+        patterns=(r"SIGILL|[Ii]llegal instruction",),
         cause="a binary uses an instruction that this processor does not have",
         remedy=(
             "take a build of the package for a more general processor, or another type of machine"
@@ -164,10 +164,7 @@ PROCESSES = (
     ),
     Rule(
         name="segmentation-fault",
-        patterns=(
-            r"SIGSEGV|[Ss]egmentation fault|exitcode {0,3}: ?-11\b|[Ss]ignal 11\b",
-            r"exit(ed with)? code 139",
-        ),
+        patterns=(r"SIGSEGV|[Ss]egmentation fault",),
         unless=_RAY_GUESSES,
         cause="native code crashed (segmentation fault)",
         remedy=(
@@ -180,10 +177,9 @@ PROCESSES = (
     Rule(
         name="aborted",
         patterns=(
-            r"SIGABRT|exitcode {0,3}: ?-6\b|[Ss]ignal 6\b|core dumped",
+            r"SIGABRT|SIGTRAP|SIGFPE|core dumped|Floating point exception",
             r"Fatal Python error: Aborted|terminate called after throwing|free\(\): invalid",
             r"double free or corruption|malloc\(\): |corrupted size vs|munmap_chunk\(\)",
-            r"exitcode {0,3}: ?-[58]\b|[Ee]xit ?[Cc]ode:? 13[46]\b|Floating point exception",
         ),
         cause="native code gave up (SIGABRT)",
         remedy="the line before it in the log says what native code found wrong",
@@ -204,12 +200,7 @@ PROCESSES = (
     ),
     Rule(
         name="killed",
-        patterns=(
-            r"SIGKILL|exitcode {0,3}: ?-9\b|[Ss]ignal 9\b",
-            r"(exit(ed with)?|status) (code|status):? \(?137|^\s*Killed\s*$",
-            r"\bKilled\s+(python|torchrun|accelerate|deepspeed)|died with <Signals\.SIGKILL",
-            r"WTERMSIG 9\b",
-        ),
+        patterns=(r"SIGKILL",),
         unless=_RAY_GUESSES,
         cause="a process was killed (SIGKILL), and nothing says by whom",
         remedy=(

@@ -67,7 +67,6 @@ MEMORY = (
             r"unable to (open|allocate|mmap|write).{0,80}(shared memory|/torch_)",
             r"/torch_\d+.{0,200}No space left|insufficient shared memory|out of shared memory",
             r"/shm/nccl-|creating shared memory segment|posix_fallocate failed",
-            r"exitcode {0,3}: ?-7\b|[Ee]xit ?[Cc]ode:? 135\b",
         ),
         cause="shared memory (/dev/shm) was too small",
         remedy=(
