@@ -217,12 +217,22 @@ def memory_lines(report: MemoryReport) -> list[str]:
     )
     remainder = f"; the rest: {UNPROVEN}" if report.gpu else "; the rest: the process with torch"
     lines.append(f"  tensors: {parts}{remainder}")
+    if report.host:
+        lines.append(_host_line(report))
     if report.remedies:
         lines.append("  what fits:")
         lines += [f"    {remedy}" for remedy in report.remedies]
     elif report.verdict not in ("fits", ""):
         lines.append("  no sure remedy: smaller micro-batches, recomputing and sharding were tried")
     return lines
+
+
+def _host_line(report: MemoryReport) -> str:
+    line = f"  host memory per machine, with copies for checkpoints: about {gib(report.host)}"
+    if not report.host_memory:
+        return line
+    fits = "" if report.host <= report.host_memory else ": warning: it does not fit"
+    return f"{line} of {gib(report.host_memory)}{fits}"
 
 
 def _against(report: MemoryReport) -> str:

@@ -22,6 +22,8 @@ from cloudtrain.settings import DEFAULT_PROVIDER
 
 GIB = 1 << 30
 PROGRAM = "cloudtrain_trainer.memory"
+HOST_PROCESS = 2 * GIB
+"""Host memory of a process with CUDA, besides tensors: an estimate, not measured."""
 SECONDS = 600
 """Maximum time of an answer; a usual model takes seconds."""
 
@@ -39,6 +41,10 @@ class MemoryReport:
     memory: int = 0
     """Available bytes; 0 if unknown."""
     gpu: str = ""
+    host: int = 0
+    """Bytes that a machine needs beside its GPUs, with all its ranks; 0 without GPUs."""
+    host_memory: int = 0
+    """Bytes of that machine; 0 if unknown."""
     verdict: str = ""
     """Verdict `fits`, `may not fit` or `does not fit`; empty if the memory is unknown."""
     parts: Mapping[str, int] | None = None
@@ -57,6 +63,7 @@ class MemoryReport:
             **(self.parts or {}),
         }
         document |= {"memory": self.memory or None, "gpu": self.gpu, "verdict": self.verdict}
+        document |= {"host": self.host or None, "host_memory": self.host_memory or None}
         return document | {"remedies": list(self.remedies)}
 
 
@@ -178,12 +185,14 @@ def _report(answer: Mapping[str, Any], plan: Plan, row: Instance | None, gpu: st
         name: estimate["held"][name]
         for name in ("parameters", "gradients", "optimizer", "activations")
     }
+    host = estimate["host"] + plan.processes * HOST_PROCESS if gpu else 0
+    host_memory = int(row.memory_gib * GIB) if row is not None and gpu else 0
     remedies = [_remedy(option) for option in answer.get("alternatives", [])]
     if estimate["verdict"] in ("may not fit", "does not fit"):
         remedies += _other_machines(plan, row, high)
     return MemoryReport(
         low=low, expected=expected, high=high, memory=memory, gpu=gpu, verdict=estimate["verdict"], parts=parts,
-        remedies=tuple(remedies),
+        remedies=tuple(remedies), host=host, host_memory=host_memory,
     )  # fmt: skip
 
 

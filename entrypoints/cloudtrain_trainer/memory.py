@@ -141,19 +141,29 @@ def main(argument: str) -> dict[str, Any]:
 
 def _plan(options: Options, request: Request, memory: int) -> dict[str, Any]:
     """Return the memory of a rank with these options."""
-    held = rehearse(
-        options,
-        like_gpu=bool(request.gpu),
-        amp=precision(options.amp, request.gpu),
-    )
-    need = needed(held.peak, request.gpu, request.ranks)
+    amp = precision(options.amp, request.gpu)
+    held = rehearse(options, like_gpu=bool(request.gpu), amp=amp)
+    host = host_bytes(held, options, request)
+    tensors = held.peak if request.gpu else held.peak + host // request.per_node
+    need = needed(tensors, request.gpu, request.ranks)
     return {
         "strategy": options.strategy,
         "recompute": options.recompute,
         "held": {**vars(held), "activations": held.activations},
+        "host": host,
         "needed": need,
         "verdict": verdict(need, memory),
     }
+
+
+def host_bytes(held: Held, options: Options, request: Request) -> int:
+    """Return a node's copies for checkpoints, or the models of its ranks at the start if larger."""
+    shards = {"fsdp": request.ranks, "hsdp": options.shard or request.per_node}
+    parts = shards.get(options.strategy, 1)
+    adapters = options.save_frozen != "yes" and 2 * held.gradients < held.parameters
+    weights = held.gradients if adapters else held.parameters  # of a checkpoint, and of the best
+    copies = min(parts, request.per_node) * (2 * weights + held.optimizer)
+    return max(copies, request.per_node * parts * held.parameters)
 
 
 def _alternatives(options: Options, request: Request, memory: int) -> Iterator[dict[str, Any]]:

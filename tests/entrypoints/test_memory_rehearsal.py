@@ -128,3 +128,31 @@ def test_the_interval_on_a_gpu_holds_its_libraries() -> None:
     on_gpu = memory.needed(10 * memory.GIB, "A100", 2)
     assert on_gpu.low < on_gpu.expected < on_gpu.high
     assert on_gpu.low > 0.95 * 10 * memory.GIB
+
+
+@pytest.mark.parametrize(
+    ("flags", "parameters", "expected"),
+    [
+        ([], 10, 2 * 10 + 20),
+        (["--strategy", "fsdp"], 10, 4 * 8 * 10),
+        ([], 1000, 4 * 1000),
+    ],
+)
+def test_copies_for_checkpoints_are_in_host_memory(
+    flags: list[str], parameters: int, expected: int
+) -> None:
+    """Two nodes of four ranks: each rank builds the model, and copies are kept."""
+    held = Held(peak=0, parameters=parameters, gradients=10, optimizer=20)
+    request = memory.Request([], ranks=8, per_node=4)
+    assert memory.host_bytes(held, parse(flags), request) == expected
+
+
+def test_a_process_without_a_gpu_needs_memory_for_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parameters fit as trained; with a copy of the state they do not."""
+    size = 4 * memory.GIB
+    monkeypatch.setattr(memory, "rehearse", lambda *_, **__: Held(4 * size, size, size, 2 * size))
+    options = parse(["--amp", "no"])
+    plan = memory._plan(options, memory.Request([], 1, 1), 30 * memory.GIB)
+    assert (plan["host"], plan["verdict"]) == (4 * size, "does not fit")

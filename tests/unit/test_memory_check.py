@@ -37,7 +37,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             "recompute": "none",
             "needed": [GIB, 8 * GIB, 11 * GIB],
         }
-        plan_found = {"held": HELD, "needed": needed, "verdict": "does not fit"}
+        plan_found = {"held": HELD, "needed": needed, "verdict": "does not fit", "host": 200 * GIB}
         return {"plan": plan_found, "memory": 14 * GIB, "alternatives": [estimate]}
 
     monkeypatch.setattr(memory, "_ask", ask)
@@ -63,8 +63,12 @@ def test_the_machine_of_the_plan_is_asked_about(
         " by about 11.0 GiB"
     )
     assert "not measured on this GPU" in lines[1]
-    assert lines[3].strip() == "--strategy fsdp: about 8.0 GiB, at most 11.0 GiB"
-    assert "GiB per GPU" in lines[4]  # a machine with as many GPUs, each of them large enough
+    assert lines[2].strip() == (
+        "host memory per machine, with copies for checkpoints: about 208.0 GiB of 192.0 GiB:"
+        " warning: it does not fit"
+    )
+    assert lines[4].strip() == "--strategy fsdp: about 8.0 GiB, at most 11.0 GiB"
+    assert "GiB per GPU" in lines[5]  # a machine with as many GPUs, each of them large enough
     assert report.to_json()["verdict"] == "does not fit"
 
 
