@@ -74,7 +74,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
         if not state.created:
             indexed[run_id] = _damaged(folder, "its events do not tell how it began")
             continue
-        indexed[run_id] = summary(state)
+        indexed[run_id] = summary_of(state)
         if _belongs(state):
             fresh.append(indexed[run_id])
     if fresh:
@@ -85,7 +85,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 def index_run(folder: RunFolder, state: RunState) -> None:
     """Add an ended run to the index. Disk errors are ignored."""
     if _belongs(state):
-        _append(RunStore(folder.path.parents[1]), [summary(state)])
+        _append(RunStore(folder.path.parents[1]), [summary_of(state)])
 
 
 def forget_run(folder: RunFolder) -> None:
@@ -99,7 +99,7 @@ def _belongs(state: RunState) -> bool:
     return state.has_ended and not state.may_have_started
 
 
-def summary(state: RunState) -> dict[str, Any]:
+def summary_of(state: RunState) -> dict[str, Any]:
     """Return the fields of a state for a list. Times are Unix timestamps."""
     state_json = {**state.to_json(), "cause": explain(state) if state.state == "failed" else ""}
     return {field: state_json[field] for field in _FIELDS}
@@ -112,7 +112,7 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
     except OSError:
         created = 0
     state = RunState(run_id=folder.run_id, state=DAMAGED, reason=reason, created=created)
-    return summary(state)
+    return summary_of(state)
 
 
 def _is_valid(line: Any) -> bool:

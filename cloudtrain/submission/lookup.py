@@ -22,7 +22,7 @@ from cloudtrain.errors import (
 from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.index import DAMAGED, summaries
+from cloudtrain.runs.index import DAMAGED, summaries, summary_of
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import RunStore
@@ -205,7 +205,7 @@ def _updated(
             return summary
         if where not in unreachable:
             state = run.status()
-            return {key: state.to_json()[key] for key in summary}
+            return summary_of(state)
     except CloudError as error:
         unreachable[where] = error.message
     except UsageError as error:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
-from cloudtrain.runs.index import summary
+from cloudtrain.runs.index import summary_of
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission import jobs as api
 from tests.bench.pairs import Comparison, compare, options, report
@@ -85,7 +85,7 @@ def fill(data_dir: Path) -> None:
                 "state": ("succeeded", "failed", "stopped")[number % 3],
             },
         )
-        line = json.dumps(summary(fold(run_id, folder.events())), separators=(",", ":"))
+        line = json.dumps(summary_of(fold(run_id, folder.events())), separators=(",", ":"))
         (folder.path / "summary.json").write_text(line + "\n")
 
 

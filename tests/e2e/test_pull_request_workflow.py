@@ -39,7 +39,7 @@ def change(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "job.yaml").write_text(
             "name: cat\nentrypoint: train.py\nresources: {nodes: 4, gpus: 8, gpu: H100}\nlimits:"
-            " {max_cost: 50 USD}\n"
+            " {max_cost: 500 USD}\n"
         )
         (folder / "train.py").write_text("print('trained')\n")
     return tmp_path / "change"

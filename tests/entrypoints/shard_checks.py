@@ -122,7 +122,7 @@ def check_resume_without_frozen_weights(ranks: Ranks) -> None:
     saved.position = Position(STEPS, 0, 32 * STEPS)
     saved.checkpointer.save(last=True)
     expected = {name: full_tensor(p) for name, p in saved.step.model.named_parameters()}
-    index = FileSystemReader(folder / "step-00000003" / "weights-0").read_metadata()
+    index = FileSystemReader(folder / f"step-{STEPS:08d}" / "weights-0").read_metadata()
     weights = [name for name in index.state_dict_metadata if name.startswith("model.")]
     assert weights, index
     assert all(name.endswith(("down.weight", "up.weight")) for name in weights), weights

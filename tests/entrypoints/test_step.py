@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -14,6 +16,7 @@ from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.tasks.resnet50 import resnet
 from cloudtrain_trainer.training.loop import Loop
 from cloudtrain_trainer.training.step import Step, lr_factor
 
@@ -52,14 +55,10 @@ def test_recomputed_layers_have_the_same_gradients(
 
 
 def test_a_model_with_batch_norm_is_not_recomputed(make_loop: Callable[..., Loop]) -> None:
+    task = tasks.build("resnet50", 0, size="tiny")
+    deeper = replace(task, model=partial(resnet, (1, 3, 1, 1), 8, 10))
     with pytest.raises(Refused, match="twice in the statistics of batch norm"):
-        make_loop(
-            "--task",
-            "resnet50",
-            "--recompute",
-            "blocks",
-            task=tasks.build("resnet50", 0, size="tiny"),
-        )
+        make_loop("--task", "resnet50", "--recompute", "blocks", task=deeper)
 
 
 @pytest.mark.parametrize("limit", [0.01, 1e6])

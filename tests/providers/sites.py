@@ -76,8 +76,6 @@ class Site(ABC):
     """Calls of a look at a job with a log; the last two read the log."""
     listing: Sequence[tuple[str, str]]
     """Calls of a list with a job that has ended."""
-    first_phase: str
-    """Phase of a job that has just been created."""
     hints: Mapping[str, str]
     """Words of the hint after a permanent fault."""
 
@@ -252,7 +250,6 @@ def _aws_site(cloud: Cloud) -> Site:
             ("logs", "GetLogEvents"),
         ),
         listing=(("sts", "GetCallerIdentity"), ("sagemaker", "Search")),
-        first_phase="starting",
         hints={"expired": "aws sso login", "denied": "permission"},
     )
 
@@ -278,7 +275,6 @@ def _azure_site(cloud: AzureCloud) -> Site:
             ("blob", "GetBlob"),
         ),
         listing=(("arm", "ListJobs"), ("history", "GetRunDetails")),
-        first_phase="not started",
         hints={"expired": "az login", "denied": "AzureML Data Scientist"},
     )
 
