@@ -6,6 +6,7 @@ candidate and its chain; they do not bring another line forward.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from cloudtrain.diagnosis.log_text import Evidence
@@ -17,17 +18,32 @@ _MAX_RANKS_NAMED = 8
 
 (
     EXCEPTION,
-    SPECIFIC_LINE,
-    BARE_EXCEPTION,
+    LINE_FROM_OUTSIDE,
     SYMPTOM,
     LINE_OF_SYMPTOM,
+    ERROR_LINE,
+    BARE_EXCEPTION,
+    LINE,
     WARNING,
     CONSEQUENCE,
     LINE_OF_CONSEQUENCE,
     UNKNOWN_LINE,
     HARMLESS,
-) = range(10)
+) = range(12)
 """Kinds of candidates, the most likely cause first."""
+
+ERROR_LIKE = re.compile(
+    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b| rate)|\b\w+Failed\b"
+    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b"
+    r"(?! ?[=:] ?[\d.]+\b| rate)|\bE\d{4} ",
+    re.IGNORECASE,
+)
+_FROM_OUTSIDE = re.compile(
+    r"\bXid\b|\bECC\b|\bDBE\b|fallen off the bus|NVLink|NVRM|NCCL WARN|\boom\b|\boom[-_]|OOMKilled"
+    r"|Out of memory: Kill|Memory cgroup|OutOfMemoryHandler|^(slurmstepd|srun|sbatch|salloc): "
+    r"|DUE TO |JobState=|Evicted|[Pp]reempt|NotReady",
+)
+"""Pattern of lines of a kernel, an engine or a scheduler: they say why a process ended."""
 
 
 @dataclass(slots=True)
@@ -78,8 +94,8 @@ class Candidate:
     def kind(self) -> int:
         """Return what it is; the likelier a kind is the cause, the lower.
 
-        An exception comes first, unless it only shows how a process ended: then a line of the
-        kernel, an engine or a scheduler says more.
+        An exception comes first. If it only shows how a process ended, a line of the kernel, an
+        engine or a scheduler says more; a line of anything else may be older and harmless.
         """
         is_exception = self.raised is not None and not self.is_mention
         if self.is_harmless:
@@ -94,12 +110,18 @@ class Candidate:
             return UNKNOWN_LINE
         if self.rule.is_symptom:
             return SYMPTOM if is_exception else LINE_OF_SYMPTOM
-        return EXCEPTION if is_exception else SPECIFIC_LINE
+        if is_exception:
+            return EXCEPTION
+        is_from_outside = self.line.source == "platform" or _FROM_OUTSIDE.search(self.line.text)
+        if is_from_outside:
+            return LINE_FROM_OUTSIDE
+        return ERROR_LINE if ERROR_LIKE.search(self.line.text) else LINE
 
     @property
     def score(self) -> tuple[int, int]:
-        """Return the sort key: the most likely cause first."""
-        return self.kind, self.order
+        """Return the sort key: the most likely cause first, which is the last of mere lines."""
+        kind = self.kind
+        return kind, -self.order if kind in (ERROR_LINE, LINE) else self.order
 
 
 @dataclass(slots=True)

@@ -192,7 +192,7 @@ def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
     lines = tuple(search.last_lines or (() if notes else search.tail))
     if search.open_traceback:
         cause = "an exception was raised; the log that was read does not name it"
-        lines = (search.open_traceback,)
+        lines = tuple(search.tail)
     elif not search.lines:
         cause = "there is no text in it"
     return Diagnosis(cause=cause, confidence="none", last_lines=lines, notes=tuple(notes))

@@ -10,7 +10,7 @@ from itertools import islice
 from cloudtrain.diagnosis.candidates import (
     BARE_EXCEPTION,
     CONSEQUENCE,
-    SPECIFIC_LINE,
+    LINE_FROM_OUTSIDE,
     Candidate,
 )
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_candidate, diagnose_search
@@ -81,10 +81,10 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     # what the rank itself printed may only explain an exit; other lines are not of a rank
     own_rank = cause.rank if is_exit and cause.rank >= 0 else None
     best = search.best(rank=own_rank, node=cause.node)
-    if best is None or best.kind > (BARE_EXCEPTION if is_exit else SPECIFIC_LINE):
+    if best is None or best.kind > (BARE_EXCEPTION if is_exit else LINE_FROM_OUTSIDE):
         return None
     has_own_message = bool(cause.traceback)
-    return None if has_own_message and best.kind < SPECIFIC_LINE else best
+    return None if has_own_message and best.kind < LINE_FROM_OUTSIDE else best
 
 
 MAX_LINES_OF_SUCCESS = 50_000

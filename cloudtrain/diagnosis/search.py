@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
-from cloudtrain.diagnosis.candidates import Candidate, Consequence
+from cloudtrain.diagnosis.candidates import ERROR_LIKE, Candidate, Consequence
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES, rule_of
@@ -33,15 +33,9 @@ _MAX_SHAPE = 400
 _MAX_MESSAGE = 4_000
 
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
-_ERROR_LIKE = re.compile(
-    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b| rate)|\b\w+Failed\b"
-    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b"
-    r"(?! ?[=:] ?[\d.]+\b| rate)|\bE\d{4} ",
-    re.IGNORECASE,
-)
 _INFORMATION = re.compile(
     r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|(?<![=_])\b(INFO|DEBUG)\b[ :|-]"
-    r"|^wandb: ERROR Failed to sample metric"
+    r"|^wandb: ERROR Failed to sample metric|^Exception in thread "
 )
 _GOES_ON = re.compile(
     r"[Rr]etrying\b|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry \d+/|[Aa]ttempt \d+ (of|/)"
@@ -56,11 +50,13 @@ _WARNING = re.compile(
 )
 _LOGGED_WARNING = re.compile(
     r"(?!.*(NCCL|signal|torch\.distributed))\W{0,3}(?:[\w.:,/-]+[ |]+){0,5}\[?WARN(ING)?\b"
+    r"|Exception in thread "
 )
-"""Pattern of a logger's warning, which may come with the traceback that it caught."""
+"""Pattern of a line above a traceback that did not end the program: it was caught, or ended a thread."""
 _HARMLESS = re.compile(
     r"\b(User|Future|Deprecation|PendingDeprecation|Runtime|Import|Syntax|Resource)Warning: "
     r"|\bpip's dependency resolver\b|, but you have \S+ \S+ which is incompatible"
+    r"|errno: 97 - Address family not supported"
 )
 """Pattern of a warning that never is the cause of an end."""
 _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid|worker died or was killed|^\[W\S* ?socket\.cpp")
@@ -81,6 +77,9 @@ _DIRECT = "The above exception was the direct cause"
 _CONTEXT = "During handling of the above exception"
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
 """Pattern of an exception within a line."""
+_THROWN = re.compile(r"terminate called after throwing an instance of '(?:\w+::)*(\w+)'")
+_WHAT = re.compile(r" *what\(\): +(.+)")
+"""Patterns of an exception of C++, and of its message in the next line."""
 _NOTEBOOK_HEADER = re.compile(
     r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*) {3,}Traceback \(most recent call last\)"
 )
@@ -124,6 +123,8 @@ class Search:
         self._known = known
         """Shapes of lines that a successful run of the same job printed, too."""
         self._header: Candidate | None = None
+        self._thrown: tuple[_Rank, str] | None = None
+        """Rank and name of an exception of C++ whose message comes next."""
         self._order = 0
         self._shapes: dict[str, Rule | None] = {}
         self._late: deque[Candidate] = deque(maxlen=MAX_LAST_CHECKED)
@@ -157,8 +158,9 @@ class Search:
             if node is None or (of_rank in (None, rank) and of_node in (None, node))
             for candidate in known.candidates.values()
         ]
-        best = min(found, key=lambda candidate: candidate.score, default=None)
-        return best or (self._header if node is None else None)
+        if node is None and self._header:
+            found.append(self._header)
+        return min(found, key=lambda candidate: candidate.score, default=None)
 
     def exceptions(self) -> list[tuple[Raised, Candidate]]:
         """Return the last exception of each rank."""
@@ -182,6 +184,12 @@ class Search:
         if raised is True:
             self._read_frame(rank, line)
             return  # the code of a frame may contain any word
+        if self._thrown and (what := _WHAT.match(line.text)):
+            thrower, name = self._thrown
+            thrower.candidates.pop(thrower.latest, None)
+            raised = Raised(name, what[1][:500])
+        thrown = _THROWN.search(line.text)
+        self._thrown = (rank, thrown[1]) if thrown else None
         rank.has_warned = bool(_LOGGED_WARNING.match(line.text))
         if isinstance(raised, Raised):
             self.open_traceback = None
@@ -198,9 +206,9 @@ class Search:
 
     def _read_frame(self, rank: _Rank, line: Evidence) -> None:
         if header := _NOTEBOOK_HEADER.match(line.text):
-            named = Raised(header[1], "")
             rule = rule_of(f"{header[1]}: ")
-            self._header = self._header or Candidate(line, self._order, named, rule)
+            self._header = Candidate(line, self._order, Raised(header[1], ""), rule)
+            self._header.is_mention = True
         if not self._tracebacks.is_ignored:
             self.open_traceback = self.open_traceback or line
         rank.is_caught = rank.is_caught or rank.has_warned
@@ -239,10 +247,10 @@ class Search:
             if self._order - rank.latest_order <= 2:
                 rank.candidates.pop(rank.latest, None)
             return True
-        if _DONE.search(line.text) and not _ERROR_LIKE.search(line.text):
+        if _DONE.search(line.text) and not ERROR_LIKE.search(line.text):
             self._outlive(rank)
             return True
-        if not _PROGRESS.search(line.text) or _ERROR_LIKE.search(line.text):
+        if not _PROGRESS.search(line.text) or ERROR_LIKE.search(line.text):
             return False
         position = " ".join(_SHAPE.findall(line.text)[:3])
         if position not in rank.positions:
@@ -256,6 +264,7 @@ class Search:
     def _outlive(self, rank: _Rank) -> None:
         rank.progress = 0
         rank.outlived = self._order
+        rank.open = rank.message = rank.led_by = None
         rank.candidates = {
             key: candidate
             for key, candidate in rank.candidates.items()
@@ -266,7 +275,7 @@ class Search:
         if _INFORMATION.search(line.text[:160]):
             return
         goes_on = rank.open is not None and self._order - rank.open.order <= MESSAGE_LINES
-        is_error_like = bool(_ERROR_LIKE.search(line.text))
+        is_error_like = bool(ERROR_LIKE.search(line.text))
         if shape(line.text) not in self._shapes and len(self._shapes) >= MAX_SHAPES:
             self._late.append(Candidate(line, self._order))
             return
@@ -277,8 +286,11 @@ class Search:
         if rule is None and (goes_on or is_warning or not is_error_like):
             return
         if rank.open and goes_on and rule and not rule.is_consequence and not is_warning:
-            rank.open.chain.append(Candidate(line, self._order, rule=rule))
-            rank.open.explain()
+            explained = rank.open
+            explained.chain.append(Candidate(line, self._order, rule=rule))
+            explained.explain()
+            rank.candidates.pop(rank.latest, None)
+            self._add(rank, explained)
             return
         mention = _MENTIONED.search(line.text) if rule is None else None
         raised = Raised(mention[1].rpartition(".")[2], mention[2][:500]) if mention else None
@@ -305,7 +317,7 @@ class Search:
                 consequence.ranks.add(candidate.line.rank)
         if candidate.is_harmless:
             key = "harmless"
-            replaces = False
+            replaces = True
         elif candidate.raised and not candidate.is_mention and not candidate.is_consequence:
             key = "exception"
             replaces = True

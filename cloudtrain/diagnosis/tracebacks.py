@@ -20,7 +20,7 @@ _FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.*))?')
 # File ~/lib/trainer.py:2241, in Trainer.train(self)
 _NOTEBOOK = re.compile(r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$")
 _BOXED = re.compile(r"^([│|] +)(\S+\.py):(\d+) in (\S+)")
-_INSIDE = re.compile(r"^(?:[ \t│|╭╰❱>]|-{2,}>? ?\d|[~/<\[]\S{0,200} in \S|$)")
+_INSIDE = re.compile(r"^(?:[ \t│|╭╰❱>]|-+> ?\d|-{2,} ?\d|\d+ frames$|[~/<\[]\S{0,200} in \S|$)")
 """Pattern of lines inside a traceback: code, carets, a box, a call of an old notebook."""
 _NAME = r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*"
 _AT_THE_END = re.compile(_NAME + r")(?::(?: (.*))?)?$")

@@ -36,6 +36,53 @@ def test_the_headline_has_the_message_and_the_cause_the_rule() -> None:
     assert diagnosis.cause == "the program asked for more memory than the GPU had left"
 
 
+OLDER = "E1101 plugin.cc:7] libcudart.so.11.0: cannot open shared object file"
+
+
+@pytest.mark.parametrize(
+    ("last", "rule"),
+    [
+        ("ERROR: data: [Errno 28] No space left on device", "disk-full"),
+        ("exitcode  : -9 (pid: 7)", "killed"),
+        ("RuntimeError: CUDA error: unspecified launch failure", "gpu-launch-failure"),
+        ("CondaError: pip returned an error", "library-missing"),
+    ],
+)
+def test_of_mere_lines_the_last_counts_and_less_than_a_symptom(last: str, rule: str) -> None:
+    assert rule_of(OLDER, last) == rule
+
+
+def test_what_a_script_prints_after_a_failure_is_not_its_cause() -> None:
+    assert rule_of(
+        "train.py: error: unrecognized arguments: --lr", "cp: cannot stat 'x': No such file"
+    ) == ("arguments")
+
+
+def test_lines_after_progress_do_not_explain_what_came_before_it() -> None:
+    lines = ["fatal: not a git repository", *TRAINING, "ERROR: [Errno 28] No space left on device"]
+    assert diagnosed(lines).headline == lines[-1]
+
+
+def test_a_line_keeps_the_cause_that_its_message_names() -> None:
+    message = '"message": "User program failed with ModuleNotFoundError: No module named \'x\'"'
+    lines = ["ERROR: ActivityFailedException:", "{", message, "}", "InnerException None"]
+    assert rule_of(*lines) == "module-not-found"
+
+
+def test_an_exception_of_c_has_its_message() -> None:
+    thrown = "terminate called after throwing an instance of 'std::runtime_error'"
+    diagnosis = diagnosed([thrown, "  what():  the tokenizer lost its file"])
+    assert diagnosis.headline == "the program raised runtime_error: the tokenizer lost its file"
+    timeout = "  what():  [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"
+    assert rule_of(thrown, timeout) == "collective-timeout"
+
+
+def test_an_exception_of_a_thread_did_not_end_the_program() -> None:
+    thread = ["Exception in thread Thread-3 (heartbeat):", *raised("ConnectionError: HTTP")]
+    assert rule_of(*thread, "Killed") == "killed"
+    assert rule_of(*thread) == "download-failed"
+
+
 def test_three_lines_of_progress_of_the_rank_outlive_an_exception() -> None:
     known = raised(OOM, "[rank0]: ")
     assert rule_of(*known, *(f"[rank0]: {line}" for line in TRAINING[:2])) == "gpu-out-of-memory"

@@ -208,6 +208,8 @@ REMEDIES = {
     "OSError: [Errno 98] Address already in use": "free port (0)",
     "ValueError: Expected more than 1 value per channel when training": "drop_last=True",
     "ModuleNotFoundError: No module named 'distutils'": "setuptools",
+    "ModuleNotFoundError: No module named 'torch._six'": "pin the package",
+    "train.sh: 1: srun: not found": "install its package in the image",
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess": "spawn",
     "slurmstepd: error: execve(): torchrun: No such file or directory": "torch.distributed.run",
     "Rank 3 crashed with exit code -7": "resources.shm",

@@ -54,6 +54,14 @@ SHAPES = {
         "----> 7 batch[key]",
         "KeyError: 'labels'",
     ),
+    "of a notebook, folded": (
+        "KeyError                Traceback (most recent call last)",
+        "[<ipython-input-3>](https://localhost:8080/#) in <cell line: 4>()",
+        "2 frames",
+        "[train.py](https://localhost:8080/#) in main(batch)",
+        "-> 7     raise KeyError('labels')",
+        "KeyError: 'labels'",
+    ),
     "boxed": (
         "╭──── Traceback (most recent call last) ────╮",
         "│ train.py:7 in main │",
@@ -66,7 +74,8 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_traceback_is_read_in_whatever_shape_it_is_printed(shape: str) -> None:
     diagnosis = diagnosed(*SHAPES[shape])
-    assert diagnosis.cause.endswith("raised KeyError: 'labels' (train.py:7)")
+    place = "" if "folded" in shape else " (train.py:7)"
+    assert diagnosis.cause.endswith(f"raised KeyError: 'labels'{place}")
 
 
 def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:

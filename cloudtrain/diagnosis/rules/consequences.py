@@ -44,7 +44,7 @@ CONSEQUENCES = (
             r"has failed to (shutdown|send a keep-alive heartbeat to) the rendezvous",
             r"Call to (recv|send|connect|poll|accept)\b.{0,120}failed",
             r"Connection(Refused|Reset|Aborted)Error|BrokenPipeError|store->get\(",
-            r"retrieving ncclUniqueId from",
+            r"retrieving ncclUniqueId from|register worker .{0,120}[Rr]aylet",
         ),
         cause="another process was gone",
         remedy=_OTHERS,

@@ -115,9 +115,9 @@ DATA = (
         patterns=(
             r"stack expects each tensor to be equal size|equal size, but got \[",
             r"expected sequence of length \d+ at dim",
-            r"Trying to resize storage that is not resizable",
             r"each element in list of batch should be of equal",
         ),
+        places=(r"^RuntimeError: Trying to resize storage[^<]*<[^<]*/_utils/collate\.py:",),
         cause="samples of one batch have different shapes and cannot be stacked",
         remedy="bring all samples to one shape (resize, pad), or give the DataLoader a collate_fn",
         source="https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",

@@ -56,7 +56,7 @@ VERSIONS = (
     ),
     Rule(
         name="bitsandbytes-setup",
-        patterns=(r"CUDA Setup failed despite|Could not find the bitsandbytes CUDA binary",),
+        patterns=(r"CUDA Setup failed despite|Could not (find the|load) bitsandbytes",),
         cause="bitsandbytes found no CUDA library of its own for the CUDA that torch has",
         remedy=(
             "install a release of bitsandbytes that brings a library for torch's CUDA (python -m"
@@ -98,7 +98,7 @@ VERSIONS = (
         name="command-not-found",
         patterns=(
             r"execve\(\): \S+: No such file",
-            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found",
+            r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|: \d+: \S+: not found$",
             r"is not recognized as (an internal or external|the name of)|不是内部或外部命令|无法将.{0,80}识别为",
             r"executable file not found in \$PATH|pdsh' not installed",
         ),
@@ -140,7 +140,10 @@ VERSIONS = (
     ),
     Rule(
         name="name-not-in-package",
-        patterns=(r"cannot import name ['\"]\w+['\"] from",),
+        patterns=(
+            r"cannot import name ['\"]\w+",
+            r"No module named ['\"]?(?!azure|google|distutils|zope)\w+\.\w",
+        ),
         unless=r"partially initialized module",
         cause="a package is installed in a version that lacks the name that is imported",
         remedy=(
@@ -216,7 +219,7 @@ VERSIONS = (
         name="argument-not-in-package",
         patterns=(
             r"TypeError: .{0,120}(got an unexpected|is an invalid) keyword argument",
-            r"TypeError: .{0,120}takes (no|from \d+ to \d+|\d+) (positional )?arguments?",
+            r"TypeError: .{0,120}takes (no|from \d+ to \d+|\d+) (positional |keyword )?arguments?",
             r"TypeError: .{0,120}(missing \d+ required|got multiple values for)",
         ),
         cause=(
