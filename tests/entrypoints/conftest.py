@@ -4,7 +4,9 @@ with some secrets.
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +38,15 @@ def warm_launchers() -> Iterator[None]:
     """The process whose forks are launchers ends with the tests."""
     yield
     close_server()
+
+
+@pytest.fixture(autouse=True)
+def loader_processes_end() -> Iterator[None]:
+    """No loader process outlives its test. They end when their loader is freed."""
+    yield
+    if multiprocessing.active_children():
+        gc.collect()
+    assert multiprocessing.active_children() == []
 
 
 @pytest.fixture

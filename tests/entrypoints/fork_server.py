@@ -2,8 +2,8 @@
 start takes 0.1 s.
 
 Each line of its standard input is a request (groups.py). It answers with the process ids of the
-ranks, and later with the exit code of each. At the end of the input it kills the ranks that are
-left.
+ranks, and later with the exit code of each. At a line `null`, or the end of the input, it kills the
+ranks that are left.
 """
 
 from __future__ import annotations
@@ -78,17 +78,22 @@ def answer(**message: Any) -> None:
 
 
 def serve() -> NoReturn:
-    """Answer requests until the input ends."""
+    """Answer requests until one is `null`, or the input ends."""
     running: set[int] = set()
     received = b""
-    while True:
+    requested = True
+    while requested:
         if select.select([0], [], [], POLL_SECONDS if running else None)[0]:
             chunk = os.read(0, 1 << 16)
             if not chunk:
                 break
             *lines, received = (received + chunk).split(b"\n")
             for line in lines:
-                pids = start(json.loads(line))
+                request = json.loads(line)
+                if request is None:
+                    requested = False
+                    break
+                pids = start(request)
                 running.update(pids)
                 answer(started=pids)
         for pid in list(running):

@@ -102,9 +102,12 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and every rank that is left."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # A line, since a process that a test forked may hold the pipe open.
+        self._process.stdin.write(b"null\n")
+        self._process.stdin.close()
+        self._process.stdout.close()
         self._process.wait(HANG_SECONDS)
 
 

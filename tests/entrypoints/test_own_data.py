@@ -201,3 +201,20 @@ def test_a_loader_process_ends_with_its_rank() -> None:
         process.kill()
         process.join()
         os.close(reading)
+
+
+def test_a_process_that_returns_does_not_wait_for_its_loader() -> None:
+    """Python ends the processes that are left by SIGTERM, and waits for them."""
+    loader = Loader(range(3), 1, pin_memory=False, persistent=True)
+
+    def train() -> None:
+        assert next(loader.load(range(3))) == 0
+
+    process = get_context("fork").Process(target=train)
+    process.start()
+    process.join(60)
+    try:
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -84,7 +83,8 @@ class Batches:
         `skip`: number of samples over all ranks that were trained on before, a multiple of the
         batch size.
         """
-        return self._loader.load(self.draws(epoch, skip))
+        unloaded = replace(self)  # a loader that is reached from its own items is never freed
+        return self._loader.load(unloaded.draws(epoch, skip))
 
     def trial(self, samples: int) -> tuple[Any, Any]:
         """Return a micro-batch of the first samples, for a trial, repeated if there are fewer."""
@@ -165,7 +165,7 @@ def _begin_process(rank_pid: int, _: int) -> None:
 
     A stop signals the whole process group, and the rank needs data until all ranks stop together.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.setpgid(0, 0)
     if os.getppid() == rank_pid:  # not under a fork server
         set_parent_death_signal(rank_pid)
 

@@ -211,13 +211,14 @@ class StreamBatches:
         return self.data.batch([self.data.first()] * samples)
 
     def _requests(self, number: int, epoch: int, skip: int) -> Iterator[Request]:
-        """Yield what a reader reads: every n-th batch, n being the number of readers."""
+        """Return what a reader reads: every n-th batch, n being the number of readers."""
         stride = self.batch_size * len(self._readers)
         earlier = range(number * self.batch_size, skip, stride)
         first = number * self.batch_size + stride * len(earlier)
         beginning = (epoch, earlier, self._states[number])
-        for at in range(first, self.samples_per_epoch, stride):
-            yield Request(at, beginning if at == first else None)
+        positions = range(first, self.samples_per_epoch, stride)
+        # Without a reference to this object, whose loader holds these items.
+        return (Request(at, beginning if at == first else None) for at in positions)
 
     def _micro_batches(
         self, by_reader: list[Iterator[Any]], skip: int
