@@ -138,7 +138,9 @@ CAPACITY = (
         ),
         cause="the cloud's own service failed",
         remedy=(
-            "start again in some minutes; look at the cloud's page of its state if it comes back"
+            "start again in some minutes; if it comes back, look at the cloud's page of its state,"
+            " and on SageMaker keep fewer or smaller checkpoints: it also fails like this if it"
+            " cannot copy or restore them"
         ),
         restart="retry",
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
@@ -227,10 +229,18 @@ ACCESS = (
             r"not authorized to perform|AccessDenied|Access Denied|An error occurred \(403\)",
             r"HTTP 403 Forbidden.{0,80}(S3|s3)|KMS\.?AccessDenied|kms:Decrypt",
             r"does not have \S{1,80} access to the|UnauthorizedOperation|explicit deny",
+            r"Data download failed:.{0,200}403 Forbidden",
         ),
         cause="the job's role lacks a right",
         remedy="the job's role (aws.role) lacks a permission that the message names",
         source=_IAM,
+    ),
+    Rule(
+        name="subnet-without-storage",
+        patterns=(r"route to an S3 VPC endpoint",),
+        cause="the job's subnets cannot reach S3",
+        remedy="add a gateway endpoint for S3, or a NAT gateway, to the subnets (aws.subnets)",
+        source="https://docs.aws.amazon.com/sagemaker/latest/dg/train-vpc.html",
     ),
     Rule(
         name="azure-denied",

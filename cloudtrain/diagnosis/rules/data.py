@@ -41,7 +41,7 @@ DATA = (
             r"StreamAccess|DataAccess|data asset .{0,200} not found|BlobNotFound",
             r"ContainerNotFound|AZFMountError|DatasetMount",
             r"([Cc]ould not|[Uu]nable to|[Cc]annot|[Ff]ailed to) mount",
-            r"ResourceNotFound.{0,80}blob",
+            r"ResourceNotFound.{0,80}blob|Data download failed:",
         ),
         cause="an input cannot be read or mounted",
         remedy=(

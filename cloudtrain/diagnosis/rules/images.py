@@ -90,7 +90,7 @@ IMAGES = (
         name="no-python",
         patterns=(
             r"container exited with code .{0,200}python3?: not found",
-            r"\"python3?\": executable file not found",
+            r"\"python3?\": executable file not found|AlgorithmError: , exit code: 127",
         ),
         cause="the image has no Python where the job starts",
         remedy="an image needs python3 with torch on its PATH",

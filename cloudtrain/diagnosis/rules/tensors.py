@@ -51,7 +51,7 @@ MEMORY = (
             r"killed due to the node running low on memory|node was low on resource: memory",
             r"[Ee]xceeded (job|step) memory limit|use an instance (type )?with more memory",
             r"killed by SIGKILL: out of host memory|task \d+: Out Of Memory",
-            r"(JobState|State)=OUT_OF_ME",
+            r"(JobState|State)=OUT_OF_ME|Artifact upload failed:.{0,60}Out of Memory",
         ),
         cause="the machine ran out of host memory, and a process was killed for it",
         remedy=(
