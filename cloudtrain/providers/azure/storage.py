@@ -74,7 +74,7 @@ class RenewedSas(AzureSasCredential):
         with self._lock:
             token = str(super().signature)
             if _end_of(token) - time.time() < RENEW_SECONDS:
-                token = self._renew()
+                token = self._renew() or token  # the datastore may have lost its secret
                 self.update(token)
             return token
 
