@@ -23,6 +23,9 @@ PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 # The Pythons of jobs, beside .venv's: the image's, and that of AWS's containers.
 VERSIONS ?= 3.12 3.13
 
+# Which recordings `make fidelity` replays; by default those of tests/data.
+FILES ?=
+
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
@@ -76,7 +79,7 @@ programs: $(PROGRAMS)/.installed
 	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
 
 fidelity: $(VENV)/.dev
-	@$(BIN)/python -m tests.fidelity
+	@$(BIN)/python -m tests.fidelity $(FILES)
 
 live: $(VENV)/.dev
 	CLOUDTRAIN_LIVE=$(CLOUD) $(BIN)/python -m tests.live $(CLOUD)

@@ -75,6 +75,7 @@ class Account:
             env=self.environment
             | {
                 "CLOUDTRAIN_DATA_DIR": str(self.folder / data),
+                "CLOUDTRAIN_RECORD": str(self.folder / "recorded"),
                 "NO_COLOR": "1",
             },
             stdin=subprocess.DEVNULL,
@@ -255,7 +256,11 @@ def main(argv: list[str]) -> int:
     print("| what | seen | how |\n|---|---|---|")
     for row in rows:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    print(f"\nThe runs and the fetched files are in {folder}.", file=sys.stderr)
+    print(
+        f"\nThe runs and the fetched files are in {folder}, the exchanges without names in"
+        f" {folder / 'recorded'}.",
+        file=sys.stderr,
+    )
     return 0 if all(passed == "yes" for _, passed, _ in rows) else 1
 
 

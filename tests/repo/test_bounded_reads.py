@@ -20,6 +20,7 @@ UNBOUNDED = {
     "providers/aws/service_model.py": "a table of the package, or of an installed SDK",
     "providers/azure/infra.py": "a file of the package",
     "providers/azure/storage.py": "an archive that a submit has packed",
+    "providers/shared/recording.py": "modules of an installed SDK and of the package",
     "providers/docker/emulator.py": "a document that a submit has just written",
     "providers/docker/node.py": "a document that a submit has just written",
     "providers/rehearsal/": "a document that a submit has just written, or a file of the system",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore
 import botocore.session
 from boto3.exceptions import Boto3Error
 from botocore.config import Config
@@ -23,6 +25,7 @@ from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
+from cloudtrain.providers.shared.recording import recording
 
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 """Attempt to create a job in this thread."""
@@ -214,7 +217,11 @@ def new_session(region: str, profile: str = "") -> boto3.session.Session:
     core = botocore.session.Session(profile=profile or None)
     loader = _loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", loader)
-    refuse_foreign_answers(core.get_component("event_emitter"))
+    events = core.get_component("event_emitter")
+    refuse_foreign_answers(events)
+    if os.environ.get("CLOUDTRAIN_RECORD"):
+        events.register("before-parameter-build", _keep_parameters)
+        events.register("response-received", _record)
     session = boto3.session.Session(region_name=region, botocore_session=core)
     # boto3 adds its own folder each time
     loader.search_paths[:] = dict.fromkeys(loader.search_paths)
@@ -257,6 +264,30 @@ def _received(parsed_response: Mapping[str, Any] | None, **_: Any) -> None:
     code = str(parsed_response.get("Error", {}).get("Code", ""))
     # Without a code in the body botocore puts the status there: that is a page of a proxy.
     attempt.answered(status, "" if code.isdecimal() else code)
+
+
+def _keep_parameters(params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
+    context["recorded_parameters"] = dict(params)
+
+
+def _record(
+    event_name: str,
+    parsed_response: Mapping[str, Any] | None,
+    context: Mapping[str, Any],
+    **_: Any,
+) -> None:
+    """Record an answer for CLOUDTRAIN_RECORD."""
+    recorder = recording("aws", Path(botocore.__file__).parent / "data" / "sagemaker")
+    if recorder is None or parsed_response is None:
+        return
+    operation = event_name.rpartition(".")[2]
+    value = {name: item for name, item in parsed_response.items() if name != "ResponseMetadata"}
+    kind = re.sub(r"(?<!^)([A-Z])", r"_\1", operation).lower()
+    if "Error" in value:
+        kind = "error"
+        status = parsed_response["ResponseMetadata"]["HTTPStatusCode"]
+        value = {**value["Error"], "HTTPStatusCode": status, "Operation": operation}
+    recorder.observation(kind, context.get("recorded_parameters"), value)
 
 
 def _encryption(kms_key: str | None) -> dict[str, str]:

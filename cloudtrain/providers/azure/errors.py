@@ -12,6 +12,7 @@ import re
 import traceback
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from azure.core import exceptions as sdk
@@ -28,6 +29,7 @@ from cloudtrain.errors import (
     RefusedError,
     unreadable,
 )
+from cloudtrain.providers.shared.recording import recording
 
 
 class UnreadableAnswer(ServiceResponseError):
@@ -40,7 +42,9 @@ class ReadableAnswers(SansIOHTTPPolicy[Any, Any]):
     def on_response(self, request: Any, response: Any) -> None:
         """Raise UnreadableAnswer if the answer to a request is not the service's."""
         answer = response.http_response
-        problem = _json_problem(request.http_request, answer.status_code, _body(answer))
+        body = _body(answer)
+        _record(request.http_request, answer, body)
+        problem = _json_problem(request.http_request, answer.status_code, body)
         if problem:
             raise UnreadableAnswer(problem)
 
@@ -51,12 +55,26 @@ def refuse_unreadable_storage(response: Any) -> None:
     answer = response.http_response
     status = answer.status_code
     headers = answer.headers
+    is_list = status == 200 and request.method == "GET" and "comp=list" in request.url
+    body = _body(answer) if is_list else b""
+    _record(request, answer, body)
     if not any(name in headers for name in ("x-ms-version", "x-ms-error-code", "x-ms-request-id")):
         raise UnreadableAnswer(f"status {status} without the headers that storage always sends")
-    if status == 200 and request.method == "GET" and "comp=list" in request.url:
-        body = _body(answer)
-        if not _is_listing(body):
-            raise UnreadableAnswer(_described(status, body, "a list of blobs"))
+    if is_list and not _is_listing(body):
+        raise UnreadableAnswer(_described(status, body, "a list of blobs"))
+
+
+def _record(request: Any, answer: Any, body: bytes) -> None:
+    """Record an exchange if CLOUDTRAIN_RECORD asks for it."""
+    azure_folder = Path(sdk.__file__).parents[1]
+    recorder = recording(
+        "azure", azure_folder / "ai" / "ml" / "_restclient" / "arm_ml_service" / "models"
+    )
+    if recorder is not None:
+        sent = getattr(request, "content", None) or getattr(request, "body", None)
+        recorder.exchange(
+            request.method, request.url, sent, answer.status_code, body, answer.headers
+        )
 
 
 def _json_problem(request: Any, status: int, body: bytes) -> str:
