@@ -107,7 +107,6 @@ def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
         has_gpus=base.gpus > 0,
     )
     rows = [("verdict", verdict(curve, setup))]
-    rows += [("confidence", f"{curve.confidence:.0%}")] if len(curve.measured) > 1 else []
     if change := what_to_try(curve, setup):
         rows.append(("try", change))
     rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
@@ -191,9 +190,6 @@ def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
         [f"{' and '.join(crowded)} ranks share {count(cores or 1, 'core')}: they cannot scale"]
         if crowded
         else []
-    )
-    notes.append(
-        "intervals show how windows of a run differ, not how runs do: repeat it to be sure"
     )
     if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
         notes.append(
@@ -320,7 +316,6 @@ def _drawn(curve: ScalingCurve) -> str:
         "ranks",
         "samples/s",
         "speed-up",
-        "(95 %)",
         "efficiency",
         "communication",
         *["USD per million"] * priced,
@@ -331,7 +326,6 @@ def _drawn(curve: ScalingCurve) -> str:
 
 
 def _cells(point: Point, curve: ScalingCurve, most: float, *, priced: bool) -> list[str]:
-    low, high = point.interval
     ideal = point.ranks / curve.base
     length = round(BAR * ideal / most)
     filled = min(length, round(BAR * point.speedup / most))
@@ -340,7 +334,6 @@ def _cells(point: Point, curve: ScalingCurve, most: float, *, priced: bool) -> l
         str(point.ranks),
         format_number(point.samples_per_s),
         f"{point.speedup:.2f}",
-        "" if point.ranks == curve.base else f"{low:.2f}-{high:.2f}",
         f"{point.efficiency:.2f}",
         "" if point.communication is None else f"{point.communication:.0%}",
         *[usd] * priced,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from random import Random
 from statistics import median
 from typing import Any
 
@@ -21,15 +20,8 @@ WORTH_IT = 0.7
 AS_FAST = 0.05
 """Maximum relative difference of throughputs that count as equal."""
 
-RESAMPLES = 1000
-SEED = 0
-"""Seed of the draws for intervals and confidence: the verdict is repeatable."""
-
 WELL = 0.8
 """Least efficiency that counts as good scaling."""
-
-CLEAR = 0.8
-"""Least confidence of a clear verdict."""
 
 Rates = Mapping[int, float]
 """Samples per second over all ranks, by the number of ranks."""
@@ -67,8 +59,6 @@ class Point:
     samples_per_s: float
     speedup: float
     """Speed-up over the fewest ranks that ran."""
-    interval: tuple[float, float]
-    """Interval of the speed-up: 95 % of the draws."""
     efficiency: float
     communication: float | None
     usd_per_million: float | None
@@ -129,22 +119,12 @@ class ScalingCurve:
         return min(n for n, rate in worthy.items() if rate >= (1 - AS_FAST) * fastest)
 
     @cached_property
-    def resampled(self) -> list[dict[int, float]]:
-        """Throughputs by windows that are drawn with replacement, without other runs."""
-        random = Random(SEED)
-        return [
-            {
-                ranks: median(random.choices(measurement.windows, k=len(measurement.windows)))
-                for ranks, measurement in self.measured.items()
-            }
-            for _ in range(RESAMPLES)
-        ]
-
-    @cached_property
-    def confidence(self) -> float:
-        """Share of draws with the same number of ranks, 0 to 1."""
-        best = self.best()
-        return sum(self.best(rates) == best for rates in self.resampled) / RESAMPLES
+    def is_clear(self) -> bool:
+        """True if slow windows of some runs and fast ones of others lead to the same verdict."""
+        low = {ranks: _quarter(one.windows, fastest=False) for ranks, one in self.measured.items()}
+        high = {ranks: _quarter(one.windows, fastest=True) for ranks, one in self.measured.items()}
+        mixed = ({**high, self.base: low[self.base]}, {**low, self.base: high[self.base]})
+        return all(self.best(rates) == self.best() for rates in mixed)
 
     @cached_property
     def points(self) -> list[Point]:
@@ -153,14 +133,11 @@ class ScalingCurve:
 
     def _point(self, measurement: Measurement) -> Point:
         speedup = self.rates[measurement.ranks] / self.rates[self.base]
-        spread = sorted(rates[measurement.ranks] / rates[self.base] for rates in self.resampled)
-        cut = RESAMPLES // 40
         hourly = measurement.usd_per_hour
         return Point(
             ranks=measurement.ranks,
             samples_per_s=measurement.rate,
             speedup=speedup,
-            interval=(spread[cut], spread[-1 - cut]),
             efficiency=speedup * self.base / measurement.ranks,
             communication=measurement.communication,
             usd_per_million=hourly / (measurement.rate * 3600) * 1e6 if hourly else None,
@@ -173,8 +150,14 @@ class ScalingCurve:
             "points": [asdict(point) for point in self.points],
             "failures": {str(ranks): why for ranks, why in self.failures.items()},
             "best": self.best(),
-            "confidence": round(self.confidence, 3),
+            "clear": self.is_clear,
         }
+
+
+def _quarter(windows: Sequence[float], *, fastest: bool) -> float:
+    """Return the throughput that the slowest or the fastest quarter of the windows reaches."""
+    cut = len(windows) // 4
+    return sorted(windows)[-1 - cut if fastest else cut]
 
 
 def verdict(curve: ScalingCurve, setup: Setup) -> str:
@@ -182,7 +165,7 @@ def verdict(curve: ScalingCurve, setup: Setup) -> str:
     if len(curve.measured) < 2:
         return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
     text = _verdict(curve, setup)
-    if curve.confidence >= CLEAR:
+    if curve.is_clear:
         return text
     return f"not clear, the measurements differ too much; most likely: {text}"
 
@@ -237,7 +220,7 @@ def what_to_try(curve: ScalingCurve, setup: Setup) -> str:
     most = max(curve.measured)
     if len(curve.measured) < 2:
         return ""
-    if curve.confidence < CLEAR:
+    if not curve.is_clear:
         return "measure again, while nothing else runs on the machine"
     if curve.best() == most:
         return ""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.diagnosis.failure import Diagnosis
 from cloudtrain.diagnosis.log_text import MAX_CHARS
-from cloudtrain.diagnosis.rule import Rule
+from cloudtrain.diagnosis.rule import Rule, needed_literals
 from cloudtrain.diagnosis.rules import RULES, hint_for_message
 from tests.bench.bench_failures import (
     NOISE,
-    Report,
     healthy_logs,
     is_told_to_have_failed,
     judge,
@@ -58,37 +56,34 @@ def test_a_rule_says_what_happened_what_to_do_and_where_that_is_written(rule: Ru
     assert rule.source.startswith("https://") or (Path(__file__).parents[2] / rule.source).is_file()
 
 
-def share_right(labelled: Iterable[tuple[Report, Diagnosis]]) -> float:
-    outcomes = [judge(report, diagnosis).is_right for report, diagnosis in labelled]
-    return sum(outcomes) / len(outcomes)
+RIGHT = [report for report in PUBLIC if judge(report, diagnosed(*report.lines)).is_right]
 
 
 def test_public_reports_are_diagnosed_as_their_threads_say() -> None:
     assert len({report.labels for report in PUBLIC}) >= 60
-    assert share_right((report, diagnosed(*report.lines)) for report in PUBLIC) >= 0.99
+    assert len(RIGHT) >= 0.98 * len(PUBLIC)
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", NOISE)
 def test_harmless_lines_in_front_of_a_report_change_little(kind: str, training: bool) -> None:
-    sample = PUBLIC[list(NOISE).index(kind) % 3 :: 3]
-    lines = [with_noise(report, kind, training=training) for report in sample]
-    assert share_right(zip(sample, map(diagnosed_lines, lines), strict=True)) >= 0.97
+    sample = RIGHT[list(NOISE).index(kind) % 3 :: 3]
+    diagnoses = [diagnosed(*with_noise(report, kind, training=training)) for report in sample]
+    outcomes = list(map(judge, sample, diagnoses))
+    assert sum(outcome.is_right for outcome in outcomes) >= 0.97 * len(sample)
 
 
 def test_reports_held_back_are_mostly_right_and_seldom_misleading() -> None:
     held_back = reports("public_failures_held_back.txt")
     outcomes = [judge(report, diagnosed(*report.lines)) for report in held_back]
     assert len(outcomes) == 100
-    assert sum(outcome.is_right for outcome in outcomes) >= 85
+    assert sum(outcome.is_right for outcome in outcomes) >= 92
     assert sum(outcome.is_wrong_remedy for outcome in outcomes) <= 3
 
 
-def test_at_most_one_of_25_healthy_logs_is_told_to_have_failed() -> None:
-    logs = healthy_logs()
-    told = [name for name, lines in logs.items() if is_told_to_have_failed(diagnosed(*lines))]
-    assert len(logs) == 25
-    assert len(told) <= 1, told
+@pytest.mark.parametrize("name", healthy_logs())
+def test_a_healthy_log_is_not_told_to_have_failed(name: str) -> None:
+    assert not is_told_to_have_failed(diagnosed(*healthy_logs()[name]))
 
 
 @pytest.mark.parametrize(
@@ -225,3 +220,42 @@ def test_the_remedy_fits_the_message(line: str) -> None:
 def test_a_last_word_is_shown(line: str) -> None:
     diagnosis = diagnosed("reading", line)
     assert [evidence.text for evidence in diagnosis.evidence] == [line]
+
+
+LINES = [*EXAMPLES.values(), *HEALTHY, *(line for report in PUBLIC for line in report.lines)]
+
+
+def test_no_line_that_a_rule_knows_is_refused_by_the_texts_it_needs() -> None:
+    patterns = [(pattern, needed_literals(pattern)) for rule in RULES for pattern in rule.patterns]
+    assert sum(bool(needed) for _, needed in patterns) > len(patterns) * 0.9, (
+        "most patterns are fast"
+    )
+    wrong = [
+        (pattern, line)
+        for pattern, needed in patterns
+        if needed
+        for line in LINES
+        if re.search(pattern, line) and not any(literal in line for literal in needed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needed"),
+    [
+        (r"No space left|ENOSPC", ("No space left", "ENOSPC")),
+        (r"[Cc]an't mount (it|them) here", ("an't mount ",)),
+        (r"colou?r is broken", ("r is broken",)),
+        (r"abc{0,3}def", ("def",)),
+        (r"a\.b\(c\)", ("a.b(c)",)),
+        (r"xy+z at \d+ o'clock", (" o'clock",)),
+        (r"(this|that)", ()),
+        (r"fine|(this|that)", ()),
+        (r"(?i:loud) and clear", ()),
+        (r"ab|cd", ()),
+    ],
+)
+def test_each_alternative_needs_its_longest_plain_piece_or_nothing_is_said(
+    pattern: str, needed: tuple[str, ...]
+) -> None:
+    assert needed_literals(pattern) == needed

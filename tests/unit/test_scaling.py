@@ -34,7 +34,6 @@ def test_speed_up_and_efficiency_are_against_the_fewest_ranks() -> None:
         (4, 3),
     ]
     assert [round(point.efficiency, 6) for point in points] == [1, 0.9, 0.75]
-    assert all(low <= point.speedup <= high for point in points for low, high in [point.interval])
 
 
 def test_one_is_the_answer_where_more_hardly_help() -> None:
@@ -43,7 +42,7 @@ def test_one_is_the_answer_where_more_hardly_help() -> None:
         verdict(scaling_curve, GPUS)
         == "use 1 GPU: 4 take 3.1 times the GPU time per sample and are only 1.3 times as fast"
     )
-    assert scaling_curve.confidence == 1
+    assert scaling_curve.is_clear
     assert verdict(curve(100, 101), Setup()) == (
         "use 1 process: 2 take 2.0 times the process time per sample and are no faster"
     )
@@ -75,12 +74,10 @@ def test_known_prices_decide_instead_of_the_number_of_ranks() -> None:
 
 def test_windows_that_differ_too_much_give_no_certain_verdict() -> None:
     noisy = curve(100, 139, windows=(0.6, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6))
-    assert noisy.confidence < 0.8
+    assert not noisy.is_clear
     assert verdict(noisy, GPUS).startswith(
         "not clear, the measurements differ too much; most likely: "
     )
-    low, high = noisy.points[1].interval
-    assert low < 1.39 < high
 
 
 def test_the_curve_goes_on_without_a_number_of_ranks_that_failed() -> None:

@@ -65,7 +65,7 @@ def test_failed_trials_are_shown_by_cause(sweep: SweepFolder) -> None:
     out = diagnosed(sweep)
     assert out.splitlines()[0] == f"{sweep.sweep_id}: 3 of 4 trials failed"
     memory = out.index("more memory than the GPU had left")
-    disk = out.index("a disk was full")
+    disk = out.index("a disk, or your share of it, was full")
     assert memory < disk, "the most frequent comes first"
     assert "trials      1, 3" in out[:disk]
     assert f"cloudtrain diagnose {sweep.sweep_id}-t001" in out

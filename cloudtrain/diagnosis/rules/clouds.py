@@ -146,20 +146,6 @@ CAPACITY = (
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
         is_symptom=True,
     ),
-    Rule(
-        name="request-refused",
-        patterns=(
-            r"\bValidationException|InvalidParameterValue|ResourceInUse\b|ConflictException",
-            r"\bBadRequest\b",
-        ),
-        cause="the cloud refused the request as not valid",
-        remedy=(
-            "the message names the field: correct it in job.yaml or cloudtrain.toml (cloudtrain"
-            " check finds most before)"
-        ),
-        source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
-        is_symptom=True,
-    ),
 )
 
 _IAM = "https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html"

@@ -163,17 +163,6 @@ DATA = (
         source="https://huggingface.co/docs/datasets/loading",
     ),
     Rule(
-        name="data-not-prepared",
-        patterns=(r"DatasetGenerationError|An error occurred while generating the dataset",),
-        cause="the data set could not be prepared",
-        remedy=(
-            "look at the exception before it in the same traceback: it names what could not be"
-            " read, and in which file"
-        ),
-        source="https://huggingface.co/docs/datasets/loading",
-        is_symptom=True,
-    ),
-    Rule(
         name="column-too-large",
         patterns=(
             r"offset overflow while concatenating|ArrowCapacityError",

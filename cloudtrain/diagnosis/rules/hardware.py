@@ -252,15 +252,4 @@ HARDWARE = (
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         is_symptom=True,
     ),
-    Rule(
-        name="torch-internal-error",
-        patterns=(r"INTERNAL ASSERT FAILED",),
-        cause="a check inside torch itself failed",
-        remedy=(
-            "look the message up in torch's issues, and try its next release; another backend or"
-            " setting of the feature that the traceback names often goes around it"
-        ),
-        source="https://github.com/pytorch/pytorch/issues",
-        is_symptom=True,
-    ),
 )

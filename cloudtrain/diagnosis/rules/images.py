@@ -22,24 +22,17 @@ IMAGES = (
         source=_AZURE,
     ),
     Rule(
-        name="image-not-pulled",
-        patterns=(r"FailedPullingImage",),
-        cause="the job's machines could not pull the image",
-        remedy="look at the image's address, and whether it was pushed to the workspace's registry",
-        source=_AZURE,
-    ),
-    Rule(
         name="image-not-found",
         patterns=(
-            r"CannotPullContainer|[Ii]mage .{0,200}(does not exist|not found|cannot be pulled)",
+            r"CannotPullContainer|FailedPullingImage|[Ii]mage .{0,200}(does not exist|not found|cannot be pulled)",
             r"(pull|find|access).{0,40} image|manifest (for \S+ not found|unknown)",
             r"ImagePullBackOff|ErrImagePull",
         ),
         unless=r"image file|[Ii]mageNet|PIL|\.(jpe?g|png)",
         cause="the image is not at its address, or may not be pulled",
         remedy=(
-            "look at the image's address; it must be in ECR in the job's region, and the role must"
-            " be allowed to pull it"
+            "look at the image's address, and whether it was pushed: to ECR in the job's region,"
+            " which the role may pull from, or to the workspace's registry"
         ),
         source="https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo.html",
     ),
@@ -47,6 +40,7 @@ IMAGES = (
         name="image-build-failed",
         patterns=(
             r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull",
+            r"EnvironmentBuildFailed|Failed building the Environment",
             r"failed to run step ID: acb_step|failed to solve: |executor failed running",
             r"The command '.{1,400}' returned a non-zero code",
         ),
@@ -199,7 +193,7 @@ BUILDS = (
             r"undefined reference to",
         ),
         places=(r" in [^<]{0,200}(/torch/utils/cpp_extension\.py|/op_builder/)",),
-        unless=r"[Ii]mage|Docker",
+        unless=r"[Ii]mage|Docker|Environment",
         cause="an extension in C++ or CUDA could not be compiled",
         remedy=(
             "look at the first error of the compiler above; a -devel image whose CUDA is that of"

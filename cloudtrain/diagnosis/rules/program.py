@@ -84,26 +84,6 @@ PROGRAM = (
         source="https://www.deepspeed.ai/docs/config-json/#fp16-training-options",
     ),
     Rule(
-        name="syntax",
-        patterns=(
-            r"^\s*(SyntaxError|IndentationError|TabError)\b",
-            r"[:\]] (SyntaxError|IndentationError|TabError):",
-        ),
-        cause="the program is not valid Python for the version that runs it",
-        remedy="correct the line that is shown; new syntax needs a newer Python in the image",
-        source="https://docs.python.org/3/tutorial/errors.html#syntax-errors",
-    ),
-    Rule(
-        name="recursion",
-        patterns=(r"RecursionError|maximum recursion depth exceeded",),
-        cause="a function called itself without end",
-        remedy=(
-            "look at the repeated lines of the traceback; a wrapper that is applied again at every"
-            " epoch does so, too"
-        ),
-        source="https://docs.python.org/3/library/exceptions.html#RecursionError",
-    ),
-    Rule(
         name="ended-early",
         patterns=(r"ended with exit code 0 while",),
         cause="a rank ended while others still waited for it",
@@ -178,7 +158,7 @@ PROCESSES = (
         name="aborted",
         patterns=(
             r"SIGABRT|SIGTRAP|SIGFPE|core dumped|Floating point exception",
-            r"Fatal Python error: Aborted|terminate called after throwing|free\(\): invalid",
+            r"Fatal Python error: Aborted|terminate called|free\(\): invalid",
             r"double free or corruption|malloc\(\): |corrupted size vs|munmap_chunk\(\)",
         ),
         cause="native code gave up (SIGABRT)",

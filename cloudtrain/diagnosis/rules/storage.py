@@ -13,20 +13,11 @@ STORAGE = (
             r"No space left|ENOSPC|([Nn]ot enough|[Ii]nsufficient) (free |local )?(disk )?space",
             r"disk is full|StorageFull|low on resource: ephemeral-storage",
             r"exceeds? .{0,60}ephemeral|DiskPressure|\d+ requested and \d+ written",
+            r"Disk quota exceeded|EDQUOT",
         ),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
-        cause="a disk was full",
-        remedy="free some disk space, or ask for more: resources.disk",
-        source=_ERRNO,
-    ),
-    Rule(
-        name="disk-quota",
-        patterns=(r"Disk quota exceeded|EDQUOT",),
-        cause="the user's or project's share of a disk was used up",
-        remedy=(
-            "remove what is not needed (old checkpoints, caches), write elsewhere, or ask for a"
-            " larger share"
-        ),
+        cause="a disk, or your share of it, was full",
+        remedy="free some disk space, write elsewhere, or ask for more: resources.disk",
         source=_ERRNO,
     ),
     Rule(
