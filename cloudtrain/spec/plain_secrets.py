@@ -11,17 +11,17 @@ from cloudtrain.spec.fields import Arguments, read_arguments
 HIDDEN = "***"
 
 _NAME = re.compile(
-    r"(.*_)?(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PRIVATE_KEY|CREDENTIALS?)",
+    r"(.*[_.])?(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PRIVATE_KEY|CREDENTIALS?)",
     re.IGNORECASE,
 )
 """Names of secrets. `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` do not match."""
 
 _VALUE = re.compile(
-    r"hf_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"
+    r"(?<![\w./-])(hf_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"
     r"|sk-[\w-]{20,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,}"
-    r"|\w[\w+.-]*://[^/@:\s]+:[^/@$\s]+@\S*"
+    r"|\w[\w+.-]*://[^/@:\s\"',]+:[^/@$\s]+@)"
 )
-"""Tokens of well-known services, and addresses with a password."""
+"""Tokens of well-known services, and addresses with a password, also inside a longer text."""
 
 _NOT_SECRET = re.compile(
     r"[\d.,eE+-]*|true|false|none|null|[$<\[{(~./-].*", re.IGNORECASE | re.DOTALL
@@ -35,15 +35,18 @@ MIN_ARGUMENT_CHARACTERS = 8
 def is_secret_variable(name: str, value: str) -> bool:
     """Return whether a variable of the environment probably holds a secret."""
     return bool(value) and (
-        _NAME.fullmatch(name) is not None or _VALUE.fullmatch(value) is not None
+        _NAME.fullmatch(name) is not None or _VALUE.search(value) is not None
     )
 
 
 def is_secret_argument(name: str, value: str) -> bool:
-    """Return whether an argument is probably a secret. `name`: `api-key` or `--api-key`."""
-    if _VALUE.fullmatch(value):
+    """Return whether an argument is probably a secret.
+
+    `name`: `api-key`, `--api-key`, or `+model.api_key` of Hydra.
+    """
+    if _VALUE.search(value):
         return True
-    is_named_so = _NAME.fullmatch(name.lstrip("-").replace("-", "_")) is not None
+    is_named_so = _NAME.fullmatch(name.lstrip("-+").replace("-", "_")) is not None
     is_long = len(value) >= MIN_ARGUMENT_CHARACTERS and not re.search(r"\s", value)
     return is_named_so and is_long and not _NOT_SECRET.fullmatch(value)
 
@@ -52,7 +55,7 @@ def secret_arguments(args: Arguments) -> Iterator[tuple[Keys, str]]:
     """Yield the field and the name (may be "") of each argument that is probably a secret."""
     if not isinstance(args.values, Mapping):
         for at, option in _secret_words(args.argv):
-            yield ("args", at), option.lstrip("-")
+            yield ("args", at), option.lstrip("-+")
         return
     for key, value in args.values.items():
         if any(_secret_words(read_arguments({key: value}).argv)):
@@ -72,14 +75,11 @@ def _secret_words(argv: Sequence[str]) -> Iterator[tuple[int, str]]:
     option = ""
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            if is_secret_argument(option, word):
-                yield at, option
-            option = ""
-        elif not equals:
-            option = word
-        elif is_secret_argument(name, value):
+        if equals and is_secret_argument(name, value):
             yield at, name
+        elif not word.startswith("-") and is_secret_argument(option, word):
+            yield at, option
+        option = word if word.startswith("-") and not equals else ""
 
 
 def hide_setting(path: str, value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -86,7 +87,7 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
             hint = f"secrets: {{{name}: {{{plan.target.provider}: '{address}'}}}}"
             issues.append(Issue(("env", name), _PLAIN_SECRET, hint, severity=severity))
     for path, name in secret_arguments(plan.spec.args):
-        variable = name.replace("-", "_").upper() or "TOKEN"
+        variable = re.sub(r"\W", "_", name).upper() or "TOKEN"
         place = f"secrets: {{{variable}: {{{plan.target.provider}: '{address}'}}}}"
         hint = f"{place} hands it to the program as the variable {variable}"
         issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))

@@ -81,6 +81,17 @@ def test_a_rate_that_a_schedule_has_changed_is_kept_if_nothing_is_set_by_hand() 
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 
+def test_an_argument_that_the_checkpoint_lacks_does_not_stop_a_resume(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    apply_changes = runpy.run_path(str(SCRIPT), run_name="starter")["apply_changes"]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.01)
+    args = argparse.Namespace(lr=0.5, momentum=0.9)
+    apply_changes(args, {"lr": 0.05, "width": 8}, optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert capsys.readouterr().out == "lr is 0.5; it was 0.05 in the checkpoint\n"
+
+
 def test_every_epoch_says_how_many_steps_there_are(train: Train, tmp_path: Path) -> None:
     output, _ = train(tmp_path, epochs=2)
     progress = [line for line in output.splitlines() if '"type":"progress"' in line]

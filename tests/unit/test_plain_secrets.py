@@ -28,6 +28,10 @@ TOKEN = "hf_" + "abcDEF123" * 4
         (("--name", TOKEN), ("--name", "***")),
         ((TOKEN,), ("***",)),
         (("--db", "postgres://me:pw@host/x"), ("--db", "***")),
+        (("model.hub_token=0123456789ab",), ("model.hub_token=***",)),
+        (("+model.token=0123456789ab",), ("+model.token=***",)),
+        (("--header", f"Authorization: Bearer {TOKEN}"), ("--header", "***")),
+        ((f'{{"token": "{TOKEN}"}}',), ("***",)),
         (("--password", "correcthorse", "--lr", "3"), ("--password", "***", "--lr", "3")),
     ],
 )
@@ -49,6 +53,9 @@ def test_an_argument_that_is_probably_a_secret_is_hidden(
         ("--tokenizer", "bert-base-uncased"),
         ("--data", "s3://bucket/a@b/c"),
         ("--use-auth-token", "--epochs", "3"),
+        ("--model", "/models/sk-ensemble-of-twenty-trees"),
+        ("data.path=s3://bucket/tokens", "model.pad_token=[PAD-TOKEN]"),
+        ('{"url": "http://host", "ratio": "1:2@3"}',),
     ],
 )
 def test_an_argument_that_is_not_a_secret_is_shown(argv: tuple[str, ...]) -> None:
@@ -58,6 +65,7 @@ def test_an_argument_that_is_not_a_secret_is_shown(argv: tuple[str, ...]) -> Non
 def test_a_variable_is_recognised_by_its_name_or_its_value() -> None:
     assert is_secret_variable("HF_TOKEN", "x")
     assert is_secret_variable("WHATEVER", TOKEN)
+    assert is_secret_variable("HEADER", f"Bearer {TOKEN}")
     assert not is_secret_variable("MAX_TOKENS", "100")
     assert not is_secret_variable("HF_TOKEN", "")
 

@@ -77,7 +77,9 @@ def train(args: argparse.Namespace) -> None:
 
 def apply_changes(args: argparse.Namespace, before: dict, optimizer: torch.optim.Optimizer) -> None:
     """Use the new arguments: the optimizer's state has the learning rate of the checkpoint."""
-    changed = {name: value for name, value in vars(args).items() if before[name] != value}
+    changed = {
+        name: value for name, value in vars(args).items() if before.get(name, value) != value
+    }
     for name, value in changed.items():
         print(f"{name} is {value}; it was {before[name]} in the checkpoint", flush=True)
     if "lr" in changed:
