@@ -34,9 +34,7 @@ MIN_ARGUMENT_CHARACTERS = 8
 
 def is_secret_variable(name: str, value: str) -> bool:
     """Return whether a variable of the environment probably holds a secret."""
-    return bool(value) and (
-        _NAME.fullmatch(name) is not None or _VALUE.search(value) is not None
-    )
+    return bool(value) and (_NAME.fullmatch(name) is not None or _VALUE.search(value) is not None)
 
 
 def is_secret_argument(name: str, value: str) -> bool:

@@ -24,6 +24,7 @@ from cloudtrain.errors import SourceError, UsageError
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.runs.files import make_private_folder
 from cloudtrain.source.distributions import installed_version
+from cloudtrain.source.hashes import stamp
 from cloudtrain.source.requirements import (
     Requested,
     automatic_file,
@@ -31,7 +32,7 @@ from cloudtrain.source.requirements import (
     requested_by,
     requested_list,
 )
-from cloudtrain_launcher.packages.image import index_settings
+from cloudtrain_launcher.packages.image import index_settings, local_packages
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import Target
@@ -117,6 +118,8 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
         torch,
     ]
     identity.append(index_settings(os.environ, source.resolve()))
+    for path in local_packages(requested, os.environ, Path.cwd()):  # pip runs here
+        identity.append([str(path), stamp(path.stat())])
     folder = data_dir / "wheels" / json_digest([*identity, dependencies.replace_torch])[:24]
     return WheelSet(
         folder=folder,

@@ -303,6 +303,52 @@ def test_another_index_gives_another_environment(
     assert not any("s3cret" in name for name in names)
 
 
+@pytest.mark.parametrize("named", ["variable", "file", "option", "requirement"])
+def test_wheels_below_the_source_count_by_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    settings = "[global]\nfind-links =\n    https://host/simple\n    wheels\n"
+    requirements = {
+        "option": "--find-links wheels\nshared\n",
+        "requirement": "./wheels/shared-1.0-py3-none-any.whl\n",
+    }
+    names = set()
+    for project in ("one", "two"):
+        source = tmp_path / project / "source"
+        make_wheel(source / "wheels", "shared", "1.0", files={"shared.py": project.encode()})
+        (source / "pip.conf").write_text(settings)
+        monkeypatch.chdir(source)
+        if named == "variable":
+            monkeypatch.setenv("PIP_FIND_LINKS", "wheels")
+        if named == "file":
+            monkeypatch.setenv("PIP_CONFIG_FILE", "pip.conf")
+        job = task(tmp_path / project, requirements.get(named, "shared\n"))
+        kept = str(tmp_path / "kept")
+        names.add(Installation(replace(job, folder=kept))._environment().name)
+    assert len(names) == 2
+
+
+@pytest.mark.once
+def test_edited_packages_reach_no_other_run(tmp_path: Path, wheels: Path) -> None:
+    installation = task(tmp_path, "pure\n")
+    env = offline(wheels)
+    layer = Path(run(tmp_path, installation, env)[0]["environment"])
+    find = "import pure, sys; print(pure.VERSION, pure.__file__)"
+    version, file = subprocess.check_output(
+        [layered.python_of(layer), "-c", find], text=True
+    ).split()
+    assert version == "1.0"
+    result, _ = run(tmp_path, installation, env)
+    assert result["reused"], "importing a package does not change it"
+
+    Path(file).write_text("VERSION = 'edited'\n")
+    result, _ = run(tmp_path, installation, env)
+    assert not result["reused"]
+    assert "were changed after their installation" in result["warnings"][0]
+    python = layered.python_of(Path(result["environment"]))
+    assert subprocess.check_output([python, "-c", find], text=True).startswith("1.0 ")
+
+
 @pytest.mark.once
 def test_what_a_program_installs_reaches_no_other_run(tmp_path: Path) -> None:
     info = "shared-1.0.dist-info"

@@ -86,6 +86,22 @@ def test_all_that_is_needed_but_torch_is_downloaded_once_and_sent(job: Path) -> 
     ] == []
 
 
+def test_a_wheel_that_was_built_again_is_sent(job: Path) -> None:
+    write(job, {"requirements.txt": "--find-links lib\nmine\n./lib/other-1.0-py3-none-any.whl\n"})
+    archives = []
+    for text in ("first", "second"):
+        for name in ("mine", "other"):
+            make_wheel(job / "lib", name, "1.0", files={f"{name}.py": f"# {text}\n".encode()})
+        loaded = load(job, {})
+        cloudtrain.vendor(loaded)
+        with tarfile.open(pack_source(cloudtrain.plan(loaded), None)) as tar:
+            for name in ("mine", "other"):
+                wheel = tar.extractfile(f".cloudtrain/wheels/{name}-1.0-py3-none-any.whl")
+                assert wheel is not None
+                archives.append(wheel.read())
+    assert len(set(archives)) == 4
+
+
 def test_for_a_cloud_they_are_those_of_the_images_python(job: Path) -> None:
     write(job, {"requirements.txt": "compiled\n"})
     loaded = load(job, AWS)

@@ -6,18 +6,23 @@ gigabytes and may not work with the machine's driver.
 
 from __future__ import annotations
 
+import configparser
 import os
 import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
+from cloudtrain_launcher.packages.bounded_files import (
+    read_regular_file,
+    read_regular_text,
+)
 from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -30,7 +35,10 @@ _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
 """Name of a CUDA library, as `pip freeze` lists it for another torch."""
 
 
-_LAYOUT = "3"
+_PACKAGES = (".whl", ".zip", ".tar.gz")
+"""Ends of the names of packages."""
+
+_LAYOUT = "4"
 """Version of the layout; a new one retires the environments of earlier versions."""
 
 
@@ -155,6 +163,42 @@ def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
         if file.is_file():
             lines.append(sha256(read_regular_file(file)).hexdigest())
     return lines
+
+
+def local_packages(requested: Requested, environ: Mapping[str, str], source: Path) -> list[Path]:
+    """Return the package files of this machine that pip may install, in order.
+
+    Requirements and settings name them, or their folders, without their content.
+    """
+    links = [
+        option.removeprefix("--find-links ")
+        for option in requested.options
+        if option.startswith("--find-links ")
+    ]
+    links += environ.get("PIP_FIND_LINKS", "").split()
+    for file in _pip_files(environ):
+        links += _links_in(file)
+    packages = [Path(line.wheel) for line in requested.to_install if line.wheel]
+    for link in links:
+        address = urlsplit(link)
+        if address.scheme not in ("", "file"):
+            continue
+        place = source / unquote(address.path)
+        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        packages += [file for file in files if file.name.endswith(_PACKAGES) and file.is_file()]
+    return packages
+
+
+def _links_in(file: Path) -> Iterator[str]:
+    """Yield the values of `find-links` in a configuration of pip."""
+    settings = configparser.RawConfigParser()
+    try:
+        if file.is_file():
+            settings.read_string(read_regular_text(file))
+    except (configparser.Error, UnicodeDecodeError):  # pip will report it
+        return
+    for section in settings.sections():
+        yield from settings.get(section, "find-links", fallback="").split()
 
 
 def _pip_files(environ: Mapping[str, str]) -> list[Path]:

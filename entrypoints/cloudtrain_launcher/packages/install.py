@@ -15,7 +15,6 @@ from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 # Started by its path: import from the folder of the package, not from this one.
 if __name__ == "__main__":
@@ -93,6 +92,12 @@ class Installation:
         if not any(not line.constraint for line in self.lines):
             return result
         environment = self._environment()
+        if layered.is_changed(environment):
+            self.warnings.append(
+                f"packages in {environment} were changed after their installation: this run"
+                " installs its own; remove that folder to keep them again"
+            )
+            environment = self._own_folder / environment.name
         with layered.making(
             environment,
             lambda: self._log("waiting for another process to install the same packages"),
@@ -104,11 +109,16 @@ class Installation:
         layered.create_layer(layer, environment)
         return {**result, "environment": str(layer)}
 
+    @property
+    def _own_folder(self) -> Path:
+        """Folder of environments of this run alone."""
+        return Path(self.task.result).parent / "packages"
+
     def _environment(self) -> Path:
         """Return the environment's path; one with code of the source belongs to this run only."""
         folder = Path(self.task.folder)
         if self.requested.is_local:
-            folder = Path(self.task.result).parent / "packages"
+            folder = self._own_folder
         requested = [
             *self.requested.options,
             *(f"{line.constraint} {line.text}" for line in self.lines),
@@ -118,25 +128,21 @@ class Installation:
         lines = [
             *(text.replace(source, "") for text in requested),
             *held,
-            *self._wheels_of_the_source(),
+            *self._packages_of_the_source(),
         ]
         if not self.task.wheels:  # else no index is used
             lines += image.index_settings(os.environ, Path(self.task.source).resolve())
         return folder / image.environment_digest(lines, folder)
 
-    def _wheels_of_the_source(self) -> list[str]:
-        """Return hashes of the source's wheels: requirements name them without their content."""
-        source = Path(self.task.source).resolve().as_uri()
-        links = [
-            option.partition(" ")[2]
-            for option in self.requested.options
-            if option.startswith("--find-links ")
-        ]
-        folders = [Path(unquote(urlsplit(link).path)) for link in links if link.startswith(source)]
-        folders += [Path(self.task.wheels)] if self.task.wheels else []
-        wheels = [path for folder in folders for path in sorted(folder.glob("*.*"))]
-        wheels += [Path(line.wheel) for line in self.lines if line.wheel]
-        return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in wheels]
+    def _packages_of_the_source(self) -> list[str]:
+        """Return hashes of the source's packages: requirements name them without their content."""
+        source = Path(self.task.source).resolve()
+        environ = {} if self.task.wheels else os.environ
+        packages = image.local_packages(self.requested, environ, source)
+        packages = [path for path in packages if path.resolve().is_relative_to(source)]
+        if self.task.wheels:
+            packages += sorted(Path(self.task.wheels).glob("*.whl"))
+        return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in packages]
 
     def _make(self, environment: Path) -> dict[str, str]:
         """Create the environment, replacing an existing one; return name -> version of its packages.
