@@ -57,6 +57,10 @@ CURVES = {
         ("resnet50", "fsdp", ""),
         ("resnet50", "pipeline", ""),
         ("gpt", "fsdp", "--optimizer sgd --clip-norm 0.5"),
+        ("padded", "ddp", "--accumulate 8 --clip-norm 0.5"),
+        ("padded", "fsdp", "--accumulate 2"),
+        ("padded", "pipeline", "--microbatches 8"),
+        ("padded", "tp", ""),
     ],
     4: [
         ("digits", "hsdp", "--shard 2 --accumulate 2 --clip-norm 0.5"),
@@ -65,6 +69,10 @@ CURVES = {
         ("gpt", "hybrid", "--tensor 2 --clip-norm 0.5"),
         ("gpt", "hybrid", "--stages 2 --clip-norm 0.5"),
         ("resnet50", "hybrid", "--stages 2"),
+        ("padded", "ddp", "--accumulate 8"),
+        ("padded", "fsdp", ""),
+        ("padded", "hybrid", "--tensor 2 --accumulate 2"),
+        ("padded", "hybrid", "--stages 2 --clip-norm 0.5"),
     ],
 }
 """Number of ranks -> task, strategy, further flags. Every task is split in each way that it allows,
@@ -78,7 +86,7 @@ _curves: dict[str, Curve] = {}
 def curve_of_one_process(name: str, ranks: Ranks, *flags: str) -> Curve:
     """Return the loss curve of a task on all ranks: rank 0 computes it once, while the others wait."""
     argv = [*task_flags(name), *flags]
-    key = " ".join(argv)
+    key = " ".join([name, *argv])
     if key not in _curves:
         mine = train(begin_in_one_process(small_task(name), argv)) if ranks.rank == 0 else None
         _curves[key] = ranks.all_gather(mine)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_trainer.data.samples import Samples
-from cloudtrain_trainer.own.losses import default_loss, default_measures
+from cloudtrain_trainer.own.losses import default_loss, default_measures, own_weight
 from cloudtrain_trainer.own.task import complete
+from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 from cloudtrain_trainer.training.loop import Loop
@@ -148,7 +150,7 @@ def test_what_has_no_default_loss_is_refused_with_the_shapes(
         default_loss(outputs, targets)
 
 
-def everything(outputs: Any, targets: Any) -> Any:
+def everything(outputs: Any, targets: Any = None) -> Any:
     return outputs if isinstance(outputs, Tensor) else None
 
 
@@ -165,6 +167,12 @@ def test_mistakes_of_a_loss_a_metric_and_a_step_are_told_with_their_place() -> N
         match=r"test_own_tasks.py:\d+: the loss is a tensor of shape \(20,\): it must be the mean",
     ):
         first_loss(task)
+    task = replace(task, weight=own_weight(everything))
+    assert task.weight is not None
+    with pytest.raises(
+        Refused, match=r"test_own_tasks.py:\d+: the weight is a tensor of .* of 0 or"
+    ):
+        task.weight(INPUTS)
     assert task.measures is not None
     with pytest.raises(
         Refused,
@@ -180,6 +188,63 @@ def test_mistakes_of_a_loss_a_metric_and_a_step_are_told_with_their_place() -> N
         match=r"test_own_tasks.py:\d+: forward needs 'measures', and the batch has 'pixels'",
     ):
         task.call(task.model(), task.train[Draw(0, [0])][0], True)
+
+
+class Tagger(nn.Module):
+    """Tags each of three words; it returns its own loss, of the words without the label -100."""
+
+    loss_type = "ForTokenClassification"
+    first = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, words: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.layer(words)[:, : 3 - self.first].flatten(0, 1)
+        return {"loss": F.cross_entropy(logits, labels[:, self.first :].flatten())}
+
+
+class CausalTagger(Tagger):
+    """Predicts the label of the next word, as transformers' models for causal text do."""
+
+    loss_type = "ForCausalLM"
+    first = 1
+
+
+WORDS = torch.randn(4, 3, 4, generator=torch.Generator().manual_seed(1))
+TAGS = torch.tensor([[0, 1, 2], [1, -100, -100], [-100, -100, -100], [2, 0, -100]])
+SENTENCES = [{"words": words, "labels": tags} for words, tags in zip(WORDS, TAGS, strict=True)]
+
+
+@pytest.mark.parametrize("kind", [Tagger, CausalTagger])
+@pytest.mark.parametrize("own", [False, True])
+def test_padding_counts_neither_in_gradients_nor_in_losses(
+    kind: type[Tagger], own: bool, make_loop: Callable[..., Loop]
+) -> None:
+    parts: dict[str, Any] = {}
+    if own:
+        parts["step"] = lambda model, batch: model(**batch)
+        parts["weight"] = lambda batch: int((batch["labels"][:, kind.first :] != -100).sum())
+    task = complete(Task(model=kind, train=SENTENCES, validation=[*SENTENCES], **parts), 0, "task")
+    flags = ["--batch-size", "4", "--accumulate", "4", "--lr", "1e-9", "--min-lr", "1e-9"]
+    loop = make_loop(*flags, task=task)
+    whole = kind()
+    whole.load_state_dict(loop.step.model.state_dict())
+    expected = whole(WORDS, TAGS)["loss"]
+    expected.backward()
+    gradients: list[Tensor | None] = []
+    loop.step.optimizer.register_step_pre_hook(
+        lambda *_: gradients.extend(p.grad for p in loop.step.model.parameters())
+    )
+    loop.step.train_step(loop.batches.load(0, 0), 0, 1)
+    for mine, parameter in zip(gradients, whole.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad)
+    assert loop.step.loss.value() == pytest.approx(expected.item())
+    values = evaluate(loop.step, 1, 0, lambda: False)
+    assert values is not None
+    assert values["val_loss"] == pytest.approx(expected.item())
+    assert not loop.step.finite_watch.poll()
 
 
 def test_accuracy_is_measured_where_targets_are_classes() -> None:

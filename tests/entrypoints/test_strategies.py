@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from cloudtrain_trainer import state
+from cloudtrain_trainer.tasks import Draw
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.loss_curves import (
+    PADDED,
+    STEPS,
     TOLERANCE,
     begin,
     one_process,
@@ -31,6 +36,44 @@ def test_losses_and_gradients_are_those_of_one_process(
     assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [
         1
     ] * ranks
+
+
+def curve_by_hand(name: str) -> list[float]:
+    """Return losses and val_loss of a loop by functions of torch alone, on whole batches."""
+    task = small_task(name)
+    torch.manual_seed(0)
+    model = task.model()
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(matrices, weight_decay=task.weight_decay)
+    optimizer.add_param_group({"params": vectors, "weight_decay": 0.0})
+    order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def loss_of(data: Any, indices: list[int]) -> torch.Tensor:
+        inputs, labels = data[Draw(0, indices)]
+        return F.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+
+    losses = []
+    for number in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = task.lr * (number + 1) / 10
+        loss = loss_of(task.train, order[32 * number : 32 * (number + 1)])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    with torch.no_grad():
+        return [*losses, loss_of(task.validation, list(range(61))).item()]
+
+
+@pytest.mark.parametrize("name", ["digits", "gpt", PADDED])
+def test_micro_batches_have_the_losses_of_a_loop_written_by_hand(name: str) -> None:
+    torch.set_num_threads(1)
+    expected = curve_by_hand(name)
+    for accumulate in ("1", "8"):
+        flags = [*task_flags(name), "--accumulate", accumulate]
+        trained = train(begin(small_task(name), flags, one_process()))
+        assert trained.losses[:-1] == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(

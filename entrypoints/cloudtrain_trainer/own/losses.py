@@ -13,6 +13,8 @@ from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.trees import sample_count
 
+IGNORED = -100
+"""The label that torch's cross-entropy leaves out."""
 LABELS = ("labels", "label", "targets", "target", "y")
 """Keys of the targets in a batch that is a dict; the first that exists counts."""
 
@@ -64,16 +66,38 @@ def labels(targets: Any) -> Tensor | None:
     return targets if isinstance(targets, Tensor) else None
 
 
-def scalar(loss: Any, name: str) -> Tensor:
-    """Return the loss. Raise `Refused` if it is not a scalar tensor."""
-    if isinstance(loss, Tensor) and loss.ndim == 0:
-        return loss
+def label_count(targets: Any, *, shifted: bool) -> Tensor | int:
+    """Return the number of labels that are not `IGNORED`, shape (); of other targets the samples.
+
+    `shifted`: without the first one of each sequence, which no position predicts.
+    """
+    expected = labels(targets)
+    if expected is None or expected.is_floating_point():
+        return sample_count(targets)
+    if shifted and expected.ndim > 1:
+        expected = expected[:, 1:]
+    return (expected != IGNORED).sum()
+
+
+def own_weight(weight: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
+    """Wrap the user's weight: it raises `Refused` with its place if it returns no number."""
+
+    def call(targets: Any) -> Tensor:
+        value = weight(targets)
+        number = torch.tensor(value) if isinstance(value, (int, float)) else value
+        return scalar(number, f"{place(weight)}: the weight", "a number of 0 or more")
+
+    return call
+
+
+def scalar(value: Any, name: str, meaning: str = "the mean over the samples") -> Tensor:
+    """Return the value. Raise `Refused` if it is not a scalar tensor."""
+    if isinstance(value, Tensor) and value.ndim == 0:
+        return value
     description = (
-        f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else describe(loss)
+        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else describe(value)
     )
-    raise Refused(
-        f"{name} is {description}: it must be the mean over the samples, a tensor of shape ()"
-    )
+    raise Refused(f"{name} is {description}: it must be {meaning}, a tensor of shape ()")
 
 
 def checked(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,8 +26,8 @@ from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trees import sample_count, tensors
 
 DATA_FIELDS = (
-    "loss", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit", "tokens",
-    "channels_last", "on_device",
+    "loss", "weight", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit",
+    "tokens", "channels_last", "on_device",
 )  # fmt: skip
 """The fields of a built-in task that are valid for any model of its data."""
 PARTS = ("train", "validation", "collate")
@@ -78,11 +79,15 @@ def complete(task: Task, seed: int, name: str) -> Task:
             f"{name}: an iterable for both training and validation would lose its place: make it"
             " twice"
         )
+    if task.weight is not None:
+        changes["weight"] = own_losses.own_weight(task.weight)
     if task.step is not None:
         changes.update(_step_functions(task.step))
     else:
         has_loss = task.loss is not tasks.default_loss
         changes["loss"] = own_losses.checked(task.loss) if has_loss else own_losses.default_loss
+        if not has_loss and task.weight is None:
+            changes["weight"] = model.label_count
         if task.call is tasks.call:
             changes["call"] = model.call
         if task.metrics:
@@ -102,6 +107,7 @@ class OwnModel:
         """The parameters of the model's forward; None: it takes any."""
         self._required: frozenset[str] = frozenset()
         self._forward = name
+        self._shifts_labels = False
 
     def __call__(self) -> nn.Module:
         """Return a new model. Raise `Refused` if it is not a trainable nn.Module."""
@@ -119,6 +125,8 @@ class OwnModel:
                 " train"
             )
         self._read_signature(model)
+        # Set by transformers (modeling_utils.py): the loss compares each output with the next label.
+        self._shifts_labels = getattr(model, "loss_type", None) == "ForCausalLM"
         return model
 
     def call(self, model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG002
@@ -126,6 +134,10 @@ class OwnModel:
         if isinstance(inputs, Mapping):
             return model(**self._select(inputs))
         return model(*inputs) if isinstance(inputs, (list, tuple)) else model(inputs)
+
+    def label_count(self, targets: Any) -> Any:
+        """Return the weight of the default loss, or of the model's own: its labels."""
+        return own_losses.label_count(targets, shifted=self._shifts_labels)
 
     def _select(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if self._names is None:
@@ -180,6 +192,7 @@ def _with_built_in(
             base,
             train=adapt(data["train"], seed, "--data: train", data.get("collate"), pairs=True),
             validation=None,
+            weight=partial(own_losses.label_count, shifted=False),
             on_device=None,
             workers=None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,30 +81,31 @@ class Meter:
 
 
 class LossMean:
-    """The mean loss over samples, on the device, since reading it would stall a GPU."""
+    """The weighted mean of losses, on the device, since reading it would stall a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self._samples = 0
+        self._weight = 0.0
 
-    def add(self, loss: Tensor, samples: int) -> None:
-        """Add the mean loss of a micro-batch of `samples`, a tensor of shape ()."""
-        self.total.add_(loss.detach(), alpha=samples)
-        self._samples += samples
+    def add(self, loss: Tensor, weight: float) -> None:
+        """Add the mean loss of a micro-batch, shape (); without weight it may be NaN."""
+        if weight:
+            self.total.add_(loss.detach(), alpha=weight)
+            self._weight += weight
 
     def value(self) -> float:
-        """Return the mean; 0 without samples. Waits for the device."""
-        total, samples = self.state()
-        return total / max(samples, 1)
+        """Return the mean; 0 without losses. Waits for the device."""
+        total, weight = self.state()
+        return total / weight if weight else 0.0
 
-    def state(self) -> tuple[float, int]:
-        """Return (sum of the losses, number of samples in it). Waits for the device."""
-        return float(self.total), self._samples
+    def state(self) -> tuple[float, float]:
+        """Return (weighted sum of the losses, sum of the weights). Waits for the device."""
+        return float(self.total), self._weight
 
-    def restore(self, state: tuple[float, int]) -> None:
-        """Continue from a `state`: (sum of the losses, number of samples)."""
-        self.total.fill_(state[0])
-        self._samples = state[1]
+    def restore(self, state: tuple[float, float]) -> None:
+        """Continue from a `state`: (weighted sum of the losses, sum of the weights)."""
+        total, self._weight = state
+        self.total.fill_(total)
 
 
 @torch.no_grad()
@@ -122,13 +124,16 @@ def evaluate(
     step.wrapped.eval()
 
     loss = LossMean(step.device)
+    samples = 0
     sums = dict[str, Tensor]()
 
     for chunk in _chunks(_evaluation_batches(step, batch_size, workers), strategy.n_microbatches):
         wait = ranks.all_reduce_max(stop_requested())
-        batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
-        outputs_by_batch = strategy.outputs_of_batches(step, [inputs for inputs, _, _ in batches])
-        for outputs, (_, targets, count) in zip(outputs_by_batch, batches, strict=True):
+        batches = [step.to_device(*batch) for batch, _ in chunk]
+        outputs_by_batch = strategy.outputs_of_batches(step, [inputs for inputs, _ in batches])
+        for outputs, (_, targets), (batch, count) in zip(
+            outputs_by_batch, batches, chunk, strict=True
+        ):
             if outputs is None or not strategy.reports_metrics:
                 continue
             for name, value in _measures(step.task, outputs, targets).items():
@@ -139,17 +144,18 @@ def evaluate(
                 )
                 sums[name] = sums[name] + value if name in sums else value
             if count:
+                samples += count
                 with step.precision():
-                    loss.add(step.task.loss(outputs, targets), count)
+                    loss.add(step.task.loss(outputs, targets), step.weigh(*batch))
         if wait()[0]:
             return None
 
     names = sorted(set().union(*ranks.all_gather(sorted(sums))))
-    total, samples, *values = ranks.all_reduce_sum(
-        *loss.state(), *(float(sums.get(name, 0.0)) for name in names)
+    total, weight, all_samples, *values = ranks.all_reduce_sum(
+        *loss.state(), samples, *(float(sums.get(name, 0.0)) for name in names)
     )
-    means = {f"val_{name}": value / samples for name, value in zip(names, values, strict=True)}
-    return {"val_loss": total / samples, **means}
+    means = {f"val_{name}": value / all_samples for name, value in zip(names, values, strict=True)}
+    return {"val_loss": total / weight if weight else math.nan, **means}
 
 
 def _chunks(items: Iterator[_T], size: int) -> Iterator[list[_T]]:

@@ -18,7 +18,6 @@ from cloudtrain_trainer import hardware, partition, rules
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.tasks import Task
-from cloudtrain_trainer.trees import sample_count
 
 
 class Step(Protocol):
@@ -49,14 +48,18 @@ class Step(Protocol):
         """Return a batch on the device, as the task prepares it."""
         ...
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's gradients. `loss`: its mean over `samples`, shape ()."""
+    def weigh(self, inputs: Any, targets: Any) -> float:
+        """Return the weight of a micro-batch's mean loss, from the batch in host memory."""
+        ...
 
-    def add_loss(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's mean loss to the reported training loss."""
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of the current micro-batch. `loss`: its mean, shape ()."""
 
-    def loss_weight(self, samples: int) -> float:
-        """Return the weight of a mean loss over `samples` in the loss of the step."""
+    def add_loss(self, loss: Tensor) -> None:
+        """Add the current micro-batch's mean loss to the reported training loss."""
+
+    def share_of(self, targets: Any) -> float | Tensor:
+        """Return the factor of the mean loss of these targets in the loss of the step."""
         ...
 
 
@@ -129,7 +132,7 @@ class Strategy:
     def _run(self, step: Step, module: nn.Module, inputs: Any, targets: Any) -> None:
         with step.precision():
             loss = module(inputs, targets)
-        step.backward(loss, sample_count(targets))
+        step.backward(loss)
 
     def outputs(self, step: Step, inputs: Any) -> Any:
         """Return the model's outputs (batch, ...), or None on a rank without them."""

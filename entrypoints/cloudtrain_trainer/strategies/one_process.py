@@ -34,7 +34,6 @@ from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Step, Strategy
-from cloudtrain_trainer.trees import sample_count
 
 
 class DataParallel(Strategy):
@@ -54,7 +53,7 @@ class DataParallel(Strategy):
         """Gather the outputs (batch, ...) on the first GPU, and compute the loss."""
         with step.precision():
             loss = step.task.loss(step.task.call(step.wrapped, inputs, True), targets)
-        step.backward(loss, sample_count(targets))
+        step.backward(loss)
 
 
 class ModelParallel(Strategy):
@@ -79,7 +78,7 @@ class ModelParallel(Strategy):
         with step.precision():
             outputs = step.wrapped(inputs)
             loss = step.task.loss(outputs, targets.to(self._last(step)))
-        step.backward(loss, len(targets))
+        step.backward(loss)
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
         with step.precision():

@@ -83,8 +83,11 @@ class Pipeline(Strategy):
 
             The metrics are updated elsewhere: torch calls this once more to learn its shape.
             """
+            share = step.share_of(targets)
             with step.precision():
-                return step.task.loss(outputs, targets) * step.loss_weight(len(targets))
+                part = step.task.loss(outputs, targets) * share
+            # Without weight the mean is NaN, and its gradients are 0.
+            return torch.where(share > 0, part, 0.0) if isinstance(share, Tensor) else part
 
         # The weights of the micro-batches add up to one, so torch must not scale the gradients.
         self.schedule = SCHEDULES[self.options.schedule](
@@ -101,7 +104,7 @@ class Pipeline(Strategy):
             self._warm_up(step, inputs, targets)
         losses = self._pass(inputs, targets)
         if self.reports_metrics:
-            step.add_loss(torch.stack(losses).sum() / step.loss_weight(len(targets)), len(targets))
+            step.add_loss(torch.stack(losses).sum() / step.share_of(targets))
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         """Run one pass without lasting effects, so that torch learns the shapes.

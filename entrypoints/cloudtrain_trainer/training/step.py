@@ -50,6 +50,10 @@ class Step:
         fused = self.computes_like_gpu()
         self.finite_watch = FiniteWatch(self.device)
         self.loss = self.new_loss_mean()
+        self._weight = 1.0
+        """Weight of the mean loss of the current micro-batch."""
+        self._total_weight = float(batch_size)
+        """Sum of the weights of the step, over all ranks that share the batch."""
         self._zero = self._local_loss = torch.zeros((), device=self.device)
         """This rank's sum of losses of the step: finite only if all of them are."""
         self.clipped_norm: Tensor | None = None
@@ -136,6 +140,8 @@ class Step:
         counts from 0.
         """
         self.clock.begin_step()
+        if self.task.weight is not None:
+            batches = self._weigh(batches)
         self._local_loss = self._zero
         for _ in range(self.accumulation_steps - 1):
             with self.strategy.accumulation_context(self.wrapped):
@@ -158,6 +164,17 @@ class Step:
             self.averages.update(step)
         self.optimizer.zero_grad(set_to_none=True)
         self.clock.end_step()
+
+    def _weigh(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Return the micro-batches of this step, after summing their weights over all ranks."""
+        micro_batches = [next(batches) for _ in range(self.accumulation_steps)]
+        mine = sum(self.weigh(*batch) for batch in micro_batches)
+        self.clock.enter("communication")
+        ranks = self.strategy.ranks
+        (total,) = ranks.all_reduce_sum(mine)
+        # Ranks that split one model have the same micro-batches.
+        self._total_weight = total * self.strategy.data_ranks / ranks.size or 1.0
+        return iter(micro_batches)
 
     def _train_on_next(self, batches: Iterator[tuple[Any, Any]]) -> None:
         """Wait for the next micro-batch, and add its gradients."""
@@ -187,33 +204,45 @@ class Step:
 
         They may be on any device.
         """
+        self._weight = self.weigh(inputs, targets)
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's gradients. `loss`: its mean over `samples`, shape ()."""
-        self.add_loss(loss, samples)
-        weight = self.loss_weight(samples)
-        if weight != 1:
-            loss = loss * weight
+    def weigh(self, inputs: Any, targets: Any) -> float:
+        """Return the weight of a micro-batch's mean loss, from the batch in host memory."""
+        targets = inputs if targets is None else targets
+        if self.task.weight is None:
+            return trees.sample_count(targets)
+        return float(self.task.weight(targets))
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of the current micro-batch. `loss`: its mean, shape ()."""
+        self.add_loss(loss)
+        share = self._weight * self.strategy.data_ranks / self._total_weight
+        if share != 1:
+            loss = loss * share
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
-    def add_loss(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's mean loss to the training loss.
+    def add_loss(self, loss: Tensor) -> None:
+        """Add the current micro-batch's mean loss to the training loss.
 
         Of ranks that see the same samples, only one does.
         """
+        if not self._weight:
+            return
         loss = loss.detach().to(self.device)
         self._local_loss = loss if self._local_loss is self._zero else self._local_loss + loss
         if self.strategy.reports_metrics:
-            self.loss.add(loss, samples)
+            self.loss.add(loss, self._weight)
 
-    def loss_weight(self, samples: int) -> float:
-        """Return the weight of a mean loss over `samples` in the loss of the step.
+    def share_of(self, targets: Any) -> float | Tensor:
+        """Return the factor of the mean loss of these targets in the loss of the step.
 
-        Gradients are averaged over the ranks that share the batch, and micro-batches may differ in
-        size by one.
+        It is a tensor of shape () if the task weighs them. Gradients are averaged over the ranks that share the batch.
         """
-        return samples * self.strategy.data_ranks / self.batch_size
+        unit = self.strategy.data_ranks / self._total_weight
+        if self.task.weight is None:
+            return len(targets) * unit
+        return torch.as_tensor(self.task.weight(targets), device=self.device) * unit
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return the context for forward passes: autocast with `--amp`."""
