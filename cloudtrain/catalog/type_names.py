@@ -1,7 +1,7 @@
 """Facts in the name of an instance type: local disks, processor, GPUs.
 
 After "Amazon EC2 instance type naming conventions" and "Naming conventions for Azure virtual
-machine sizes". tests/unit/test_catalog.py compares the results with EC2's own data.
+machine sizes". tests/unit/test_machines.py compares the results with EC2's own data.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A `sweep` section that a cloud's own service carries out, what is the same on every cloud: rules,
-money, trials.
-"""
+"""A `sweep` section that a cloud's own service carries out."""
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,24 @@ from cloudtrain.cli.sweep import _as_json
 from cloudtrain.cli.sweep_view import overview
 from cloudtrain.errors import Issue
 from cloudtrain.planning.job_document import job_document
-from cloudtrain.planning.tuned import parameters_of, plain_name, sweep_of, text_of
+from cloudtrain.planning.tuned import parameters_of, plain_name, room_for, sweep_of, text_of
 from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
+from cloudtrain.providers.azure.sweep_request import expression, sweep_document
+from cloudtrain.providers.azure.trial_document import trial_document
+from cloudtrain.providers.shared.sweep_budget import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
+from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.sweeps.planning import planned
 from cloudtrain_launcher import contract
+from cloudtrain_launcher.tuned import with_values
 from tests.golden.cases import AZURE_RANDOM, TUNING, plan_of
 from tests.support.native_sweeps import changed
+
+# A `sweep` section that a cloud's own service carries out, what is the same on every cloud: rules,
+# money, trials.
 
 FITS = {"aws": TUNING, "azure": AZURE_RANDOM}
 on_each_cloud = pytest.mark.parametrize("cloud", FITS)
@@ -189,3 +198,186 @@ def test_a_job_that_no_such_service_starts_stays_as_it_is(tmp_path: Path) -> Non
 
 def test_a_whole_number_may_be_told_as_a_decimal_one() -> None:
     assert parameters_of({"width": {"type": "int"}}, {"width": "64.0"}) == {"width": 64}
+
+
+# A `sweep` section as an Azure ML sweep job: what it cannot express is refused at its line, and
+# money is held.
+
+# Each after "CLI (v2) sweep job YAML schema" or "Hyperparameter tuning a model (v2)", but for
+# MLflow's names.
+REFUSED_BY_AZURE = {
+    "two names that become one": (
+        ['sweep.space={"a-b": [1, 2], "a_b": [1, 2]}'], "a_b", "have the same name on Azure ML",
+    ),
+    "a quote in a word": (["""sweep.space={"a": ["it's", "b"]}"""], "sweep.space.a", "cannot be put into the command"),
+    "a placeholder in a word": (['sweep.space={"a": ["${{name}}", "b"]}'], "sweep.space.a", "cannot be put into"),
+    "a logarithm for bayesian": (
+        ['sweep.space={"a": "loguniform(0.1, 1)"}'], "sweep.space.a", "takes choice, uniform and quniform",
+    ),
+    "a logarithm of whole numbers for bayesian": (
+        ['sweep.space={"a": "logint(1, 9)"}'], "sweep.space.a", "takes choice, uniform and quniform",
+    ),
+    "successive halving": (["sweep.method=asha"], "sweep.method", "lacks successive halving"),
+    "a part of a grid": (
+        ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "does not say which 2",
+    ),
+    "too many trials": (["sweep.trials=1001"], "sweep.trials", "more than a sweep job has: 1000"),
+    "too large a grid": (
+        ["sweep.method=grid", 'sweep.space={"a": "int(1, 1001)"}', "sweep.trials=null"], "sweep.space", "1000",
+    ),
+    "a shell": (
+        ["azure={services: [ssh], ssh_key: ssh-ed25519 AAAA me}"], "azure.services", "a sweep job cannot have",
+    ),
+    "a name that MLflow refuses": (
+        ["entrypoint=train.py", 'sweep.objective.metric="loss{x}"'],
+        "sweep.objective.metric", "not a valid metric name in MLflow",
+    ),
+    "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "runs for at most 60 d"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_AZURE)
+def test_what_a_sweep_job_cannot_express_is_refused_at_its_line(case: str) -> None:
+    changes, path, fragment = REFUSED_BY_AZURE[case]
+    issues = get_provider("azure").native_sweeps().rules(plan_of("azure", changed(*changes)))
+    assert any(
+        issue.is_error and issue.field.endswith(path) and fragment in issue.message
+        for issue in issues
+    ), issues
+
+
+EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "words": (Choice((1, True, "a")), "random", {"type": "choice", "values": ["1", "true", "a"]}),
+    "real": (Uniform(0.5, 2.0), "random", {"type": "uniform", "min_value": 0.5, "max_value": 2.0}),
+    "magnitudes": (Uniform(1.0, math.e, log=True), "random", {"type": "loguniform", "min_value": 0.0, "max_value": 1}),
+    "whole": (Integers(1, 9), "random", {"type": "quniform", "min_value": 0.5, "max_value": 9.5, "q": 1}),
+    "whole for bayesian": (Integers(1, 9), "bayesian", {"type": "quniform", "min_value": 1, "max_value": 9, "q": 1}),
+    "whole in a grid": (Integers(1, 3), "grid", {"type": "choice", "values": [1, 2, 3]}),
+    "whole magnitudes": (
+        Integers(1, 9, log=True), "random",
+        {"type": "qloguniform", "min_value": math.log(0.5), "max_value": math.log(9.5), "q": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXPRESSIONS)
+def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
+    dimension, method, expected = EXPRESSIONS[case]
+    assert expression(dimension, method) == expected
+
+
+def test_a_trial_is_the_command_job_that_the_same_plan_is_without_a_sweep() -> None:
+    plan = plan_of("azure", AZURE_RANDOM)
+    job = get_provider("azure").render(plan).document
+    sweep = sweep_document(plan)
+    trial = trial_document(sweep, "digits-k2x9_0", {"lr": "0.1", "batch-size": "16"})
+    for name in (
+        "code",
+        "environment",
+        "distribution",
+        "resources",
+        "inputs",
+        "experiment_name",
+        "limits",
+    ):
+        assert trial[name] == job[name]
+    assert "CLOUDTRAIN_TUNED_lr='0.1' CLOUDTRAIN_TUNED_batch_size='16'" in trial["command"]
+    assert trial["outputs"]["model"]["path"] == f"{job['outputs']['model']['path']}digits-k2x9_0/"
+
+
+# A `sweep` section as a SageMaker tuning job: what it cannot express is refused at its line, and
+# money is held.
+
+REFUSED_BY_AWS = {
+    "SageMaker's own name": (['sweep.space={"_tuning_x": [1, 2]}'], "_tuning_x", "as SageMaker's own"),
+    "another sampler": (["sweep.sampler=tpe"], "sweep.sampler", "does not have the sampler tpe"),
+    "a part of a grid": (
+        ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "all 3 points",
+    ),
+    "a wide grid": (
+        ["sweep.method=grid", 'sweep.space={"a": "int(1, 31)"}', "sweep.trials=null"], "sweep.space.a", "at most 30",
+    ),
+    "a thousand trials": (["sweep.trials=1000"], "sweep.trials", "more than a tuning job has: 750"),
+    "asha without an end": (["sweep.method=asha"], "sweep.early_stopping", "how long a trial is"),
+    "asha with an eta": (
+        ["sweep.method=asha", "sweep.early_stopping={max: 27, eta: 4}"], "sweep.early_stopping.eta", "decides itself",
+    ),
+    "promotion": (
+        ["sweep.method=asha", "sweep.early_stopping={max: 27, promote: always}"],
+        "sweep.early_stopping.promote", "brings no trial back",
+    ),
+    "too long a trial": (
+        ["sweep.method=asha", "sweep.early_stopping={max: 20001}"], "sweep.early_stopping.max", "at most 20000",
+    ),
+    "AWS's own container": (["image=dlc:pytorch-2.8"], "image", "cannot name another command"),
+    "TensorBoard": (["aws={tensorboard: true}"], "aws.tensorboard", "a tuning job uploads nothing"),
+    "a shell": (["aws={remote_debug: true}"], "aws.remote_debug", "a tuning job allows no shell"),
+    "hardware tests": (["aws={infra_check: true}"], "aws.infra_check", "a tuning job tests no hardware"),
+    "many metrics": (
+        [f"metrics={json.dumps({f'm{n}': f'm{n}: ([0-9]+)' for n in range(17)})}"], "metrics", "at most 20",
+    ),
+    "a minute": (["sweep.budget={max_time: 1 min}"], "sweep.budget.max_time", "a tuning job takes 2 min to 30 d"),
+    "two months": (["sweep.budget={max_time: 60 d}"], "sweep.budget.max_time", "a tuning job takes 2 min to 30 d"),
+    "many variables": ([f"env={json.dumps({f'V{n}': '1' for n in range(49)})}"], "env", "at most 48"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_AWS)
+def test_what_a_tuning_job_cannot_express_is_refused_at_its_line(case: str) -> None:
+    changes, path, fragment = REFUSED_BY_AWS[case]
+    issues = get_provider("aws").native_sweeps().rules(plan_of("aws", changed(*changes)))
+    assert any(issue.field.endswith(path) and fragment in issue.message for issue in issues), issues
+    # A maximum of the service model, which may be older than the service.
+    is_newer = case == "many variables"
+    assert any(issue.is_error for issue in issues) != is_newer
+
+
+def test_too_long_an_id_is_refused_at_the_name() -> None:
+    plan = replace(plan_of("aws", TUNING), run_id="a-name-of-forty-letters-and-then-some")
+    [issue] = [issue for issue in get_provider("aws").native_sweeps().rules(plan) if issue.is_error]
+    assert issue.line().startswith("job.yaml:2:1: name: the sweep's id a-name-of")
+
+
+def test_worst_cost_of_trials_is_bounded_by_the_time_of_the_budget() -> None:
+    bounded = changed("sweep.parallel=2", "sweep.budget={max_cost: 1 USD, max_time: 1 h}")
+    assert worst_usd(plan_of("aws", changed())) == pytest.approx(20 * 0.23 * (3600 + 720) / 3600)
+    assert worst_usd(plan_of("aws", bounded)) == pytest.approx(2 * 0.23 * (3600 + 720) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({}, "has chosen no value for lr"),
+        ({"lr": "fast"}, "value for lr is 'fast': expected a number"),
+        ({"lr": "nan"}, "value for lr is 'nan': expected a number"),
+        ({"lr": "0.1", "width": "8.5"}, "value for width is '8.5': expected a whole number"),
+        (
+            {"lr": "0.1", "width": "8", "batch-size": "17"},
+            "value for batch-size is '17', which is none of 16, 32",
+        ),
+    ],
+)
+def test_a_value_that_the_section_does_not_have_fails_the_trial(
+    texts: dict[str, str], message: str
+) -> None:
+    chosen = {"batch-size": "16", "width": "8", "amp": "true", "drop": "0.1", **texts}
+    with pytest.raises(RuntimeError, match=message):
+        with_values(tuning_document(plan_of("aws", TUNING)).to_json(), chosen)
+
+
+def test_a_trial_is_the_training_job_that_the_same_plan_is_without_a_sweep() -> None:
+    plan = plan_of("aws", TUNING)
+    job = get_provider("aws").render(plan).document
+    definition = tuning_body(plan)["TrainingJobDefinition"]
+    for name in (
+        "RoleArn",
+        "OutputDataConfig",
+        "ResourceConfig",
+        "StoppingCondition",
+        "Environment",
+    ):
+        assert definition[name] == job[name]
+    assert [channel["ChannelName"] for channel in definition["InputDataConfig"]] == [
+        channel["ChannelName"] for channel in job["InputDataConfig"]
+    ]
+    assert room_for(plan)[0].spec.name == plan.spec.name

@@ -1,16 +1,23 @@
-"""Source folders that planning refuses, and issues that a plan carries."""
+"""The program of a job: its folder, its imports, its notebooks and its factories."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cloudtrain
 from cloudtrain.errors import Issue, SourceError
 from cloudtrain.planning.plan import Plan
+from cloudtrain.source.distributions import brought_along, distributions_of
+from cloudtrain.source.programs import foreign_imports, install_lines, names_in, program_fault
 from cloudtrain.submission.preflight import preflight, start_notes
+from tests.support.in_process import call
+from tests.support.samples import write
+
+# Source folders that planning refuses, and issues that a plan carries.
 
 
 def test_runs_inside_the_source_are_refused_with_the_line_to_add(tmp_path: Path) -> None:
@@ -92,3 +99,256 @@ def test_a_plan_finds_its_issues_once(tmp_path: Path) -> None:
     plan = replace(plan, checker=find)
     assert [preflight(plan)[0].message for _ in range(2)] == ["wrong", "wrong"]
     assert searches == [plan.run_id]
+
+
+# Modules that a program imports at its start, by its syntax tree.
+
+
+def imports_of(root: Path, program: str = "train.py") -> list[str]:
+    return [
+        f"{imported.module} {imported.file}:{imported.line}"
+        for imported in foreign_imports(root, root / program)
+    ]
+
+
+def test_imports_are_followed_through_the_sources_own_modules(tmp_path: Path) -> None:
+    files = {
+        "train.py": "import a.b\nfrom pkg import part\nfrom pkg.deep import thing\n",
+        "pkg/__init__.py": "from . import beside\n",
+        "pkg/part.py": "import c\n",
+        "pkg/beside.py": "from ..up import d\nimport e",
+        "pkg/deep.py": "import f\n",
+        "unused.py": "import g\n",
+    }
+    assert imports_of(write(tmp_path, files)) == [
+        "a train.py:1",
+        "c pkg/part.py:1",
+        "f pkg/deep.py:1",
+        "e pkg/beside.py:2",
+    ]
+
+
+def test_what_a_program_may_do_without_is_not_counted(tmp_path: Path) -> None:
+    text = (
+        "import os\nfrom typing import TYPE_CHECKING\n"
+        "try:\n    import a\nexcept ImportError:\n    a = None\n"
+        "if TYPE_CHECKING:\n    import b\n"
+        "def late():\n    import c\n"
+        "if os.name:\n    import d\n"
+        "from . import e\n"
+    )
+    assert imports_of(write(tmp_path, {"train.py": text})) == ["d train.py:12"]
+
+
+def test_notebook_is_read_by_code_cells_and_broken_program_is_empty(
+    tmp_path: Path,
+) -> None:
+    cells = (
+        '{"cells": [{"cell_type": "code", "source": "%magic\\nimport a"}, {"cell_type":'
+        ' "markdown"}]}'
+    )
+    write(
+        tmp_path,
+        {
+            "train.ipynb": cells,
+            "broken.py": "import (",
+            "folder/x.txt": "",
+            "own.py": "import folder",
+        },
+    )
+    assert imports_of(tmp_path, "train.ipynb") == ["a train.ipynb:2"]
+    assert imports_of(tmp_path, "broken.py") == []
+    assert imports_of(tmp_path, "own.py") == []
+
+
+def test_names_of_modules_and_of_distributions_differ(tmp_path: Path) -> None:
+    assert distributions_of("sklearn") == ["scikit-learn"]
+    assert distributions_of("my_module") == ["my-module"]
+    assert {"torchvision", "numpy", "huggingface-hub"} <= brought_along(["timm"])
+
+
+@pytest.mark.parametrize("name", ["log_metrics", "activity", "timed"])
+def test_a_name_of_a_jobs_program_says_where_it_comes_from(name: str) -> None:
+    with pytest.raises(
+        ImportError,
+        match=f"{name} belongs to cloudtrain_job: in a job's program, import it from there",
+    ):
+        getattr(cloudtrain, name)
+
+
+# Scripts and notebooks are parsed before a machine is paid for, whatever is in them.
+
+PROGRAMS = {
+    "long chain of minus": b"-" * 1_000_000 + b"1",
+    "long chain of not": b"not " * 200_000 + b"1",
+    "long chain of elif": b"if a: pass\n" + b"elif b: pass\n" * 5_000,
+    "long chain of attributes": b"a" + b".b" * 50_000,
+    "long test for type checkers": b"if " + b"a + " * 3_000 + b"1: import b\n",
+    "brackets": b"(" * 100_000,
+    "long number": b"x = " + b"9" * 5_000,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_too_complex_to_parse_is_no_error_of_ours(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "train.py"
+    file.write_bytes(PROGRAMS[name])
+    fault = program_fault(file)
+    assert fault is None or fault.message.startswith("is not Python: ")
+    assert len(foreign_imports(tmp_path, file)) <= 1
+    names_in(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "depends_on_version"),
+    [
+        (b"import os\n", None, None),
+        (b"def f(:\n", "is not Python: invalid syntax", True),
+        (b"a = 1\0", "is not Python: source code string cannot contain null bytes", False),
+        (b'a = "\xe4"\n', "is not Python: (unicode error) 'utf-8' codec can't decode", False),
+        (b"# coding: latin-1\na = '\xe4'\n", None, None),
+    ],
+    ids=["right", "syntax", "NUL", "bad bytes", "declared encoding"],
+)
+def test_only_syntax_may_depend_on_the_version_of_python(
+    tmp_path: Path, content: bytes, message: str | None, depends_on_version: bool | None
+) -> None:
+    (tmp_path / "train.py").write_bytes(content)
+    fault = program_fault(tmp_path / "train.py")
+    if message is None:
+        assert fault is None
+    else:
+        assert fault is not None
+        assert fault.message.startswith(message)
+        assert fault.depends_on_version is depends_on_version
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cells": [3]}',
+        '{"cells": [{"cell_type": "code", "source": [1]}]}',
+        '{"cells": ' + "9" * 5_000 + "}",
+        '{"cells": {}}',
+        "[" * 100_000,
+        "{",
+        "",
+    ],
+    ids=["cell", "source", "number", "mapping", "nesting", "cut", "empty"],
+)
+def test_a_file_that_is_not_a_notebook_has_no_cells(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.ipynb").write_text(text)
+    fault = program_fault(tmp_path / "a.ipynb")
+    assert fault is not None
+    assert fault.message.startswith("is not a notebook: ")
+    assert install_lines(tmp_path / "a.ipynb") == []
+
+
+def test_syntax_of_another_python_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("def f(:\n")
+    (tmp_path / "job.yaml").write_text("entrypoint: train.py\nlimits: {max_runtime: 1 h}\n")
+    monkeypatch.chdir(tmp_path)
+    result = call("plan", "--provider", "aws")
+    assert result.code == 0, result.err
+    assert "note: job.yaml:1:1: entrypoint: train.py:1: is not Python: invalid syntax" in result.out
+
+
+def test_many_more_processes_than_cores_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "job.yaml").write_text("entrypoint: train.py\nresources: {processes: 500}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    result = call("check")
+    warning = (
+        "job.yaml:2:13: resources.processes: 500 processes share this machine, which has 2 cores"
+    )
+    assert result.code == 0, result.err
+    assert warning in result.err
+    assert "share this machine" not in call("check", "--set", "resources.processes=16").err
+
+
+# Functions for the shared trainer, looked up in the source before anything is paid for.
+
+NET = "import torch\nfrom deep import Head\nclass Net: pass\ndef build(): return Net()\n"
+FILES = {
+    "net.py": NET,
+    "deep.py": "class Head: pass\n",
+    "pk/__init__.py": "",
+    "pk/models.py": "from torch.nn import *\n",
+}
+
+
+def problems(folder: Path, args: Any, **files: str) -> list[str]:
+    """Return the mistakes of the job without their places."""
+    write(folder / "job", {**FILES, **files})
+    (folder / "job" / "job.yaml").write_text(str({"name": "t", "args": args}))
+    planned = cloudtrain.plan(
+        cloudtrain.load(folder / "job" / "job.yaml"), "local", data_dir=str(folder / "runs")
+    )
+    return [issue.line().partition(": ")[2] for issue in planned.issues]
+
+
+@pytest.mark.parametrize(
+    "named", ["net:build", "net:Net", "net:Head", "pk.models:anything", "torch.nn:Linear"]
+)
+def test_what_a_module_has_or_may_have_is_taken(tmp_path: Path, named: str) -> None:
+    assert problems(tmp_path, {"model": named, "task": "digits"}) == []
+
+
+@pytest.mark.parametrize(
+    ("named", "mistake"),
+    [
+        ("net:bild", "args.model: --model: net.py has nothing named bild (did you mean 'build'?)"),
+        ("pk.nets:Net", "args.model: --model: pk has no module pk.nets"),
+        (
+            "net",
+            (
+                "args.model: the shared trainer says: argument --model: expected"
+                " package.module:factory, got 'net'"
+            ),
+        ),
+        (
+            "net:",
+            (
+                "args.model: the shared trainer says: argument --model: expected"
+                " package.module:factory, got 'net:'"
+            ),
+        ),
+        (
+            "nett:build",
+            (
+                "args.model: neither the source, requirements.txt nor this machine is known to"
+                " bring the module"
+            ),
+        ),
+    ],
+)
+def test_what_no_module_has_is_a_mistake_at_its_line(
+    tmp_path: Path, named: str, mistake: str
+) -> None:
+    (line,) = problems(tmp_path, {"model": named, "task": "digits"})
+    assert line.startswith(mistake)
+
+
+def test_what_the_module_imports_must_be_brought(tmp_path: Path) -> None:
+    (line,) = problems(
+        tmp_path,
+        {"model": "net:build", "task": "digits"},
+        **{"deep.py": "import no_such_thing as Head\n"},
+    )
+    assert line.startswith(
+        "imports no_such_thing, which neither the source, requirements.txt nor this machine"
+    )
+
+
+def test_a_program_of_ones_own_may_have_such_arguments(tmp_path: Path) -> None:
+    write(tmp_path / "job", {"train.py": "print(1)\n"})
+    (tmp_path / "job" / "job.yaml").write_text("entrypoint: train.py\nargs: {model: 'nett:bild'}\n")
+    planned = cloudtrain.plan(
+        cloudtrain.load(tmp_path / "job" / "job.yaml"), "local", data_dir=str(tmp_path / "runs")
+    )
+    assert planned.issues == ()

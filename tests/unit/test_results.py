@@ -1,20 +1,28 @@
-"""Results on this machine are copied without following links out, and one odd entry does not stop
-the rest.
-"""
+"""Results: copied, kept, fetched, and those of runs of version 0.1.0."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
 
 import pytest
 
+import cloudtrain
+from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers import get_provider
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
+from cloudtrain.providers.rehearsal.sagemaker import FileStates, sync_folder
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
+from tests.support.earlier_runs import earlier_runs
+from tests.support.in_process import call
 from tests.support.samples import write
+
+# Results on this machine are copied without following links out, and one odd entry does not stop
+# the rest.
 
 
 @pytest.fixture
@@ -117,3 +125,187 @@ def test_a_container_knows_its_folders_by_other_names(run: RunFolder, tmp_path: 
     (run.path / "model" / "latest").symlink_to("/cloudtrain/model/step-2")
     assert fetched(run, tmp_path / "result", "docker") == (["model"], [])
     assert (tmp_path / "result" / "model" / "latest").readlink() == Path("step-2")
+
+
+# Checkpoints of an emulated node reach the run's folder whole, and deletions follow.
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+def test_new_and_changed_files_are_copied_and_deletions_follow(tmp_path: Path) -> None:
+    nodes = [tmp_path / "0", tmp_path / "1"]
+    into = tmp_path / "into"
+    states: list[FileStates] = [{}, {}]
+
+    def sync() -> None:
+        for node, state in zip(nodes, states, strict=True):
+            sync_folder(node, into, state)
+
+    sync()
+    for node in nodes:
+        write(node, {"step-1/model": "1", "step-2/model": "2", f"own/{node.name}": "x"})
+        (node / "link").symlink_to("own")
+    sync()
+    shutil.rmtree(nodes[0] / "step-1")
+    sync()
+    assert contents(into) == {"own/0": "x", "own/1": "x", "step-2/model": "2"}
+    assert not (into / "step-1").exists()
+
+    (nodes[1] / "step-1/model").write_text("anew")
+    (nodes[0] / "step-2/model").write_text("longer")
+    sync()
+    assert contents(into)["step-1/model"] == "anew"
+    assert contents(into)["step-2/model"] == "longer"
+
+
+@pytest.mark.parametrize("change", ["grows", "replaced", "vanishes"])
+def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    source = tmp_path / "source"
+    into = tmp_path / "into"
+    known: FileStates = {}
+    write(source, {"model": "old"})
+    sync_folder(source, into, known)
+    (source / "model").write_text("newer")
+    copy = shutil.copyfile
+
+    def disturbed(path: Path, target: Path, *, follow_symlinks: bool) -> None:
+        if change == "vanishes":
+            path.unlink()
+        copy(path, target, follow_symlinks=follow_symlinks)
+        if change == "grows":
+            path.write_text("newest, longer")
+        if change == "replaced":
+            before = path.stat()
+            path.with_name("draft").write_text("NEWER")
+            os.utime(path.with_name("draft"), ns=(0, before.st_mtime_ns))
+            path.with_name("draft").replace(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", disturbed)
+        sync_folder(source, into, known)
+    assert contents(into) == {"model": "old"}
+    sync_folder(source, into, known)
+    after = {"grows": {"model": "newest, longer"}, "replaced": {"model": "NEWER"}, "vanishes": {}}
+    assert contents(into) == after[change]
+
+
+# Fetched files are not sent with the next job, and are fetched again to the same place.
+
+
+@pytest.fixture
+def run_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cloudtrain.Run:
+    """Return a finished run with a model, in the folder of its job."""
+    data = earlier_runs("local", tmp_path / "kept", tmp_path / "job")
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", data)
+    (tmp_path / "job").mkdir(exist_ok=True)
+    (tmp_path / "job" / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(tmp_path / "job")
+    return cloudtrain.find_run("old-local")
+
+
+@pytest.mark.parametrize("folder", [None, "results/here"])
+def test_it_is_not_sent_with_the_next_job(run_command: cloudtrain.Run, folder: str | None) -> None:
+    before = cloudtrain.plan(cloudtrain.load("train.py"), "local").context.source
+    place = run_command.fetch(folder)
+    assert (place / "model" / "model.txt").is_file()
+    assert cloudtrain.plan(cloudtrain.load("train.py"), "local").context.source == before
+
+
+def test_a_folder_elsewhere_holds_what_was_fetched_and_nothing_else(
+    run_command: cloudtrain.Run, tmp_path: Path
+) -> None:
+    assert [path.name for path in run_command.fetch(tmp_path / "result").iterdir()] == ["model"]
+
+
+def test_a_forced_fetch_replaces_what_an_earlier_one_brought_and_leaves_the_rest(
+    run_command: cloudtrain.Run,
+) -> None:
+    place = run_command.fetch()
+    (place / "model" / "model.txt").write_text("changed\n")
+    (place / "model" / "stale.txt").touch()
+    (place / "notes.txt").write_text("mine\n")
+    with pytest.raises(UsageError, match="exists and is not empty") as refused:
+        run_command.fetch()
+    assert "--force replaces" in str(refused.value.hint)
+    assert call("fetch", "old-local", "--force").code == 0
+    assert (place / "model" / "model.txt").read_text() == "weights\n"
+    assert [(place / "model" / "stale.txt").exists(), (place / "notes.txt").read_text()] == [
+        False,
+        "mine\n",
+    ]
+
+
+def test_a_forced_fetch_into_a_folder_of_ones_own_hides_nothing_in_it(
+    run_command: cloudtrain.Run, tmp_path: Path
+) -> None:
+    run_command.fetch(".", force=True)
+    assert (tmp_path / "job" / "model" / "model.txt").is_file()
+    assert [(tmp_path / "job" / name).exists() for name in ("train.py", ".gitignore")] == [
+        True,
+        False,
+    ]
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        run_command.fetch(tmp_path / "file", force=True)
+
+
+# Local runs and rehearsals of version 0.1.0: listed, read, stopped, fetched and run again as if
+# they were of today.
+
+ENDS = {
+    "old-local": "succeeded",
+    "old-failed": "failed",
+    "old-as-aws": "succeeded",
+    "old-as-azure": "succeeded",
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return earlier_runs("local", tmp_path / "kept", tmp_path / "job")
+
+
+def test_they_are_listed_and_read(data: str) -> None:
+    assert {run["run"]: run["state"] for run in cloudtrain.list_runs(data_dir=data)} == ENDS
+    failed = cloudtrain.find_run("old-failed", data_dir=data).status()
+    assert failed.error is not None
+    assert (failed.error.exception, failed.error.message) == ("ValueError", "the dog ate it")
+
+
+@pytest.mark.parametrize("run_id", ENDS)
+def test_their_lines_and_files_are_here_and_a_stop_changes_nothing(
+    data: str, run_id: str, tmp_path: Path
+) -> None:
+    run = cloudtrain.find_run(run_id, data_dir=data)
+    assert {"hello from 0", "hello from 1"} <= {line.text for line in run.logs()}
+    assert (run.fetch(tmp_path / "result") / "model" / "model.txt").read_text() == "weights\n"
+    assert run.stop().state == ENDS[run_id]
+
+
+@pytest.mark.parametrize("run_id", ENDS)
+def test_each_is_planned_again_as_it_was(data: str, run_id: str) -> None:
+    old = cloudtrain.find_run(run_id, data_dir=data)
+    plan = old.plan_again()
+    before = old.folder.document("request.json")
+    after = cloudtrain.render(plan).document
+    assert {**before.get("job", {}), "run_id": ""} == {**after.get("job", {}), "run_id": ""}
+    assert before.keys() == after.keys()
+    assert plan.is_rehearsal == run_id.startswith("old-as-")
+    if run_id == "old-failed":
+        assert after["resume_from"] == str(old.folder.path / "checkpoints")
+
+
+@pytest.mark.parametrize("facts", [{}, {"python": 3}], ids=["missing", "no text"])
+def test_a_plan_that_does_not_say_its_python_is_told_as_damaged(facts: dict[str, object]) -> None:
+    plan = EmulatedPlan.from_json(
+        {"provider": "local", "target": {"contract": "sagemaker"}, "host": {"facts": facts}}
+    )
+    with pytest.raises(
+        StorageError, match=r"plan\.json cannot be read: it does not say which python runs the job"
+    ):
+        _ = plan.python

@@ -1,6 +1,4 @@
-"""Packing gives the same bytes for the same tree, or an error; unpacking lets nothing out of its
-folder.
-"""
+"""Packing gives the same bytes for the same tree; a scan remembers unchanged files."""
 
 from __future__ import annotations
 
@@ -9,8 +7,10 @@ import gzip
 import io
 import os
 import shutil
+import sys
 import tarfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +20,11 @@ from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.providers.rehearsal.plain import unpack
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
+from cloudtrain.source.tree import SourceTree
 from tests.support.samples import write
+
+# Packing gives the same bytes for the same tree, or an error; unpacking lets nothing out of its
+# folder.
 
 
 @pytest.fixture
@@ -260,3 +264,112 @@ def test_a_folder_that_holds_something_is_left_alone(root: Path, tmp_path: Path)
     with pytest.raises(SourceError, match="not empty"):
         unpack(archive, tmp_path / "node")
     assert [file.name for file in (tmp_path / "node").iterdir()] == ["mine"]
+
+
+# A scan remembers unchanged files and does not read them again.
+
+
+@pytest.fixture
+def scanned_root(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "source",
+        {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"},
+    )
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths whose content was read."""
+    from cloudtrain.source.hashes import read_content
+
+    hashed: list[str] = []
+
+    def counted(path: str, size: int, follow: bool = False) -> str | None:
+        hashed.append(Path(path).name)
+        return read_content(path, size, follow=follow)
+
+    monkeypatch.setattr(sys.modules["cloudtrain.source.scan"], "read_content", counted)
+    return hashed
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns the clock ahead, so that files written just now are old."""
+    clock = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: clock() + 10_000_000_000)
+
+
+def rescan(scanned_root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, list[str]]:
+    reads.clear()
+    tree = scan(scanned_root, None, tmp_path / "cache")
+    return tree, sorted(reads)
+
+
+def test_unchanged_files_are_not_read_again(
+    scanned_root: Path, tmp_path: Path, reads: list[str], later: None
+) -> None:
+    first, read = rescan(scanned_root, tmp_path, reads)
+    assert read == ["data.txt", "model.py", "train.py"]
+    (scanned_root / "train.py").write_text("print(2)\n")
+    (scanned_root / "new.py").touch()
+    second, read = rescan(scanned_root, tmp_path, reads)
+    assert read == ["new.py", "train.py"]
+    third, read = rescan(scanned_root, tmp_path, reads)
+    assert read == []
+    assert third == second != first
+    assert third == scan(scanned_root, None, None)
+
+
+def test_a_change_that_keeps_size_and_mtime_is_seen(
+    scanned_root: Path, tmp_path: Path, reads: list[str], later: None
+) -> None:
+    before, _ = rescan(scanned_root, tmp_path, reads)
+    file = scanned_root / "train.py"
+    info = file.stat()
+    file.write_text("print(7)\n")
+    os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
+    after, read = rescan(scanned_root, tmp_path, reads)
+    assert read == ["train.py"]
+    assert after.digest != before.digest
+
+
+@pytest.mark.parametrize("age_ms", [0, 100, 1900])
+def test_a_file_too_young_to_be_trusted_is_read_again(
+    scanned_root: Path,
+    tmp_path: Path,
+    reads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    age_ms: int,
+) -> None:
+    newest = max(file.stat().st_ctime_ns for file in scanned_root.rglob("*"))
+    monkeypatch.setattr("time.time_ns", lambda: newest + age_ms * 1_000_000)
+    for _ in range(2):
+        _, read = rescan(scanned_root, tmp_path, reads)
+        assert "train.py" in read
+    monkeypatch.setattr("time.time_ns", lambda: newest + 2_100_000_000)
+    rescan(scanned_root, tmp_path, reads)
+    _, read = rescan(scanned_root, tmp_path, reads)
+    assert read == []
+
+
+@pytest.mark.parametrize("damage", ["one byte", "folder"])
+def test_a_damaged_cache_is_ignored(
+    scanned_root: Path, tmp_path: Path, reads: list[str], later: None, damage: str
+) -> None:
+    expected, _ = rescan(scanned_root, tmp_path, reads)
+    (file,) = (tmp_path / "cache").iterdir()
+    data = file.read_bytes()
+    if damage == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        middle = bytes([data[200] ^ 1])
+        file.write_bytes(data[:200] + middle + data[201:])
+    tree, read = rescan(scanned_root, tmp_path, reads)
+    assert tree == expected
+    assert len(read) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(scanned_root: Path, tmp_path: Path) -> None:
+    blocked = write(tmp_path, {"file": ""}) / "file"
+    assert scan(scanned_root, None, blocked / "cache") == scan(scanned_root, None, None)

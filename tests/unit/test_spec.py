@@ -1,6 +1,4 @@
-"""job.yaml becomes a frozen spec: values arrive exactly, and all mistakes are reported at once at
-their places.
-"""
+"""job.yaml becomes a frozen spec, with all mistakes at their places; flags add to it."""
 
 from __future__ import annotations
 
@@ -16,6 +14,10 @@ from cloudtrain.errors import SpecError
 from cloudtrain.spec.load import load_spec, name_from_folder, spec_from_values
 from cloudtrain.spec.model import JobSpec, section_models, spec_model
 from cloudtrain.spec.yaml_document import Document
+from tests.support.in_process import call
+
+# job.yaml becomes a frozen spec: values arrive exactly, and all mistakes are reported at once at
+# their places.
 
 
 @pytest.fixture
@@ -351,3 +353,32 @@ def test_what_is_kept_lies_in_the_working_folder_and_is_not_all_of_it(folder: Pa
             " replaced here"
         ),
     ]
+
+
+# A plan lists each field that a flag sets, once.
+
+
+def test_a_field_that_a_flag_sets_is_named_and_the_sections_around_it_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("name: flags\nentrypoint: train.py\n")
+    output = call(
+        "plan", "--provider", "local", "--set", "resources.nodes=2", "--set", "env.A=b"
+    ).out
+    fields = [line.split()[2] for line in output.splitlines() if line.startswith("  set by")]
+    assert fields == ["resources.nodes", "env.A"]
+
+
+def test_a_field_that_is_taken_back_is_not_said_to_be_of_no_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text(
+        "name: flags\nentrypoint: train.py\nresources: {disk: 200 GiB}\n"
+    )
+    note = "not used by the local provider: resources.disk"
+    assert note in call("plan", "--provider", "local").out
+    assert note not in call("plan", "--provider", "local", "--set", "resources.disk=null").out

@@ -1,6 +1,4 @@
-"""Commands that take a sweep where they take a run. Its trials are a function: no process is
-started.
-"""
+"""Commands that take a sweep where they take a run."""
 
 from __future__ import annotations
 
@@ -11,15 +9,19 @@ import pytest
 
 from cloudtrain.cli.sweep_view import extension_lines
 from cloudtrain.runs.ids import sweep_named, sweep_of_run
-from cloudtrain.runs.logs import format_timestamp
+from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
-from cloudtrain.spec.search_space import Choice, read_dimension
+from cloudtrain.spec.search_space import Choice, Uniform, read_dimension
 from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
+
+# Commands that take a sweep where they take a run. Its trials are a function: no process is
+# started.
 
 RATES = (1e-3, 1e-2, 1e-1)
 
@@ -197,3 +199,73 @@ def test_a_beginning_that_another_run_has_too_means_no_sweep(tmp_path: Path) -> 
     assert sweep_named("", tmp_path, []) == ""
     assert sweep_of_run("digits-k2x9-t001-2", ["digits-k2x9"]) == "digits-k2x9"
     assert sweep_of_run("digits-k2x9-t1", ["digits-k2x9"]) == ""
+
+
+# `cloudtrain diagnose` of a sweep: its failed trials by cause.
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.fixture
+def failed_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    definition = sweep_of(
+        {"lr": Uniform(0, 1), "model": Choice(("small", "large"))}, sampler="random", trials=5
+    )
+    return SweepFolder.create(tmp_path / "data", definition, {"spec.yaml": "", "plan.json": "{}"})
+
+
+def a_trial(
+    failed_sweep: SweepFolder, number: int, lr: float, model: str, failure: str = ""
+) -> None:
+    run = f"{failed_sweep.sweep_id}-t{number:03d}"
+    failed_sweep.append(
+        Suggested(time=1.0, trial=number, parameters={"lr": lr, "model": model}),
+        Launching(time=1.0, trial=number, run=run),
+    )
+    folder = RunStore(failed_sweep.path.parents[1]).create(
+        run, {"plan.json": '{"provider": "local", "spec": {"name": "x"}}'}
+    )
+    state = "failed" if failure else "succeeded"
+    write_events(folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 160.0, "state": state})
+    log_file(folder.path, 0).parent.mkdir(exist_ok=True)
+    log_file(folder.path, 0).write_text(f"{format_timestamp(120.0)} [rank 0] {failure or 'done'}\n")
+    if not failure:
+        failed_sweep.append(Reported(time=1.5, trial=number, report=1, value=lr))
+    failed_sweep.append(
+        RunEnded(time=2.0, trial=number, run=run, outcome="failed" if failure else "completed")
+    )
+
+
+def diagnosed(failed_sweep: SweepFolder, *words: str) -> str:
+    failed_sweep.append(SweepEnded(time=3.0, state="succeeded"))
+    result = call("diagnose", failed_sweep.sweep_id, *words)
+    assert result.code == 0, result.err
+    return result.out
+
+
+def test_failed_trials_are_shown_by_cause(failed_sweep: SweepFolder) -> None:
+    a_trial(failed_sweep, 0, 0.1, "small")
+    a_trial(failed_sweep, 1, 0.2, "large", OOM)
+    a_trial(failed_sweep, 2, 0.3, "small", FULL)
+    a_trial(failed_sweep, 3, 0.4, "large", OOM)
+    out = diagnosed(failed_sweep)
+    assert out.splitlines()[0] == f"{failed_sweep.sweep_id}: 3 of 4 trials failed"
+    memory = out.index("more memory than the GPU had left")
+    disk = out.index("a disk, or your share of it, was full")
+    assert memory < disk, "the most frequent comes first"
+    assert "trials      1, 3" in out[:disk]
+    assert f"cloudtrain diagnose {failed_sweep.sweep_id}-t001" in out
+
+
+def test_they_are_json_for_scripts(failed_sweep: SweepFolder) -> None:
+    a_trial(failed_sweep, 0, 0.1, "small", FULL)
+    (group,) = json.loads(diagnosed(failed_sweep, "--json"))["failed"]
+    assert (group["trials"], group["failure"]["rule"]) == ([0], "disk-full")
+
+
+def test_where_no_trial_failed_the_best_one_is_diagnosed(failed_sweep: SweepFolder) -> None:
+    a_trial(failed_sweep, 0, 0.1, "small")
+    assert f"{failed_sweep.sweep_id}-t000 succeeded" in diagnosed(failed_sweep)

@@ -1,26 +1,34 @@
-"""The page of charts of a sweep, read as a browser would: what it shows, and that it needs nothing
-from elsewhere.
-"""
+"""The page of a sweep, and trials in files for other programs."""
 
 from __future__ import annotations
 
+import csv
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from cloudtrain.pages.svg import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.pages.sweep_page import page
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.events import Launching, Reported, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.optuna_studies import importance
+from cloudtrain.sweeps.optuna_studies import importance, write_study
 from cloudtrain.sweeps.state import SweepState, state_of
+from cloudtrain.sweeps.sweep import Sweep
+from tests.support.browser import Browser
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call
+from tests.support.page_checks import looks
+
+# The page of charts of a sweep, read as a browser would: what it shows, and that it needs nothing
+# from elsewhere.
 
 SPACE: dict[str, Dimension] = {
     "lr": Uniform(1e-4, 1e-1, True),
@@ -169,3 +177,194 @@ def test_a_value_after_a_divergence_does_not_flatten_the_others() -> None:
     scale = y_scale([0.1, 0.2, 0.3, 0.4, 0.5, 1e30])
     assert scale.at(0.1) - scale.at(0.5) > (BOTTOM - TOP) / 10
     assert scale.at(1e30) == TOP
+
+
+# The page of a sweep in a browser: readable by day and by night, on a phone too, whatever its
+# settings are called.
+
+LONG = "validation/perplexity_of_the_model_after_every_epoch_by_all_ranks"
+MANY: dict[str, Dimension] = {
+    f"args.model.setting-{n}": (
+        Choice(("a long choice of text", "z" * 40)),
+        Integers(1, 10**n, True),
+        Uniform(-1, 1),
+    )[n % 3]
+    for n in range(12)
+}
+
+
+def size(value: float) -> float:
+    return abs(float(value)) % 1
+
+
+def tiny(values: Values, report: int) -> float:
+    return 0.912 + 1e-6 * size(float(values["lr"]) * 999) / report
+
+
+def huge(values: Values, report: int) -> float:
+    parts = [size(value) for value in values.values() if isinstance(value, float)]
+    return math.nan if parts[0] > 0.9 else 1e9 * sum(parts) / report
+
+
+CASES: Mapping[str, tuple[dict[str, Dimension], dict[str, Any], Callable[[Values, int], float]]] = {
+    "values that differ in the seventh digit": (
+        {"lr": Uniform(0.1, 0.2, True)},
+        {"last_report": 9},
+        tiny,
+    ),
+    "long names, many settings, many rungs": (
+        MANY,
+        {
+            "metric": LONG,
+            "rungs": (1, 2, 4, 8, 16, 32),
+            "last_report": 64,
+            "trial_cap": Caps(usd=2.0),
+        },
+        huge,
+    ),
+    "more choices than there is room for": (
+        {"lr": Uniform(0, 1), "many": Choice(tuple(f"c{n}" for n in range(30)))},
+        {"rungs": (1, 3), "last_report": 9, "trials": 12},  # fANOVA of thirty choices takes long
+        tiny,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_on_the_page_is_pale_cut_off_or_hidden(
+    tmp_path: Path, browser: Browser, case: str
+) -> None:
+    space, options, function = CASES[case]
+    definition = sweep_of(space, sampler="random", parallel=4, **{"trials": 40, **options})
+    folder = ended_sweep(tmp_path, definition, function, lambda run: run.endswith("5"))
+    status = Sweep(folder).status()
+    file = tmp_path / "page.html"
+    file.write_text(page(status, importance(status)))
+    assert looks(browser, file) == {}
+
+
+def test_a_page_without_a_trial_is_as_readable(tmp_path: Path, browser: Browser) -> None:
+    sweep_state = SweepState.new(sweep_of({"lr": Uniform(0, 1)}, trials=3))
+    (tmp_path / "page.html").write_text(page(sweep_state, importance(sweep_state)))
+    assert looks(browser, tmp_path / "page.html") == {}
+
+
+# Trials in files for other programs: a table, and a study that Optuna opens.
+
+EXPORTED_SPACE: dict[str, Dimension] = {
+    "lr": Uniform(1e-4, 1e-1, True),
+    "state": Choice(("a, b", 'say "no"')),
+    "same": Choice((1, True, 1.5)),
+    "layers": Integers(1, 8),
+}
+
+
+@pytest.fixture
+def exported_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepState:
+    """Return a sweep with one failed trial; most trials ended at a rung."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    options = {"sampler": "random", "trials": 9, "parallel": 3, "rungs": (1, 3), "last_report": 9}
+    definition = sweep_of(EXPORTED_SPACE, **options)
+    folder = ended_sweep(tmp_path / "data", definition, fails=lambda run: run.endswith("t005"))
+    return Sweep(folder).status()
+
+
+def opened(file: Path) -> Any:
+    optuna = pytest.importorskip("optuna")
+    return optuna.load_study(study_name="digits-k2x9", storage=f"sqlite:///{file}")
+
+
+def as_given(trial: Any) -> dict[str, Scalar]:
+    """The values of Optuna's trial; of a choice whose values are equal each stands as text."""
+    return {**trial.params, "same": {"1": 1, "True": True, "1.5": 1.5}[trial.params["same"]]}
+
+
+def test_a_table_has_one_line_for_each_trial(exported_state: SweepState) -> None:
+    result = call("sweep", "export", "digits-k2x9", "-o", "trials.csv")
+    assert (result.code, result.out) == (0, "trials.csv\n"), result.err
+    with Path("trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["trial"]) for row in rows] == [trial.number for trial in exported_state.trials]
+    for row, trial in zip(rows, exported_state.trials, strict=True):
+        assert row["parameters.state"] == trial.parameters["state"]
+        assert (row["state"], row["run"], int(row["reports"])) == (
+            trial.state,
+            trial.run,
+            trial.reports,
+        )
+        assert float(row["lr"]) == trial.parameters["lr"]
+        assert float(row["usd"]) == trial.spent_usd
+        assert (float(row["value"]) if row["value"] else None) == trial.value
+
+
+def test_optuna_opens_every_trial_with_its_values_reports_and_state(
+    exported_state: SweepState, tmp_path: Path
+) -> None:
+    result = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
+    assert (result.code, result.out) == (0, "optuna.db\n"), result.err
+    study = opened(tmp_path / "optuna.db")
+    states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+    assert {trial.state for trial in exported_state.trials} == {*states}
+    assert [trial.state.name for trial in study.trials] == [
+        states[trial.state] for trial in exported_state.trials
+    ]
+    assert study.direction.name == "MAXIMIZE"
+    assert exported_state.best is not None
+    assert (
+        study.best_trial.number
+        == max(
+            (trial for trial in exported_state.trials if trial.state == "completed"),
+            key=lambda candidate: candidate.value or 0.0,
+        ).number
+    )
+    for exported, trial in zip(study.trials, exported_state.trials, strict=True):
+        assert as_given(exported) == trial.parameters
+        assert [type(value) for value in as_given(exported).values()] == [
+            type(parameter) for parameter in trial.parameters.values()
+        ]
+        assert exported.intermediate_values == dict(enumerate(trial.curve, start=1))
+        assert exported.user_attrs["run"] == trial.run
+        assert exported.value == (None if trial.state == "failed" else trial.value)
+    assert study.trials[0].distributions["lr"].log
+    assert study.trials[0].distributions["layers"].high == 8
+
+
+def test_a_sweep_that_goes_on_can_be_exported(exported_state: SweepState, tmp_path: Path) -> None:
+    going = SweepState.new(exported_state.definition)
+    for number, parameters in enumerate(trial.parameters for trial in exported_state.trials[:2]):
+        going.apply(Suggested(time=1.0, trial=number, parameters=parameters))
+    going.apply(Launching(time=2.0, trial=0, run="digits-k2x9-t000"))
+    going.apply(Reported(time=3.0, trial=0, report=1, value=math.nan))
+    write_study(going, tmp_path / "a?b %20.db")
+    (tmp_path / "a?b %20.db").rename(tmp_path / "going.db")
+    study = opened(tmp_path / "going.db")
+    assert [trial.state.name for trial in study.trials] == ["RUNNING", "RUNNING"]
+    assert math.isnan(study.trials[0].intermediate_values[1])
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("export", "trials.csv"), ("export", "optuna.db"), ("plot", "page.html")],
+)
+def test_no_file_is_overwritten_without_force(
+    exported_state: SweepState, command: str, name: str
+) -> None:
+    Path(name).write_text("mine")
+    assert call("sweep", command, "digits-k2x9", "-o", name).code == 2
+    assert Path(name).read_text() == "mine"
+    assert call("sweep", command, "digits-k2x9", "-o", name, "--force").code == 0
+    assert Path(name).read_bytes() != b"mine"
+    assert [file.name for file in Path().iterdir() if file.name.startswith(".")] == []
+
+
+def test_without_optuna_the_line_that_installs_it_is_told(
+    exported_state: SweepState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    refused = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
+    assert (refused.code, "pip install 'cloudtrain[sweeps]'" in refused.err) == (2, True)
+    assert not Path("optuna.db").exists()
+    result = call("sweep", "export", "digits-k2x9")
+    assert Path(result.out.strip()).name == "digits-k2x9.csv"
+    assert not Path("digits-k2x9.csv").exists()

@@ -1,4 +1,4 @@
-"""The state that a sweep's journal adds up to; events that do not fit change nothing."""
+"""The state that a sweep's journal adds up to, its target, and its extension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.sweep_view import as_listed, sweep_as_json, trial_table
+from cloudtrain.spec.search_space import Integers, points_of, read_dimension
 from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.driver import to_be_stopped
 from cloudtrain.sweeps.events import (
     Extended,
     Launching,
@@ -27,8 +29,10 @@ from cloudtrain.sweeps.events import (
 )
 from cloudtrain.sweeps.schedule import next_action
 from cloudtrain.sweeps.state import ENDED, SweepState, state_of
-from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.suggest import suggester_of, value_at
 from tests.support.sweep_lives import SweepLife, definition_of, read_back
+
+# The state that a sweep's journal adds up to; events that do not fit change nothing.
 
 SEEDS = st.integers(0, 10_000)
 
@@ -274,3 +278,54 @@ def test_the_time_between_an_end_and_more_trials_is_not_of_the_budget() -> None:
     life.write(Extended(time=life.now, trials=2))
     assert life.act()
     assert life.state.trials[1].runs[0].cap_seconds == 3000.0
+
+
+# A target of a sweep, and steps of whole numbers.
+
+
+def reach(goal: str, value: float) -> SweepLife:
+    """Return a sweep with two running trials; the second reports a value."""
+    life = SweepLife(definition_of(parallel=2, goal=goal, target=0.5))
+    life.act()
+    life.report(life.state.trials[1], value)
+    return life
+
+
+def test_a_sweep_ends_when_its_target_is_reached() -> None:
+    life = reach("minimize", 0.5)
+    assert [trial.number for trial in to_be_stopped(life.state)] == [0]
+    life.end(life.state.trials[0], "stopped")
+    assert life.act()
+    assert len(life.state.trials) == 2
+    life.end(life.state.trials[1], "completed")
+    assert not life.act()
+    assert (life.state.state, life.state.reason) == (
+        "succeeded",
+        "trial 1 has reached the target: loss 0.5",
+    )
+    life.write(Extended(time=life.now, trials=4))
+    assert life.act()
+    assert len(life.state.trials) == 4
+
+
+@pytest.mark.parametrize(
+    ("goal", "value"), [("minimize", 0.6), ("maximize", 0.4), ("minimize", float("nan"))]
+)
+def test_a_worse_value_is_not_the_target(goal: str, value: float) -> None:
+    life = reach(goal, value)
+    assert to_be_stopped(life.state) == []
+    assert life.state.reached is None
+
+
+@pytest.mark.parametrize(
+    ("text", "values"), [("int(8, 33, 8)", [8, 16, 24, 32]), ("int(1, 4)", [1, 2, 3, 4])]
+)
+def test_whole_numbers_may_have_a_step(text: str, values: list[int]) -> None:
+    dimension = read_dimension(text)
+    assert isinstance(dimension, Integers)
+    assert list(dimension.values) == values
+    assert read_dimension(dimension.text()) == dimension
+    assert {value_at(dimension, part / 100) for part in range(100)} == set(values)
+    assert points_of({"a": dimension}) == 4
+    state = SweepState.new(definition_of(space={"a": text}, sampler="tpe"))
+    assert suggester_of(state.definition).suggest(state)["a"] in values

@@ -1,6 +1,4 @@
-"""Output never contains text that a terminal would obey or reorder, whoever wrote it; JSON keeps
-its values.
-"""
+"""Output obeys no text of others, fits 80 columns, and shows errors at their line."""
 
 from __future__ import annotations
 
@@ -20,10 +18,14 @@ from hypothesis import strategies as st
 
 from cloudtrain.cli import main
 from cloudtrain.cli.output import print_json, table
-from cloudtrain.cli.terminal import log_text, one_line, printable
+from cloudtrain.cli.terminal import log_text, one_line, printable, wrapped
 from cloudtrain.runs.store import RunStore
 from tests.repo.tools import ROOT
+from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
+
+# Output never contains text that a terminal would obey or reorder, whoever wrote it; JSON keeps its
+# values.
 
 NASTY = {
     "title": "\x1b]0;owned\x07",
@@ -257,3 +259,115 @@ def test_an_output_that_takes_no_more_is_said_and_no_bug(words: list[str], tmp_p
     assert process.returncode == 4
     assert process.stderr.startswith("error: stdout cannot be written: No space left on device")
     assert "Traceback" not in process.stderr
+
+
+# Output on a terminal of 80 columns: no word is broken, and commands can be copied.
+
+WIDTH = 80
+LONG_JOB = """
+name: digits
+entrypoint: train.py
+resources: {nodes: 2, gpus: 8, gpu: A100, spot: true}
+dependencies: [numpy, pandas, scikit-learn, transformers, accelerate, datasets]
+limits: {max_runtime: 6 h, max_wait: 12 h}
+aws: {role: "arn:aws:iam::123456789012:role/digits", bucket: my-bucket, region: us-east-1}
+"""
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A terminal of 80 columns, in a folder with a job."""
+    monkeypatch.setattr("cloudtrain.cli.terminal.columns", lambda _: WIDTH)
+    (tmp_path / "job.yaml").write_text(LONG_JOB)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_lines_fit_unless_they_are_one_word_or_a_command() -> None:
+    result = call("plan", "--provider", "aws")
+    long_lines = [line for line in (result.out + result.err).splitlines() if len(line) > WIDTH]
+    assert result.out
+    assert [
+        line for line in long_lines if len(line.split()) > 2 and "cloudtrain " not in line
+    ] == []
+
+
+def test_wrapped_text_continues_below_the_text_of_its_label() -> None:
+    line = "  cost     50.50 USD/h on demand, at most 50.00 USD"
+    assert wrapped(line, 40) == "  cost     50.50 USD/h on demand, at\n           most 50.00 USD"
+
+
+def test_commands_and_long_words_stay_whole() -> None:
+    command = "  next     cloudtrain rerun digits-k2x9 --set limits.max_cost=50"
+    assert wrapped(command, 40) == command
+    path = "  folder   /a/path/that/has/no/spaces/and/more/than/forty/columns"
+    assert wrapped(path, 40).split() == path.split()
+
+
+# Errors on a terminal: the wrong line with a mark below it, wrapped, and alike from the command
+# line to a check.
+
+JOB = """\
+name: digits
+resources:
+  gpus: 8
+  gpu: A100-80
+"""
+
+
+def on_terminal(
+    monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80, colour: bool = False
+) -> list[str]:
+    """Return the lines that a command writes to a terminal of this width."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    (monkeypatch.delenv if colour else lambda name, **_: monkeypatch.setenv(name, "1"))(
+        "NO_COLOR", raising=False
+    )
+    with pytest.raises(SystemExit):
+        main(list(words))
+    return screen.getvalue().splitlines()
+
+
+def test_a_mistake_is_shown_with_its_line_and_a_mark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "job.yaml").write_text(JOB)
+    lines = on_terminal(monkeypatch, "check")
+    assert lines[:4] == [
+        "error: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)",
+        "  at job.yaml:4:3",
+        "  4 |   gpu: A100-80",
+        "    |   ^^^",
+    ]
+    assert lines[4].startswith("  hint: known: A10, A100")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_it_wraps_at_the_width(folder: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    (folder / "job.yaml").write_text(
+        JOB + "args: {" + "x" * 300 + ": 1}\nnmae: " + "word " * 60 + "\n"
+    )
+    assert max(map(len, on_terminal(monkeypatch, "check", columns=columns))) <= columns
+
+
+def test_a_line_that_may_hold_a_secret_is_not_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "job.yaml").write_text("secrets: {HF: hunter2}\n")
+    lines = on_terminal(monkeypatch, "check")
+    assert "  at job.yaml:1:11" in lines
+    assert "hunter2" not in "\n".join(lines)
+
+
+def test_a_mistake_that_no_line_makes_is_blamed_on_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "job.yaml").write_text("name: digits\n")
+    lines = on_terminal(monkeypatch, "check", "--provider", "aws")
+    assert lines[:2] == ["error: aws.region: is not set", "  at job.yaml"]
+    assert not any(re.match(r" +\d* \|", line) for line in lines)

@@ -1,26 +1,41 @@
-"""Following a run: the text of the screen at two widths, on a terminal and in a pipe, of recorded
-sessions.
-"""
+"""Following a run, `top`, and places that show a forecast."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cloudtrain.cli import cli, main
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.progress import rate_text
 from cloudtrain.cli.report import report
+from cloudtrain.cli.watch import screen
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogLine, log_line
+from cloudtrain.runs.record import Terms, terms_of
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunStore
+from cloudtrain.submission import monitor
+from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import RESTART_ELSEWHERE
-from tests.support.events import fold_json
-from tests.support.samples import BORN
-from tests.support.screens import Clock, Screen, Step, check, updates
-from tests.support.sessions import SESSIONS, TRAINER
+from tests.support.events import events_of, fold_json
+from tests.support.samples import BORN, born, write_events
+from tests.support.screens import START, Clock, Screen, Step, check, updates
+from tests.support.sessions import SCRIPT, SESSIONS, TRAINER
+
+# Following a run and `top`: the text of recorded sessions on a screen and in a pipe.
+
+# Following a run: the text of the screen at two widths, on a terminal and in a pipe, of recorded
+# sessions.
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +133,237 @@ def test_the_speed_is_that_of_the_latest_minute_of_training_alone() -> None:
     assert rate_text(state) == "5 s/step"
     fold_json("x", [progress(170.0 + 0.5 * step, 14 + step) for step in range(1, 121)], state)
     assert rate_text(state) == "2 steps/s"
+
+
+# The screen of `top` at two widths, of recorded sessions, and the parts that a small one omits.
+
+
+def _usage(node: int, ranks: list[int], gpus: int) -> dict[str, Any]:
+    names = [str(gpu) for gpu in range(gpus)]
+    by_gpu = {
+        "gpu_percent": {name: 97 - int(name) for name in names},
+        "gpu_memory_gb": dict.fromkeys(names, 30.5),
+        "gpu_memory_total_gb": dict.fromkeys(names, 80.0),
+        "gpu_power_w": dict.fromkeys(names, 412.3),
+        "gpu_temperature_c": dict.fromkeys(names, 61),
+    }
+    return {
+        "type": "usage",
+        "node": node,
+        "cores": 8,
+        "cpu_percent": 230.5,
+        "memory_gb": 3.1,
+        "memory_total_gb": 7.8,
+        "rank_cpu_percent": {str(rank): 99.5 for rank in ranks},
+        "rank_memory_gb": {str(rank): 1.25 for rank in ranks},
+        **(by_gpu if gpus else {}),
+    }
+
+
+def shown(
+    steps: list[Step], *, width: int = 80, height: int = 30, terms: Terms | None = None
+) -> tuple[list[str], RunState]:
+    clock = Clock()
+    lines = list[LogLine]()
+    for update in updates("digits-ab12", steps, clock):
+        lines += [line for line in update.lines if not line.kind]
+    screen_lines = screen(
+        update.state, lines, terms or Terms(), now=clock() + 2, width=width, height=height
+    )
+    return screen_lines, update.state
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["trainer", "script"])
+def test_the_screen_is_as_it_was_recorded(name: str, width: int) -> None:
+    if name == "trainer":
+        usage: list[Step] = [
+            (158.0 + node, _usage(node, [2 * node, 2 * node + 1], 2)) for node in range(2)
+        ]
+        lines, _ = shown([*TRAINER, *usage], width=width, terms=Terms(usd_per_hour=12.5))
+    else:
+        lines, _ = shown([*SCRIPT, (11.0, _usage(0, [0, 1], 0))], width=width)
+    check(f"top-{name}-{width}", "\n".join(lines))
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("height", [6, 12, 18, 24])
+def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
+    usages: list[Step] = [(158.0 + n, _usage(n, [*range(32 * n, 32 * n + 32)], 8)) for n in (0, 1)]
+    steps = [*TRAINER, *usages]
+    lines, _ = shown(steps, height=height)
+    assert len(lines) <= height
+    assert lines[0].startswith("digits-ab12  running")
+    assert lines[-1] == "[rank 1] a line of another rank"
+
+
+def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
+    terms = Terms(usd_per_hour=36.0, seconds=30, limit="limits.max_cost")
+    lines, _ = shown(SCRIPT, terms=terms)
+    assert re.fullmatch(r"forecast: 44 s in all \(.*\), 0\.4\d USD \(.*\)", lines[3])
+    assert lines[4].startswith(
+        "warning: limits.max_cost will stop this run after 30 s, at about step "
+    )
+
+
+def test_without_a_terminal_the_screen_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
+    born(RunStore(tmp_path), "a-1", {"type": "ended", "time": START, "state": "succeeded"})
+    with pytest.raises(SystemExit) as ended:
+        main(["top", "a-1"])
+    assert (ended.value.code, capsys.readouterr().out.splitlines()[0]) == (
+        0,
+        "a-1  succeeded  2 x 4 ranks  local",
+    )
+
+
+# Places that show a forecast: status, following in a pipe, the page of a run; and one warning about
+# the limit.
+
+PLAN: dict[str, Any] = {
+    "provider": "aws",
+    "spec": {"name": "digits", "limits": {"max_cost": 1.0}},
+    "target": {
+        "quote": {
+            "price": {"usd": 18.0, "as_of": "2026-01-01", "source": "a table"},
+            "nodes": 2,
+            "max_seconds": 300,
+            "cap": "limits.max_cost",
+            "overhead_seconds": 120,
+            "kept_seconds": 0,
+        }
+    },
+    "host": None,
+}
+
+PRICED = Terms(usd_per_hour=36.0, seconds=300, overhead_seconds=120, limit="limits.max_cost")
+REHEARSED = replace(PRICED, is_billed=False)
+
+
+@pytest.fixture(autouse=True)
+def quiet_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cloud that has nothing new to say."""
+    silent = SimpleNamespace(
+        observe=lambda *_: [],
+        poll_seconds=lambda *_: 0.0,
+        artifacts=lambda *_: {},
+        backfill_logs=lambda *_: [],
+    )
+    monkeypatch.setattr(monitor, "get_provider", lambda _: silent)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("cloudtrain.cli.output._program", lambda: "cloudtrain")
+
+
+def run_of(tmp_path: Path, *, trained: float = 100.0, plan: dict[str, Any] | None = None) -> Run:
+    """Write a run that has trained for `trained` seconds until now, one step per second, of 1,000."""
+    folder = RunStore(tmp_path).create("digits-ab12", {"plan.json": json.dumps(plan or PLAN)})
+    first = time.time() - trained
+    steps = [
+        {"type": "progress", "time": first + second, "rank": 0, "step": second + 1, "steps": 1000}
+        for second in range(int(trained) + 1)
+    ]
+    submitted = {"type": "submitted", "time": first - 20, "ref": {}}
+    started = {"type": "node_started", "time": first - 10, "node": 0}
+    write_events(
+        folder, {**BORN, "provider": "aws", "time": first - 20}, submitted, started, *steps
+    )
+    return Run(folder)
+
+
+def warnings_of(run: Run) -> list[str]:
+    return [event["message"] for event in events_of(run.folder) if event["type"] == "limit_too_low"]
+
+
+def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.status()
+    run.status()
+    status = Run(run.folder).status()
+    [message] = warnings_of(run)
+    assert message.startswith(
+        "limits.max_cost will stop this run after 5 min, at about step 290 of 1000: it needs 16"
+        " min "
+    )
+    raised = re.search(
+        rf"cloudtrain stop {run.id}, then cloudtrain rerun {run.id} --set 'limits.max_cost=(\d+)"
+        r" USD'",
+        message,
+    )
+    assert raised
+    assert int(raised[1]) >= 11, "what the run needs, and two minutes to stop"
+    assert status.warnings == [message]
+
+
+def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    shown = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id]).output
+    [line] = [line for line in shown.splitlines() if line.startswith("  forecast ")]
+    assert "in all (" in line
+    assert " USD (" in line
+    assert "  warning     limits.max_cost will stop this run" in shown
+    document = json.loads(
+        CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id, "--json"]).stdout
+    )
+    forecast = document["forecast"]
+    assert (
+        forecast["total_seconds"]["low"]
+        < forecast["total_seconds"]["likely"]
+        < forecast["total_seconds"]["high"]
+    )
+    assert forecast["usd"]["likely"] == pytest.approx(
+        forecast["total_seconds"]["likely"] / 100, abs=0.01
+    )
+    assert (forecast["ends_early"]["limit"], forecast["ends_early"]["certainty"]) == (
+        "limits.max_cost",
+        "sure",
+    )
+
+
+def test_who_follows_in_a_pipe_reads_the_forecast_once_and_the_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path)
+    screen = Screen(terminal=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    view = View(run)
+    updates = run.watch()
+    for _ in range(3):
+        view.show(next(updates))
+    lines = screen.text().splitlines()
+    assert sum("forecast: 16 min " in line for line in lines) == 1
+    assert sum("warning: limits.max_cost will stop this run" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "terms"),
+    [
+        (PLAN, PRICED),
+        ({**PLAN, "host": {"provider": "local"}}, REHEARSED),
+        (
+            {"spec": {"limits": {"max_runtime": 60}}, "target": {}},
+            Terms(seconds=60, limit="limits.max_runtime"),
+        ),
+        (
+            {"target": {"quote": {"price": None, "nodes": 2, "max_seconds": 60, "cap": ""}}},
+            Terms(seconds=60),
+        ),
+        ({"target": 3, "spec": []}, Terms(limit="limits.max_runtime")),
+        ({"adopted": True}, Terms(limit="limits.max_runtime")),
+        ({**PLAN, "facts": {"trial": {"rungs": [1, 3]}}}, replace(PRICED, seconds=0)),
+    ],
+    ids=[
+        "priced",
+        "a rehearsal is not billed",
+        "on this machine",
+        "unknown price",
+        "damaged",
+        "of another machine",
+        "a trial",
+    ],
+)
+def test_the_terms_of_a_run_are_those_of_its_plan(
+    tmp_path: Path, plan: dict[str, Any], terms: Terms
+) -> None:
+    assert terms_of(RunStore(tmp_path).create("a-1", {"plan.json": json.dumps(plan)})) == terms
