@@ -1,13 +1,16 @@
-"""Faults in many calls of one command: each call fails once, and the test proves that it covers
-all.
-"""
+"""Faults in the calls of a command: each call fails once, or gets a foreign answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from cloudtrain.errors import CloudError, Outcome
 from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call
 from tests.fakes.server import Server
+
+# Faults in many calls of one command: each call fails once, and the test proves that it covers all.
 
 TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
 PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
@@ -42,3 +45,78 @@ def assert_each_struck(endpoint: Server, kind: FaultKind, calls: Iterable[NthCal
     assert sorted(endpoint.struck) == sorted(
         (kind, (service, operation)) for service, operation, _ in calls
     )
+
+
+# Strikes each call that the client makes with answers that are not the service's, one at a time.
+
+BODY_FAULTS: tuple[FaultKind, ...] = ("html", "proxy", "empty", "half")
+"""Answers that are not the service's: a page with status 200 or 403, none, half of one."""
+
+ALWAYS_FOREIGN = 99
+"""More often than anybody asks again."""
+
+CREATING = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "PutJob")
+"""Calls after which there may be a job."""
+
+Do = Callable[[], object]
+
+
+def calls_by_operation(endpoint: Server, operations: Mapping[str, Do]) -> dict[Call, str]:
+    """Return every call that operations of the client make, with the first operation that makes it."""
+    answers: dict[Call, str] = {}
+    for name, do in operations.items():
+        endpoint.reset()
+        do()
+        for call in endpoint.calls:
+            answers.setdefault(call, name)
+    return answers
+
+
+def complaints(
+    endpoint: Server,
+    operations: Mapping[str, Do],
+    calls: Mapping[Call, str],
+    unharmed: Iterable[Call],
+    thorough: bool,
+) -> Iterator[str]:
+    """Yield the mistakes of an operation when one of its calls always gets such an answer.
+
+    `unharmed`: calls whose failure an operation may ignore. Unless `thorough`, each call gets one
+    of the answers, and a call that creates a job gets all.
+    """
+    for number, (call, name) in enumerate(calls.items()):
+        has_all = thorough or call.operation in CREATING
+        one = BODY_FAULTS[number % len(BODY_FAULTS)]
+        for kind in BODY_FAULTS if has_all else (one,):
+            yield from _complaints_about(endpoint, operations[name], name, call, kind, unharmed)
+
+
+def _complaints_about(
+    endpoint: Server,
+    do: Do,
+    name: str,
+    call: Call,
+    kind: FaultKind,
+    unharmed: Iterable[Call],
+) -> Iterator[str]:
+    endpoint.reset()
+    endpoint.fault(kind, *call, times=ALWAYS_FOREIGN)
+    try:
+        do()
+    except CloudError as error:
+        if call.operation in CREATING:
+            if error.outcome is not Outcome.UNKNOWN:
+                yield f"{name}: {call.operation}: {error.outcome}: {error.render()}"
+        elif not error.transient:
+            yield f"{name}: {call.operation}: not transient: {error.render()}"
+        elif "cannot be read" not in error.message:
+            yield f"{name}: {call.operation}: says something else: {error.render()}"
+    except Exception as error:  # noqa: BLE001  (what must not happen)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        yield (
+            f"{name}: {call.operation}: {type(error).__name__}: {error}"
+            f" ({last.filename}:{last.lineno})"
+        )
+    else:
+        if call in endpoint.altered and call not in unharmed:
+            yield f"{name}: {call.operation}: took it for an answer"

@@ -1,19 +1,25 @@
-"""Runs of others in one account of either cloud: listed with their states, never meant by accident."""
+"""Runs of others, and of version 0.1.0, in one account of either cloud."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError, RunNotFound
+from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.lookup import find_run, import_remote_runs
 from tests.fakes.faults import FaultKind
+from tests.providers.aws.archives import entry, packed
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, Site
+from tests.support.earlier_runs import earlier_runs
 from tests.support.in_process import call as in_process
+
+# Runs of others in one account of either cloud: listed with their states, never meant by accident.
 
 pytestmark = [
     pytest.mark.once,
@@ -110,3 +116,86 @@ def test_a_refused_list_says_so_and_the_next_one_misses_nothing(
         import_remote_runs(site.provider, data_dir=data_dir)
     site.cloud.endpoint.reset()
     assert run.id in import_remote_runs(site.provider, data_dir=data_dir)
+
+
+# Runs of version 0.1.0 on either cloud: listed, read, stopped, fetched and repeated as today's.
+
+SAME = {
+    "aws": (
+        *("RoleArn", "AlgorithmSpecification", "ResourceConfig", "StoppingCondition"),
+        "Environment",
+    ),
+    "azure": (
+        *("command", "environment", "resources", "distribution", "inputs", "limits"),
+        *("display_name", "code"),
+    ),
+}
+"""Fields of a request that a repeated run has again."""
+
+
+@pytest.fixture(params=["", "-adopted"], ids=["submitted", "adopted"])
+def data(request: pytest.FixtureRequest, site: Site, tmp_path: Path) -> str:
+    """A data folder with the runs of this cloud."""
+    return earlier_runs(f"{site.provider}{request.param}", tmp_path / "kept", tmp_path)
+
+
+@pytest.fixture
+def submitted_data(site: Site, tmp_path: Path) -> str:
+    """A data folder with runs that this machine submitted."""
+    return earlier_runs(site.provider, tmp_path / "kept", tmp_path)
+
+
+def test_earlier_runs_are_listed_without_a_call(site: Site, data: str) -> None:
+    name = f"old-{site.provider}"
+    runs = cloudtrain.list_runs(data_dir=data, ask_clouds=False)
+    states = {run["run"]: run["state"] for run in runs}
+    assert states == {name: "pending", f"{name}-done": "succeeded"}
+    state = cloudtrain.find_run(f"{name}-done", data_dir=data).cached_status()
+    assert (state.name, state.nodes) == ("old", 2)
+    if site.provider == "aws":
+        assert state.billing is not None
+        assert state.billing.billable_seconds == 11
+    assert site.cloud.endpoint.calls == []
+
+
+def test_lines_of_an_earlier_run_are_read(site: Site, submitted_data: str) -> None:
+    run = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
+    assert {"hello from 0", "hello from 1"} <= {line.text for line in run.logs()}
+
+
+def test_a_queued_earlier_run_is_observed_and_stopped(
+    site: Site, data: str, tmp_path: Path
+) -> None:
+    name = f"old-{site.provider}"
+    site.forget_job(name)
+    first = earlier_runs(site.provider, tmp_path / "first", tmp_path)
+    request = cloudtrain.find_run(name, data_dir=first).folder.document("request.json")
+    site.create_job(request, tmp_path)
+    run = cloudtrain.find_run(name, data_dir=data)
+    assert (run.status().state, run.status().phase) == ("pending", "starting")
+    assert run.stop().state == "stopped"
+
+
+def test_the_artifacts_of_an_earlier_run_are_fetched(site: Site, data: str, tmp_path: Path) -> None:
+    name = f"old-{site.provider}-done"
+    site.put_model(name, **{"model.txt": "weights\n"})
+    path = cloudtrain.find_run(name, data_dir=data).fetch(tmp_path / "result")
+    assert (path / "model" / "model.txt").read_text() == "weights\n"
+
+
+def test_an_earlier_run_is_repeated_as_it_was(
+    site: Site, submitted_data: str, tmp_path: Path
+) -> None:
+    old = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
+    plan = old.plan_again()
+    before = old.folder.document("request.json")
+    after = cloudtrain.render(plan).document
+    fields = SAME[site.provider]
+    assert {key: after[key] for key in fields} == {key: before[key] for key in fields}
+
+    digest = old.folder.document("plan.json")["facts"]["source"]["digest"]
+    archive = tmp_path / "kept" / "sources" / f"{digest}.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(packed(entry("train.py", text=str(tmp_path))))
+    assert archive_of(plan) == archive
+    assert old.rerun().status().state == "pending"

@@ -12,13 +12,10 @@ from pathlib import Path
 import botocore
 import pytest
 
-from tests.providers.aws import wrong_contents as aws_contents
 from tests.providers.aws import wrong_requests as aws_requests
 from tests.providers.aws.wrong_requests import ECR
-from tests.providers.azure import wrong_contents as azure_contents
 from tests.providers.azure import wrong_requests as azure_requests
-from tests.providers.common_requests import common_rows
-from tests.providers.wrong_rows import Row
+from tests.providers.common_requests import Row, common_rows
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
@@ -44,7 +41,7 @@ CREDENTIALS = (
 )
 AWS = Cloud(
     provider="aws",
-    rows=(*common_rows("aws"), *aws_requests.ROWS, *aws_contents.ROWS),
+    rows=(*common_rows("aws"), *aws_requests.ROWS, *aws_requests.CONTENT_ROWS),
     account=AWS_ACCOUNT,
     right=(
         "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\nlimits: {max_runtime: 6 h,"
@@ -68,7 +65,7 @@ AWS = Cloud(
 )
 AZURE = Cloud(
     provider="azure",
-    rows=(*common_rows("azure"), *azure_requests.ROWS, *azure_contents.ROWS),
+    rows=(*common_rows("azure"), *azure_requests.ROWS, *azure_requests.CONTENT_ROWS),
     account=AZURE_ACCOUNT,
     right=(
         "image: {azure: 'azureml://registries/azureml/environments/acpt-pytorch/labels/latest',"

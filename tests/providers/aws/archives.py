@@ -1,4 +1,4 @@
-"""Archives as nobody should send them: what a fetch makes of each, as a table."""
+"""Archives as nobody should send them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cloudtrain.source.extract import FREE_BYTES, MAX_HEADER_BYTES
+
+# Archives as nobody should send them: what a fetch makes of each, as a table.
 
 FILE = tarfile.REGTYPE
 HARD = tarfile.LNKTYPE

@@ -1,4 +1,4 @@
-"""`cloudtrain doctor aws` reports nothing about a good account, and the one fault of every other."""
+"""`cloudtrain doctor aws` and `check --online`: a good account, each fault, and the submitter."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ import cloudtrain
 from cloudtrain.checkup import Check
 from cloudtrain.cli import main
 from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.client import aws
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import exit_code, platform_checks
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
-from tests.fakes.aws.permissions import needed
+from tests.fakes.aws.permissions import USER, needed
+from tests.fakes.aws.policies import Statement, statements, without
 from tests.fakes.messages import Call
-from tests.providers.aws.accounts import HealthyAccount, log_in
-from tests.providers.aws.broken_accounts import BROKEN, P4D
-from tests.support.aws_permissions import DOCTOR, SUBMITTER
+from tests.providers.aws.accounts import BROKEN, P4D, HealthyAccount, log_in, no_credentials
+from tests.support.aws_permissions import CHECKS, DOCTOR, SUBMITTER
+from tests.support.aws_template import deploy
+from tests.support.in_process import call
+
+# `cloudtrain doctor aws` reports nothing about a good account, and the one fault of every other.
 
 pytestmark = pytest.mark.once
 
@@ -183,3 +188,139 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     checks = json.loads(capsys.readouterr().out)["checks"]
     missing = [(check["name"], check["answer"]) for check in checks if check["verdict"] == "wrong"]
     assert missing == [("aws.bucket", "is not set")]
+
+
+# `cloudtrain doctor aws` by people who submit: the policy of the template allows every check.
+
+
+@pytest.fixture
+def submitter(
+    cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Statement]]:
+    """An account with the resources of the template, and the policy that this process has."""
+    from cloudtrain.providers.aws.client import aws
+
+    cloud.empty()
+    cloud.account.quotas.clear()
+    for name in ("ROLE", "BUCKET"):
+        monkeypatch.delenv(f"CLOUDTRAIN_AWS_{name}")
+    arn = deploy(cloud, Network="existing", KmsKey="new")["SubmitterPolicy"]
+    result = call("infra", "settings", "--provider", "aws", "--yes")
+    assert result.code == 0, result.err
+    iam = cloud.client("iam", direct=True)
+    user = USER.rpartition("/")[2]
+    iam.create_user(UserName=user)
+    iam.attach_user_policy(UserName=user, PolicyArn=arn)
+    key = iam.create_access_key(UserName=user)["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    aws.cache_clear()
+    policy = statements(
+        [iam.get_policy_version(PolicyArn=arn, VersionId="v1")["PolicyVersion"]["Document"]]
+    )
+    cloud.account.caller_policy = policy
+    yield policy
+    cloud.account.caller_policy = None
+    cloud.account.job_policy = None
+    cloud.empty()
+
+
+def job(cloud: Cloud) -> dict[str, Any]:
+    """Return a job that makes doctor run every check except the one for the build repository."""
+    network = HealthyAccount(cloud).network().open().with_endpoint()
+    image = f"{cloud.stacks.outputs['cloudtrain']['Repository']}:1"
+    cloud.registry.images.put(image.partition("/")[2].partition(":")[0], "1", "amd64")
+    return {
+        "name": "digits",
+        "image": image,
+        "resources": {"nodes": 2, "instance": {"aws": "ml.m5.xlarge"}},
+        "limits": {"max_runtime": "1 h"},
+        "aws": {"subnets": [network.subnet], "security_groups": [network.group]},
+    }
+
+
+def test_submitter_policy_allows_every_check_of_doctor(
+    cloud: Cloud, submitter: list[Statement]
+) -> None:
+    spec = job(cloud)
+    checks = [*checks_of(spec), *checks_of({**spec, "image": "auto"})]
+    assert {check.name: check.answer for check in checks if check.verdict != "ok"} == {}
+    assert len({check.name for check in checks}) == 15
+
+
+def test_check_without_its_action_is_skipped_and_names_it(
+    cloud: Cloud, submitter: list[Statement]
+) -> None:
+    named = job(cloud)
+    built = {**named, "image": "auto"}  # doctor looks for a repository only to build an image
+    for action, names in CHECKS.items():
+        cloud.account.caller_policy = without(action, submitter)
+        checks = checks_of(built if action == "ecr:DescribeRepositories" else named)
+        unseen = {check.name: check for check in checks if check.verdict == "not allowed to look"}
+        assert set(unseen) == set(names), action
+        assert all(action in f"{check.answer} {check.fix}" for check in unseen.values())
+
+
+# `cloudtrain check --provider aws --online`: its questions about this job, and its reports of
+# mistakes.
+
+
+def checked(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", "aws", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_check_online_asks_for_the_very_job_and_tells_the_line(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_in(healthy, monkeypatch)
+    Path("job.yaml").write_text(json.dumps(healthy.spec(), indent=1))
+    assert checked() == 0
+    assert healthy.cloud.endpoint.calls == [], "without --online no call is sent"
+    assert checked("--online") == 0
+    assert "; 10 checks there, nothing wrong\n" in capsys.readouterr().out
+    healthy.cloud.account.quotas.update(P4D)
+    assert checked("--online") == 2
+    errors = capsys.readouterr().err
+    assert re.search(
+        r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$",
+        errors,
+        re.MULTILINE,
+    )
+    assert checked("--online", "--json", "--set", "resources.nodes=1") == 0
+    assert {"verdict": "ok", "name": "quota"}.items() <= json.loads(capsys.readouterr().out)[
+        "checks"
+    ][8].items()
+
+
+def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_in(healthy, monkeypatch)
+    sweep = {
+        "objective": {"metric": "val_loss", "goal": "minimize"},
+        "space": {"lr": [1, 2, 3, 4]},
+        "method": "grid",
+        "parallel": 4,
+    }
+    Path("job.yaml").write_text(json.dumps({**healthy.spec(), "sweep": sweep}, indent=1))
+    healthy.cloud.account.quotas.update(dict.fromkeys(P4D, 7))
+    assert checked("--online") == 2
+    assert re.search(
+        r"^job.yaml:\d+:\d+: sweep.parallel: quota: the quota '.*' \(L-.*\) is 7, 4 trials at once"
+        r" have 8$",
+        capsys.readouterr().err,
+        re.MULTILINE,
+    )
+    assert checked("--online", "--set", "sweep.parallel=3") == 0
+
+
+def test_check_online_without_credentials_is_trouble_with_the_cloud(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.yaml").write_text(json.dumps(healthy.spec()))
+    no_credentials(healthy, monkeypatch)
+    aws.cache_clear()
+    assert checked("--online") == 4
+    assert "no AWS credentials" in capsys.readouterr().err

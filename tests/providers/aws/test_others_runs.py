@@ -1,20 +1,38 @@
-"""Runs of others in one account: shown with their owners, never meant by accident, and asked for
-only when new.
-"""
+"""Runs of others in one account, archives of strangers, and outputs of a stack."""
 
 from __future__ import annotations
 
+import stat
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cloudtrain
 from cloudtrain.cli import main
+from cloudtrain.errors import StorageError
 from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
-from tests.providers.aws.jobs import JOB, submitted
+from tests.providers.aws.archives import (
+    DAMAGED,
+    HOSTILE,
+    LEFT_BUT_THE_REST_ARRIVES,
+    LINK,
+    WHOLE,
+    Kept,
+    entry,
+    packed,
+)
+from tests.providers.aws.jobs import JOB, exists, submitted
+from tests.support.aws_template import EVERYTHING, resolved
+from tests.support.in_process import call
 from tests.support.limits import HANG_SECONDS
+
+# Runs of others in one account: shown with their owners, never meant by accident, and asked for
+# only when new.
 
 pytestmark = pytest.mark.once
 
@@ -105,3 +123,134 @@ def test_releasing_machines_that_are_not_kept_is_reported(
         main(["--data-dir", data_dir, "stop", run.id, "--release"])
     assert stopped.value.code == 2
     assert "run unkept-1 keeps no machines" in capsys.readouterr().err
+
+
+# Archives in S3 are fetched as untrusted: damaged ones are refused, odd entries named, the rest
+# arrives.
+
+
+@pytest.fixture(scope="module")
+def archive_data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def run(cloud: Cloud, archive_data: str) -> Run:
+    """Return one run for all archives; a fetch does not change it."""
+    return (
+        find_run("left-1", data_dir=archive_data)
+        if exists(cloud, "left-1")
+        else submitted("left-1", archive_data)
+    )
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): f"-> {path.readlink()}"
+        if path.is_symlink()
+        else path.read_text()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
+
+
+@pytest.mark.parametrize("case", LEFT_BUT_THE_REST_ARRIVES, ids=lambda case: case.name)
+def test_one_unusual_entry_does_not_keep_the_rest_from_being_fetched(
+    cloud: Cloud, run: Run, tmp_path: Path, case: Kept
+) -> None:
+    archive = packed(entry("good", text="fine"), *case.entries, entry("last", text="too"))
+    cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive)
+    notes: list[str] = []
+    run.fetch(tmp_path / "result", note=notes.append)
+    assert content(tmp_path / "result" / "model") == {"good": "fine", **case.arrives, "last": "too"}
+    assert len(notes) == len(case.named)
+    for note, begin in zip(sorted(notes), case.named, strict=True):
+        assert note.startswith(begin)
+    modes = [path.stat().st_mode for path in (tmp_path / "result" / "model").rglob("*")]
+    assert not any(mode & (stat.S_ISUID | stat.S_ISGID) for mode in modes)
+
+
+@pytest.mark.parametrize("name", [*DAMAGED, *HOSTILE])
+def test_a_damaged_or_hostile_archive_is_refused_and_leaves_nothing(
+    cloud: Cloud, run: Run, tmp_path: Path, name: str
+) -> None:
+    cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", (DAMAGED | HOSTILE)[name])
+    with pytest.raises(StorageError, match=r"the archive is damaged or hostile: .") as caught:
+        run.fetch(tmp_path / "deep" / "result")
+    assert caught.value.hint == "aws s3 cp brings it as it is"
+    assert not (tmp_path / "outside").exists()
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_an_archive_that_the_disk_cannot_take_is_refused_before_it_is_full(
+    cloud: Cloud, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", WHOLE)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=8000))
+    with pytest.raises(StorageError, match=r"more than the 8.0 kB free here") as caught:
+        run.fetch(tmp_path / "deep" / "result")
+    assert "free some space" in str(caught.value.hint)
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_run_whose_files_all_were_left_out_says_which(
+    cloud: Cloud, run: Run, tmp_path: Path
+) -> None:
+    cloud.put(
+        f"cloudtrain/runs/{run.id}/output/model.tar.gz",
+        packed(entry("best", LINK, "/opt/ml/checkpoints/7")),
+    )
+    with pytest.raises(StorageError) as caught:
+        run.fetch(tmp_path / "result")
+    assert "model/best was left out: a link that leads out" in caught.value.message
+
+
+# `cloudtrain infra settings --provider aws` against an imitated CloudFormation.
+
+
+@pytest.fixture(autouse=True)
+def no_stack_is_left(cloud: Cloud) -> Iterator[None]:
+    yield
+    cloud.stacks.clear()
+
+
+def test_outputs_of_the_stack_become_settings(cloud: Cloud) -> None:
+    cloud.stacks.outputs["lab"] = resolved(**EVERYTHING).outputs()
+    result = call("infra", "settings", "--provider", "aws", "--name", "lab", "--yes")
+    assert result.code == 0, result.err
+    assert "policy to attach to people who submit: <SubmitterPolicy>" in result.out
+    assert "role for the GitHub workflow: <GitHubRole.Arn>" in result.out
+    text = Path("cloudtrain.toml").read_text()
+    for line in ('bucket = "made-bucket"', 'subnets = ["<SubnetA>", "<SubnetB>"]'):
+        assert line in text
+
+
+def test_missing_stack_says_how_to_deploy_one() -> None:
+    result = call("infra", "settings", "--provider", "aws", "--yes")
+    assert result.code == 4
+    assert "the stack cloudtrain in us-east-1 does not exist" in result.err
+    assert "aws cloudformation deploy" in result.err
+
+
+def test_failed_stack_gives_the_reason(cloud: Cloud) -> None:
+    cloud.stacks.failed["cloudtrain"] = "The following resource(s) failed to create: [Bucket]."
+    result = call("infra", "settings", "--provider", "aws", "--yes")
+    assert result.code == 4
+    assert "is not ready (ROLLBACK_COMPLETE): The following resource(s) failed" in result.err
+    assert "describe-stack-events --stack-name cloudtrain" in result.err
+
+
+def test_denied_call_names_the_action(cloud: Cloud) -> None:
+    cloud.account.denied_actions.add("cloudformation:DescribeStacks")
+    result = call("infra", "settings", "--provider", "aws", "--yes")
+    assert result.code == 4
+    assert "cloudformation:DescribeStacks" in result.err
+
+
+def test_stack_of_aws_needs_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLOUDTRAIN_AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    result = call("infra", "settings", "--provider", "aws", "--yes")
+    assert result.code == 2
+    assert "aws.region is not set" in result.err
+    assert call("infra", "template", "--provider", "aws").code == 0

@@ -1,27 +1,41 @@
-"""Whatever goes wrong while results are fetched: everything comes or nothing, and nothing gets out
-of its folder.
-"""
+"""Faults while results are fetched and logs are read, and foreign answers to any call."""
 
 from __future__ import annotations
 
+import json
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.submission.fetched import fetched_files
+from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import reconnect, submitted
+from tests.fakes.messages import Call
+from tests.providers.azure.jobs import append_log, log_of, reconnect, submitted
+from tests.providers.azure.operations import OPERATIONS, Operation, submit
 from tests.providers.faults import (
     PERMANENT,
     TRANSIENT,
+    Do,
     assert_each_struck,
+    calls_by_operation,
+    complaints,
     fault_each,
     name_of,
     run_id_of,
 )
+from tests.support.events import events_of
+from tests.support.limits import HANG_SECONDS
+
+# Faults while results are fetched and logs are read: everything comes once, or nothing.
+
+# Whatever goes wrong while results are fetched: everything comes or nothing, and nothing gets out
+# of its folder.
 
 pytestmark = pytest.mark.once
 
@@ -166,3 +180,155 @@ def test_links_come_back_if_they_stay_inside_and_are_named_if_not(
     assert [note.partition(":")[0] for note in sorted(notes)] == [
         f"model/{name} was left out" for name in ("absolute", "out", "zero")
     ]
+
+
+# Whatever goes wrong while logs are read: every line and event of every node comes once, in its
+# order.
+
+
+def event_of(number: int) -> str:
+    values = {"loss": number}
+    event = {"type": "metrics", "time": 1, "node": 0, "rank": 0, "seq": number, "values": values}
+    return f"::cloudtrain:: {json.dumps(event)}"
+
+
+def texts(run: Run, node: int | None = None) -> list[str]:
+    return [line.text for line in run.logs(node=node)]
+
+
+def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> None:
+    run = submitted("halves-1")
+    append_log(cloud, run.id, 0, "[rank 0] first", "[rank 0] sec", end="")
+    run.status()
+    assert texts(run) == ["first"]
+    append_log(cloud, run.id, 0, "ond", "[rank 0] third", end="")
+    run.status()
+    assert texts(run) == ["first", "second"]
+    cloud.service.jobs[run.id].finish("Completed")
+    assert run.wait(HANG_SECONDS).state == "succeeded"
+    assert texts(run) == ["first", "second", "third"]
+
+
+def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there(
+    cloud: AzureCloud,
+) -> None:
+    run = submitted("preempted-1")
+    append_log(cloud, run.id, 0, "[rank 0] before", event_of(0))
+    append_log(cloud, run.id, 1, "[rank 1] stays")
+    run.status()
+    container, blob = log_of(cloud, run.id, 0)
+    container.renew(blob)
+    run.status()
+    append_log(
+        cloud, run.id, 0, "[rank 0] after, and this is longer than what had been there", event_of(1)
+    )
+    find_run(run.id).status()
+    assert texts(run, 0) == [
+        "before",
+        "loss 0",
+        "after, and this is longer than what had been there",
+        "loss 1",
+    ]
+    assert texts(run, 1) == ["stays"]
+    assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "line", ["[rank 0] short", f"[rank 0] long {'x' * 500}"], ids=["shorter", "longer"]
+)
+def test_a_log_replaced_during_a_read_is_found_by_the_next_read(
+    cloud: AzureCloud, line: str
+) -> None:
+    run = submitted(f"amid-{len(line)}")
+    append_log(cloud, run.id, 0, "[rank 0] before")
+    run.status()
+    append_log(cloud, run.id, 0, "[rank 0] lost with its log")
+    cloud.endpoint.fault("hang_before", "blob", "GetBlob")
+    look = threading.Thread(target=run.status)
+    look.start()
+    cloud.endpoint.wait_until_hanging()
+    container, blob = log_of(cloud, run.id, 0)
+    container.renew(blob)
+    append_log(cloud, run.id, 0, line)
+    cloud.endpoint.release()
+    look.join()
+    run.status()
+    assert texts(run) == ["before", line.removeprefix("[rank 0] ")]
+
+
+def test_many_lines_arrive_in_batches_and_complete(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted("flood-1")
+    monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 14)
+    lines = [f"line {number} {'é' * (number % 50)}" for number in range(10_000)]
+    append_log(cloud, run.id, 0, *lines, end="")
+    run.status()
+    before = len(texts(run))
+    assert 0 < before < 10_000
+    cloud.service.jobs[run.id].finish("Completed")
+    assert run.wait(HANG_SECONDS).state == "succeeded"
+    assert texts(run) == lines
+
+
+def test_logs_that_are_not_ours_and_logs_that_are_gone_are_passed_over(cloud: AzureCloud) -> None:
+    run = submitted("gone-1")
+    append_log(cloud, run.id, 0, "[rank 0] here")
+    job = cloud.service.jobs[run.id]
+    job.open_log("user_logs/std_log_process_1.txt", f"{job.log_folder}never-written.txt")
+    job.open_log("system_logs/lifecycler.log", f"{job.log_folder}lifecycler.log")
+    run.status()
+    assert texts(run) == ["here"]
+
+
+@pytest.mark.parametrize("process", ["_0", "_00", ""])
+def test_the_log_of_a_single_node_may_have_no_number(cloud: AzureCloud, process: str) -> None:
+    run = submitted(f"single-{len(process)}", resources={"nodes": 1})
+    job = cloud.service.jobs[run.id]
+    name = f"user_logs/std_log{'_process' * bool(process)}{process}.txt"
+    append_log(cloud, run.id, 0, "[rank 0] hello")
+    _, blob = log_of(cloud, run.id, 0)
+    job._logs.clear()
+    job.open_log(name, blob)
+    run.status()
+    assert [(line.node, line.text) for line in run.logs()] == [(0, "hello")]
+
+
+# An answer that is not Azure's is named as such, and tried again, whichever call it answers.
+
+UNHARMED = {
+    # The job is looked up, and found.
+    Call("arm", "PutJob"),
+    # The source is stored, and found at the next attempt.
+    Call("arm", "PutCode"),
+}
+"""Calls whose answers are optional for an operation."""
+
+
+@pytest.fixture
+def operations(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> dict[str, Do]:
+    """Everything that the client does."""
+    for name in ("FINISHING_SECONDS", "NOTICE_SECONDS"):
+        monkeypatch.setattr(f"cloudtrain.providers.azure.stop.{name}", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
+    run = submit(cloud, None)  # type: ignore[arg-type]
+
+    def do(operation: Operation) -> None:
+        reconnect()
+        operation.do(cloud, run)
+
+    left_out = ("push an image", "doctor")
+    return {
+        name: partial(do, operation)
+        for name, operation in OPERATIONS.items()
+        if name not in left_out
+    }
+
+
+def test_every_call_names_an_answer_that_cannot_be_read(
+    cloud: AzureCloud, operations: dict[str, Do], thorough: bool
+) -> None:
+    calls = calls_by_operation(cloud.endpoint, operations)
+    assert len(calls) > 20
+    problems = "\n".join(complaints(cloud.endpoint, operations, calls, UNHARMED, thorough))
+    assert not problems, problems
