@@ -50,7 +50,7 @@ def init_command(folder: Path, as_json: bool, **options: Any) -> None:
         if not script.is_file():
             hint = command("init", "DIR") + " writes a starter with its own script"
             raise UsageError(f"{script}: no such file", hint=hint)
-        entrypoint = os.path.relpath(script.resolve(), folder)
+        entrypoint = os.path.relpath(os.path.realpath(script), folder)
         texts = {FILE: job_text(resources, arguments, entrypoint)}
         folder = Path(os.path.relpath(folder))
     else:

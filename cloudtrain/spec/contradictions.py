@@ -5,6 +5,7 @@ Sweeps and providers have their own checks.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
             "write a path relative to the source folder",
         )
     target = source / entrypoint
-    if not target.resolve().is_relative_to(source):
+    if not Path(os.path.realpath(target)).is_relative_to(source):
         return (
             f"{entrypoint!r} is outside the source folder",
             "move it into the source folder",

@@ -217,7 +217,7 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         return []
     at = "source"
     try:
-        source = (folder / source_name).resolve()
+        source = Path(os.path.realpath(folder / source_name))
         if not source.is_dir():
             problem_word = "is a file, not a folder" if source.exists() else "no such folder"
             hint = "source is the folder that is sent with the job"

@@ -34,7 +34,7 @@ class FlagText(str):
 def read_source(path: Path) -> Document:
     """Return the document of a job.yaml or a script. Raise UsageError for neither."""
     if is_program(path):
-        entrypoint = os.path.relpath(path.resolve(), job_folder(path))
+        entrypoint = os.path.relpath(os.path.realpath(path), job_folder(path))
         text = f"entrypoint: {json.dumps(entrypoint, ensure_ascii=False)}\n"
         return Document(values={"entrypoint": entrypoint}, name="command line", text=text)
     if not os.path.isdir(path):  # noqa: PTH112  (False for names that are too long)
@@ -83,7 +83,7 @@ def job_folder(path: Path) -> Path:
     if os.path.isdir(path):  # noqa: PTH112
         return path.resolve()
     current = Path.cwd()
-    place = path.resolve()
+    place = Path(os.path.realpath(path))
     inside = place.is_relative_to(current) and current not in (Path.home(), Path(current.anchor))
     return current if inside and is_program(path) else place.parent
 

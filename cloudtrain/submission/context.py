@@ -133,7 +133,7 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     kind, target = entrypoint_of(spec.entrypoint)
     if kind not in ("script", "notebook"):
         return
-    path = os.path.relpath((tree.root / target).resolve(), tree.root.resolve())
+    path = os.path.relpath(os.path.realpath(tree.root / target), tree.root.resolve())
     if all(entry.path != path for entry in tree.files):
         raise SourceError(
             f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves"

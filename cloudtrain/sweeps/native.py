@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
+from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
@@ -119,10 +120,11 @@ class NativeMirror:
                     raise
         if self._observed is not None:
             self._mirror(self._observed)
-        elif self._history.read().has_ended:
-            self.journal.write(
-                SweepEnded(time=time.time(), state="failed", reason=self._history.state.reason)
-            )
+            return
+        run = self._history.read()
+        may_appear = run.may_have_started and is_new(run, time.time())
+        if run.has_ended and not may_appear:
+            self.journal.write(SweepEnded(time=time.time(), state="failed", reason=run.reason))
 
     def _mirror(self, sweep: NativeSweepState) -> None:
         for trial in sweep.trials:

@@ -34,6 +34,10 @@ def huge(path: Path) -> None:
         file.truncate(HUGE_BYTES)
 
 
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
     """A command that reads without a bound fails by itself, before the machine does."""
@@ -98,7 +102,7 @@ def test_includes_that_multiply_are_refused(job: Path, width: int, depth: int) -
 
 
 @pytest.mark.linux("/dev/zero and /proc")
-@pytest.mark.parametrize("lay", [fifo, endless, huge])
+@pytest.mark.parametrize("lay", [fifo, endless, huge, loop])
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
@@ -123,12 +127,12 @@ def test_any_file_of_the_source_may_be_a_trap(job: Path, name: str, spec: str, l
     if spec:
         program = "" if "entrypoint" in spec else "entrypoint: train.py\n"
         (job / "job.yaml").write_text(program + spec)
-    for words in (["plan"], ["check"], ["plan", "--provider", "docker"], ["list"]):
+    for words in (["plan"], ["plan", name], ["check"], ["plan", "--provider", "docker"], ["list"]):
         assert_ends(*words)
 
 
 @pytest.mark.linux("/dev/zero and /proc")
-@pytest.mark.parametrize("lay", [fifo, endless, huge])
+@pytest.mark.parametrize("lay", [fifo, endless, huge, loop])
 @pytest.mark.parametrize(
     ("variable", "name"),
     [

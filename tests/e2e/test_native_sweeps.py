@@ -228,6 +228,25 @@ def test_an_interrupted_submission_is_found_again(site: Aws) -> None:
     assert [trial.state for trial in drive_native(folder).trials] == ["completed"]
 
 
+def test_a_sweep_that_appears_late_is_found_before_its_absence_is_believed(
+    site: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creating = "cloudtrain.providers.shared.idempotent_create"
+    monkeypatch.setattr(f"{creating}.BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(f"{creating}.CREATE_TIMEOUT_SECONDS", 0)
+    site.cloud.endpoint.fault("late", *site.creation, 1, times=9)
+    with pytest.raises(CloudError, match="not known"):
+        started(site, "late-1", {"trials": 1})
+
+    def deliver() -> None:
+        site.cloud.endpoint.deliver_late()
+        site.cloud.endpoint.reset()
+
+    folder = SweepFolder(Path(os.environ["CLOUDTRAIN_DATA_DIR"], "sweeps", "late-1"))
+    state = drive_native(folder, pause=deliver)
+    assert [trial.state for trial in state.trials] == ["completed"]
+
+
 def test_failed_trials_have_a_reason(site: Aws) -> None:
     sweep = {"space": {"x": [1], "kind": ["broken"]}, "trials": 2}
     state = drive_native(started(site, "broken-1", sweep))

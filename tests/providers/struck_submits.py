@@ -60,8 +60,7 @@ def random_strikes(chance: random.Random) -> list[Strike]:
 
 
 class Campaign:
-    """Random submits to one cloud, each with a separate data folder. The seed decides everything
-    but the timing.
+    """Random submits to one cloud, each with a separate data folder.
 
     The seed decides everything but the timing.
     """
