@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import struct
 import tarfile
@@ -26,12 +27,13 @@ from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
 _LEVEL = 4
 # No name, no time, no flags, and "unknown" for the system, whatever this Python's zlib would write.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_BLOCK = 1 << 20
 _TAR_BLOCK = 512
 _TAR_RECORD = 20 * _TAR_BLOCK
 
 
 def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
-    """Write `store/<digest>.tar.gz` unless it exists, and return its path.
+    """Write `store/<digest>.tar.gz` unless it exists undamaged, and return its path.
 
     Raise SourceError if a file has changed since the scan, and StorageError if the store cannot be
     written. The store never holds a partial archive.
@@ -40,7 +42,7 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
     count = tree.files_count
     temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
-        if target.exists():
+        if target.exists() and is_whole(target):
             if progress is not None:
                 progress(count, count)
             return target
@@ -60,6 +62,20 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
             hint="free some space there, or make the folder writable",
         ) from error
     return target
+
+
+def is_whole(archive: Path) -> bool:
+    """Return whether a stored archive can be read to its end and its checksum.
+
+    Its name says what it should hold: a damaged one would be sent again and again.
+    """
+    try:
+        with gzip.open(archive) as stream:
+            while stream.read(_BLOCK):
+                pass
+            return stream.tell() > 0
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> None:

@@ -272,11 +272,14 @@ def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
 
 
 def archive_of(plan: Plan) -> Path:
-    """Return the stored archive of a plan's source. Raise StorageError if it is missing."""
+    """Return the stored archive of a plan's source. Raise StorageError if it is not whole."""
+    from cloudtrain.source.archive import is_whole  # a plan packs nothing
+
     path = _archive_folder(plan) / f"{plan.context.source.digest}.tar.gz"
-    if not path.is_file():
+    if not is_whole(path):
+        problem = "damaged" if path.is_file() else "gone"
         raise StorageError(
-            f"{path}: the source of the earlier run is gone",
+            f"{path}: the source of the earlier run is {problem}",
             hint="cloudtrain submit packs the present one",
         )
     return path

@@ -4,6 +4,7 @@ others.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.store import RunStore
 from tests.support.command_line import CommandResult
@@ -213,6 +215,21 @@ def test_a_run_without_a_history_is_told_as_damaged(
     assert (listed.code, "damaged" in listed.out) == (0, True)
     result = call("status", "digits-aaaa")
     assert (result.code, "digits-aaaa" in result.err) == (4, True)
+
+
+def test_a_rerun_sends_no_damaged_archive(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole / "data", tmp_path / "data")
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    run = cloudtrain.find_run("digits-aaaa")
+    archive = tmp_path / "data" / "sources" / f"{run.plan_again().context.source.digest}.tar.gz"
+    with pytest.raises(StorageError, match="source of the earlier run is gone"):
+        run.rerun()
+    archive.parent.mkdir()
+    archive.write_bytes(gzip.compress(b"source" * 1000)[:-9])
+    with pytest.raises(StorageError, match="source of the earlier run is damaged"):
+        run.rerun()
 
 
 def test_lines_of_the_history_that_cannot_be_read_are_counted(

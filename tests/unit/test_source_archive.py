@@ -100,6 +100,19 @@ def test_an_archive_that_is_there_is_not_written_again(root: Path, tmp_path: Pat
     assert calls == [(tree.files_count, tree.files_count)]
 
 
+@pytest.mark.parametrize("damage", ["cut off", "another byte", "empty"])
+def test_a_damaged_archive_is_written_again(root: Path, tmp_path: Path, damage: str) -> None:
+    tree = scan(root, None, None)
+    archive = pack(tree, tmp_path / "store")
+    whole = archive.read_bytes()
+    middle = len(whole) // 2
+    changed = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    damaged = {"cut off": whole[:middle], "another byte": changed, "empty": b""}
+    archive.write_bytes(damaged[damage])
+    assert pack(tree, tmp_path / "store") == archive
+    assert archive.read_bytes() == whole
+
+
 def grow(file: Path) -> None:
     file.write_text(file.read_text() + "x")
 
