@@ -15,9 +15,6 @@ Restart = Literal["retry", "never", "after a change"]
 change`: the same job would fail again.
 """
 
-_MIN_LITERAL = 3
-_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|[()|?*+.^$]|[^\\]", re.DOTALL)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
@@ -48,16 +45,9 @@ class Rule:
 
     def matches(self, text: str) -> bool:
         """Return True if a line, or a message of several lines, shows this failure."""
-        for needed, pattern in _tests_of(self.patterns):
-            for literal in needed:
-                if literal in text:
-                    break
-            else:
-                if needed:
-                    continue
-            if _compiled(pattern).search(text):
-                return not (self.unless and _compiled(self.unless).search(text))
-        return False
+        if not _joined(self.patterns).search(text):
+            return False
+        return not (self.unless and _compiled(self.unless).search(text))
 
     def knows_place(self, described: str) -> bool:
         """Return True if an exception is known by the place where it was raised."""
@@ -69,58 +59,10 @@ class Rule:
 
 
 @cache
-def _tests_of(patterns: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Return the patterns with their literals: searching these first is much faster."""
-    return tuple((needed_literals(pattern), pattern) for pattern in patterns)
+def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(patterns))
 
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
-
-
-def needed_literals(pattern: str) -> tuple[str, ...]:
-    """Return literals such that every match contains one; empty if unknown.
-
-     They are the longest plain text of each alternative, outside of groups. The flag (?i) leaves
-    none.
-    """
-    if re.search(r"\(\?[a-zA-Z-]*i[a-zA-Z-]*[:)]", pattern):
-        return ()
-    literals = tuple(max(_pieces(branch), key=len, default="") for branch in _alternatives(pattern))
-    return literals if all(len(piece) >= _MIN_LITERAL for piece in literals) else ()
-
-
-def _alternatives(pattern: str) -> list[list[str]]:
-    """Return the parts of each alternative at the top level; a group is an empty part."""
-    branches: list[list[str]] = [[]]
-    depth = 0
-    for part in _PART.findall(pattern):
-        if part == "(":
-            depth += 1
-            branches[-1].append("")
-        elif part == ")":
-            depth -= 1
-        elif depth:
-            continue
-        elif part == "|":
-            branches.append([])
-        else:
-            branches[-1].append(part)
-    return branches
-
-
-def _pieces(parts: list[str]) -> list[str]:
-    """Return runs of plain characters; an optional or repeated character ends a run."""
-    pieces = [""]
-    for part in parts:
-        if part in ("?", "*") or part.startswith("{"):
-            pieces[-1] = pieces[-1][:-1]
-            pieces.append("")
-        elif len(part) == 1 and part not in ".^$+":
-            pieces[-1] += part
-        elif len(part) == 2 and part[0] == "\\" and not part[1].isalnum():
-            pieces[-1] += part[1]
-        else:
-            pieces.append("")
-    return pieces

@@ -16,9 +16,9 @@ from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES, rule_of
 from cloudtrain.diagnosis.tracebacks import GROUP, Raised, TracebackReader
 
-MAX_SHAPES = 5_000
+MAX_SHAPES = 3_000
 """Maximum number of distinct lines whose rules are remembered."""
-MAX_LAST_CHECKED = 5_000
+MAX_LAST_CHECKED = 3_000
 """Maximum number of further distinct lines to check, the last of a log."""
 MAX_LAST_LINES = 5
 MAX_RANKS = 4_096
@@ -42,7 +42,7 @@ _GOES_ON = re.compile(
     r"|[Ff]alling back|\b[Ss]kip(ping|ped)\b(?!.*loss scale)|\b[Ii]gnor(ing|ed)\b|; using |\b[Uu]sing .{1,80} instead"
     r"|, trying |\b[Tt]rying (again|another)|[Cc]ontinuing\b|built? .{0,20}again"
 )
-"""Pattern of a line that says that the program goes on after a failure."""
+"""Pattern of a line that shows that the program continues after a failure."""
 _WARNING = re.compile(
     r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:|\bpip's dependency resolver\b"
     r"|, but you have \S+ \S+ which is incompatible",
@@ -88,7 +88,7 @@ _NOTEBOOK_HEADER = re.compile(
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank has printed."""
+    """Candidates and progress of one rank."""
 
     candidates: dict[str, Candidate] = field(default_factory=dict)
     progress: int = 0
@@ -100,7 +100,7 @@ class _Rank:
     outlived: int = 0
     """Position of the line before which it has outlived everything."""
     open: Candidate | None = None
-    """Latest candidate, while its message may go on."""
+    """Latest candidate, while its message may continue."""
     last_exception: Candidate | None = None
     message: Candidate | None = None
     """Latest exception, while further lines of its message may come."""
@@ -152,20 +152,20 @@ class Search:
 
     def best(self, rank: int | None = None, node: int | None = None) -> Candidate | None:
         """Return the most likely cause, or None; with a node only of that rank or the node."""
-        found = [
+        candidates = [
             candidate
-            for (of_rank, of_node), known in self._ranks.items()
+            for (of_rank, of_node), printed in self._ranks.items()
             if node is None or (of_rank in (None, rank) and of_node in (None, node))
-            for candidate in known.candidates.values()
+            for candidate in printed.candidates.values()
         ]
         if node is None and self._header:
-            found.append(self._header)
-        return min(found, key=lambda candidate: candidate.score, default=None)
+            candidates.append(self._header)
+        return min(candidates, key=lambda candidate: candidate.score, default=None)
 
     def exceptions(self) -> list[tuple[Raised, Candidate]]:
         """Return the last exception of each rank."""
         last = [rank.last_exception for rank in self._ranks.values()]
-        return [(told.raised, told) for told in last if told and told.raised]
+        return [(latest.raised, latest) for latest in last if latest and latest.raised]
 
     def _rank(self, line: Evidence) -> _Rank:
         key = (line.rank, line.node)
@@ -184,10 +184,10 @@ class Search:
         if raised is True:
             self._read_frame(rank, line)
             return  # the code of a frame may contain any word
-        if self._thrown and (what := _WHAT.match(line.text)):
+        if self._thrown and (message := _WHAT.match(line.text)):
             thrower, name = self._thrown
             thrower.candidates.pop(thrower.latest, None)
-            raised = Raised(name, what[1][:500])
+            raised = Raised(name, message[1][:500])
         thrown = _THROWN.search(line.text)
         self._thrown = (rank, thrown[1]) if thrown else None
         rank.has_warned = bool(_LOGGED_WARNING.match(line.text))
