@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
-from cloudtrain.diagnosis.candidates import ERROR_LIKE, Candidate, Consequence
+from cloudtrain.diagnosis.candidates import ERROR_LIKE, ERROR_LINE, LINE, Candidate, Consequence
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES, rule_of
@@ -29,6 +29,8 @@ MESSAGE_LINES = 6
 """Maximum lines of a message after the first."""
 PROGRESS_LINES = 3
 """Lines of progress after which a rank has outlived what it printed before."""
+OLD_LINES = 100
+"""Further lines after which a mere line says less than an exit code: many stand at the start."""
 _MAX_SHAPE = 400
 _MAX_MESSAGE = 4_000
 
@@ -160,6 +162,9 @@ class Search:
         ]
         if node is None and self._header:
             candidates.append(self._header)
+        for candidate in candidates:
+            if candidate.kind in (ERROR_LINE, LINE):
+                candidate.is_harmless = self._order - candidate.order > OLD_LINES
         return min(candidates, key=lambda candidate: candidate.score, default=None)
 
     def exceptions(self) -> list[tuple[Raised, Candidate]]:

@@ -59,6 +59,14 @@ def test_of_mere_lines_the_last_counts_and_less_than_a_symptom(last: str, rule: 
     assert rule_of(OLDER, last) == rule
 
 
+def test_a_mere_line_far_before_the_end_says_less_than_an_exit_code() -> None:
+    start = "rm: cannot remove 'old.pt': No such file or directory"
+    end = "failed (exitcode: 1) local_rank: 0"
+    assert rule_of(start, end) == "file-not-found"
+    assert rule_of(start, *["reading"] * 100, end) == "launcher-summary"
+    assert rule_of(start, *["reading"] * 100) == "file-not-found"
+
+
 def test_what_a_script_prints_after_a_failure_is_not_its_cause() -> None:
     assert rule_of(
         "train.py: error: unrecognized arguments: --lr", "cp: cannot stat 'x': No such file"
