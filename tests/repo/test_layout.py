@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -32,15 +31,25 @@ FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
 PYTHON = sorted(
     p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts
 )
-CODE = [path for path in PYTHON if path.stat().st_size]
+MAX_LINES = 400
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_file_says_what_it_is_for_and_stays_readable(path: Path) -> None:
+def faults_of(path: Path) -> Iterator[str]:
+    """Yield what is wrong with a file that has content."""
     text = path.read_text()
-    assert ast.get_docstring(ast.parse(text)), "the first line says what the file is for"
-    assert len(text.splitlines()) <= 400
-    assert not re.search(r"utils|helpers|manager", path.stem)
+    if not ast.get_docstring(ast.parse(text)):
+        yield "its first line does not say what it is for"
+    if len(text.splitlines()) > MAX_LINES:
+        yield f"it has more than {MAX_LINES} lines"
+    if re.search(r"utils|helpers|manager", path.stem):
+        yield "its name says nothing"
+
+
+def test_files_say_what_they_are_for_and_stay_readable() -> None:
+    files = [path for path in PYTHON if path.stat().st_size]
+    assert len(files) > 500
+    faults = [f"{path.relative_to(ROOT)}: {fault}" for path in files for fault in faults_of(path)]
+    assert faults == [], "\n".join(faults)
 
 
 def test_the_changelog_tells_of_this_version_first_and_sorts_every_change() -> None:
