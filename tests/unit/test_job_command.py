@@ -1,20 +1,27 @@
-"""A job without a file: a script and its flags mean what the job.yaml means that init writes of the
-same words.
-"""
+"""A job without a file, and questions and figures before money is spent."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import cloudtrain
 from cloudtrain.cli.init import job_text
-from cloudtrain.errors import SpecError, UsageError
+from cloudtrain.cli.submit import _confirm
+from cloudtrain.errors import RefusedError, SpecError, UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.aws.config import AwsConfig, profile_of
 from cloudtrain.spec.load import load_spec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.written_arguments import written_arguments
 from tests.support.in_process import call
+from tests.support.samples import AWS_ACCOUNT
+
+# A job without a file: a script and its flags mean what the job.yaml means that init writes of the
+# same words.
 
 
 @pytest.fixture
@@ -141,3 +148,132 @@ def test_what_is_not_given_is_a_comment_in_the_job_of_a_script() -> None:
 def test_arguments_are_written_as_a_mapping_where_it_means_the_same() -> None:
     assert written_arguments(["--epochs", "3", "--amp"]) == "{epochs: 3, amp: true}"
     assert written_arguments(["--epochs=3"]) == '["--epochs=3"]'
+
+
+# Questions and figures before money is spent: the worst case once, on a terminal; a plan without an
+# account.
+
+Asked = Callable[..., list[str]]
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Confirms a plan on a terminal where somebody gives that answer; returns the questions."""
+
+    def confirm(plan: Plan, answer: str = "y") -> list[str]:
+        questions: list[str] = []
+
+        def prompt(text: str) -> str:
+            questions.append(text)
+            return answer
+
+        screen = Terminal()
+        monkeypatch.setattr("sys.stdin", Terminal())
+        monkeypatch.setattr("sys.stderr", screen)
+        monkeypatch.setattr("click.termui.visible_prompt_func", prompt)
+        try:
+            _confirm(plan)
+        finally:
+            questions[:] = [screen.getvalue() + "".join(questions)] if questions else []
+        return questions
+
+    return confirm
+
+
+def on_aws(monkeypatch: pytest.MonkeyPatch, **spec: object) -> Plan:
+    for name, value in AWS_ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    return cloudtrain.plan(cloudtrain.load({"limits": {"max_runtime": "1 h"}, **spec}), "aws")
+
+
+def test_a_job_that_costs_money_is_asked_about_once_with_its_worst_case(
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = on_aws(monkeypatch)
+    assert plan.target.cost_estimate is not None
+    assert f"Start it, for at most {plan.target.cost_estimate.worst_usd:.2f} USD?" in ask(plan)[0]
+    with pytest.raises(RefusedError, match="not confirmed; nothing was started"):
+        ask(plan, "n")
+
+
+def test_an_unknown_price_is_said_to_be_one(
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = on_aws(monkeypatch, resources={"instance": {"aws": "ml.new.large"}, "gpus": 0})
+    assert "What it will cost is not known" in ask(plan)[0]
+
+
+def test_nothing_is_asked_of_a_job_that_is_free_or_where_nobody_can_answer(
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = on_aws(monkeypatch)
+    assert ask(cloudtrain.plan(cloudtrain.load({}), "local")) == []
+    assert ask(cloudtrain.plan(cloudtrain.load({}), "local", as_="aws")) == []
+    (folder / "cloudtrain.toml").write_text("confirm = false\n")
+    assert ask(plan) == []
+    (folder / "cloudtrain.toml").unlink()
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    _confirm(plan)  # without a terminal it continues
+
+
+@pytest.mark.parametrize(
+    ("provider", "shown"),
+    [("aws", "USD/h on demand"), ("azure", "USD/h on demand")],
+)
+def test_a_plan_without_an_account_shows_machines_and_price(
+    folder: Path, provider: str, shown: str
+) -> None:
+    result = call(
+        "plan", "train.py", "--provider", provider, "--gpus", "1", "--gpu", "A100-80GB,L4,T4,A10G"
+    )
+    assert (result.code, result.err) == (0, "")
+    assert shown in result.out
+    assert f"note: {provider}." in result.out
+    assert "not set, shown as placeholders" in result.out
+
+
+@pytest.mark.parametrize("provider", ["aws", "azure"])
+def test_no_request_with_placeholders_can_be_sent(folder: Path, provider: str) -> None:
+    job = cloudtrain.load("train.py")
+    plan = cloudtrain.plan(job, provider, preview=True)
+    with pytest.raises(
+        RefusedError, match="not set: this plan is for looking at only; nothing was started"
+    ):
+        cloudtrain.submit(plan)
+    with pytest.raises(SpecError, match="is not set"):
+        cloudtrain.plan(job, provider)
+    result = call("plan", "train.py", "--provider", provider, "--json")
+    assert (result.code, '"error"' in result.out, "not-set-yet" in result.out) == (2, True, False)
+
+
+def test_a_preview_of_a_known_account_is_its_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_aws(monkeypatch)
+    plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
+    assert (plan.target.placeholders, plan.target.config_as(AwsConfig).bucket) == ((), "my-bucket")
+
+
+def test_a_profile_gives_its_region_and_is_kept_for_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.setenv(name, "another")
+    aws = Path.home() / ".aws"
+    aws.mkdir(parents=True)
+    (aws / "config").write_text("[profile work]\nregion = eu-west-3\n")
+    shown = call("plan", "train.py", "--provider", "aws", "--profile", "work").out
+    assert "aws.region eu-west-3  ← ~/.aws/config:2, profile work" in shown
+    plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
+    config = plan.target.config_as(AwsConfig)
+    assert (config.profile, profile_of(config)) == ("work", "")
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name)
+    assert profile_of(config) == "work"

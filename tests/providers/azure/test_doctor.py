@@ -1,6 +1,4 @@
-"""`cloudtrain doctor azure` reports nothing about a good workspace, and the one fault of every
-other.
-"""
+"""`cloudtrain doctor azure` reports each fault of a workspace; outputs of a deployment."""
 
 from __future__ import annotations
 
@@ -32,6 +30,10 @@ from tests.fakes.azure.rbac import Assignment
 from tests.fakes.azure.roles import BLOBS, PULL, READER, SCIENTIST, SECRETS
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.providers.azure.jobs import forget
+from tests.support.in_process import call
+
+# `cloudtrain doctor azure` reports nothing about a good workspace, and the one fault of every
+# other.
 
 pytestmark = pytest.mark.once
 
@@ -264,3 +266,42 @@ def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
     (wrong_check,) = [result for result in checks if result.is_wrong]
     assert message in f"{wrong_check.answer} {wrong_check.fix}"
     assert exit_code(checks) == (4 if check == "credentials" else 2)
+
+
+# `cloudtrain infra settings --provider azure` against an imitated Resource Manager.
+# Reading the real template is tested in test_permissions.py.
+
+
+@pytest.fixture(autouse=True)
+def no_deployment_is_left(cloud: AzureCloud) -> Iterator[None]:
+    yield
+    cloud.account.rights.deployments.clear()
+
+
+def test_outputs_that_are_settings_are_written(cloud: AzureCloud) -> None:
+    outputs = {"workspace": "lab", "compute": "", "vault": "lab-vault"}
+    cloud.account.rights.deployments["lab"] = {
+        "provisioningState": "Succeeded",
+        "outputs": {name: {"type": "String", "value": value} for name, value in outputs.items()},
+    }
+    result = call("infra", "settings", "--provider", "azure", "--name", "lab", "--yes")
+    assert result.code == 0, result.err
+    assert result.out == "key vault for secrets of jobs: lab-vault\n"
+    assert Path("cloudtrain.toml").read_text() == '[azure]\nworkspace = "lab"\n'
+
+
+def test_missing_deployment_says_how_to_create_one(cloud: AzureCloud) -> None:
+    result = call("infra", "settings", "--provider", "azure", "--yes")
+    assert result.code == 4
+    group = cloud.account.resource_group
+    assert f"the deployment cloudtrain in the resource group {group} does not exist" in result.err
+    assert "az deployment group create" in result.err
+
+
+@pytest.mark.parametrize("state", ["Running", "Failed"])
+def test_deployment_that_has_not_succeeded_is_refused(cloud: AzureCloud, state: str) -> None:
+    cloud.account.rights.deployments["cloudtrain"] = {"provisioningState": state}
+    result = call("infra", "settings", "--provider", "azure", "--yes")
+    assert result.code == 4
+    assert f"is not ready ({state})" in result.err
+    assert "az deployment operation group list" in result.err
