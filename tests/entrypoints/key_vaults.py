@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.azure import certificate
+from tests.fakes.azure import tokens
 
 TOKEN = "token-that-nobody-may-print"
 MSI_SECRET = "msi-secret-that-nobody-may-print"
@@ -62,7 +62,7 @@ class Vault:
 @contextmanager
 def serving(folder: Path) -> Iterator[Vault]:
     """The two servers, until the end of the block."""
-    public, context = certificate.make(folder)
+    public, context = tokens.make_certificate(folder)
     vault = Vault("", "", public)
     with _server(vault, "https", context) as safe, _server(vault, "http") as plain:
         vault.host = f"localhost:{safe}"

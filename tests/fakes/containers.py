@@ -1,4 +1,4 @@
-"""One container: a process with all its children, and a thread that reads their output."""
+"""Containers of an imitated cloud: processes with their children, and the threads of jobs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,48 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Protocol
 
 from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE, end_orphans
 from tests.support.forked_command import ForkedCommand, command_server
+
+# The threads of an imitated cloud's jobs, one each.
+
+
+class Wakeable(Protocol):
+    """A job that waits for this between its phases."""
+
+    name: str
+    woken: threading.Event
+
+
+class JobThreads:
+    """`closing`: what every job looks at when it is woken; once it is set, it ends by force."""
+
+    def __init__(self, closing: threading.Event) -> None:
+        self._closing = closing
+        self._lock = threading.Lock()
+        self._started: list[tuple[Wakeable, threading.Thread]] = []
+
+    def start(self, job: Wakeable, live: Callable[[], None]) -> None:
+        """Begin the life of a job."""
+        thread = threading.Thread(target=live, name=f"loopback-{job.name}", daemon=True)
+        with self._lock:
+            self._started.append((job, thread))
+            thread.start()
+
+    def close(self) -> None:
+        """End all jobs by force, and wait until each has ended."""
+        self._closing.set()
+        with self._lock:
+            started = list(self._started)
+        for job, _ in started:
+            job.woken.set()
+        for _, thread in started:
+            thread.join()
+
+
+# One container: a process with all its children, and a thread that reads their output.
 
 READ_SECONDS = 5
 """How long to wait for the last output of a container; only an escaped process keeps its pipe open

@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fakes.faults import (
+from tests.fakes.messages import (
     SLOW_SECONDS,
+    Call,
     Fault,
     FaultKind,
     HeldRequests,
+    Request,
+    Response,
     page_of_gateway,
     spoiled,
 )
-from tests.fakes.messages import Call, Request, Response
 from tests.support.limits import HANG_SECONDS
 
 

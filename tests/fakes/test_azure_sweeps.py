@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.fixtures import call, client, document, submit, words
 from tests.fakes.azure.jobs import run_token, tracking_variables
-from tests.fakes.azure.samples import call, client, document, submit, words
 from tests.support.waiting import eventually
 
 Body = dict[str, Any]

@@ -6,8 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from cloudtrain.errors import CloudError, Outcome
-from tests.fakes.faults import FaultKind
-from tests.fakes.messages import Call
+from tests.fakes.messages import Call, FaultKind
 from tests.fakes.server import Server
 
 # Faults in many calls of one command: each call fails once, and the test proves that it covers all.

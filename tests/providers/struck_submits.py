@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.errors import NOTHING_STARTED, CloudtrainError
 from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
-from tests.fakes.faults import FaultKind
+from tests.fakes.messages import FaultKind
 from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
 from tests.support.waiting import eventually
 

@@ -21,7 +21,7 @@ from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, Regi
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.registry import Registry
+from tests.fakes.azure.services import Registry
 from tests.providers.azure.jobs import forget
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
-from tests.fakes.faults import FaultKind
+from tests.fakes.messages import FaultKind
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, NEW_JOB, Site
 from tests.support.events import events_of

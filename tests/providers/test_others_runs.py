@@ -12,7 +12,7 @@ import cloudtrain
 from cloudtrain.errors import CloudError, RunNotFound
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.lookup import find_run, import_remote_runs
-from tests.fakes.faults import FaultKind
+from tests.fakes.messages import FaultKind
 from tests.providers.aws.archives import entry, packed
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, Site

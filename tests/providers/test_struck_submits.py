@@ -14,8 +14,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
-from tests.fakes.faults import FaultKind
-from tests.fakes.messages import Call
+from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import run_id_of
 from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
 from tests.providers.struck_submits import VERBS, Campaign

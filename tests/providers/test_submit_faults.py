@@ -12,7 +12,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError
 from cloudtrain.submission.lookup import find_run
-from tests.fakes.faults import FaultKind
+from tests.fakes.messages import FaultKind
 from tests.providers.faults import (
     PERMANENT,
     TRANSIENT,

@@ -1,17 +1,185 @@
-"""The CloudFormation template of infra/aws, resolved for parameters, and its policies."""
+"""CloudFormation templates, resolved for parameters: that of infra/aws, and its policies."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from cloudtrain.bundle import bundled
 from tests.fakes.aws.policies import Statement, statements
-from tests.fakes.aws.template import Resolver, parameter_values, read_template
 
 if TYPE_CHECKING:
     from tests.fakes.aws.cloud import Cloud
+
+
+# CloudFormation templates: read with their short forms, and resolved for given parameters.
+# After "Intrinsic function reference" and "Template reference" of the CloudFormation user guide.
+# What a template uses and this does not know is an error, so that nothing passes unseen.
+
+NO_VALUE = object()
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with `!Ref` and the like."""
+
+
+def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        value: Any = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]
+    if suffix == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    return {suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}": value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+def read_template(text: str) -> dict[str, Any]:
+    """Return a template as a document."""
+    document: dict[str, Any] = yaml.load(text, _Loader)
+    return document
+
+
+def parameter_values(template: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[str, str]:
+    """Return all parameters with their values. ValueError for one that is not declared."""
+    declared = template["Parameters"]
+    unknown = [name for name in arguments if name not in declared]
+    if unknown:
+        raise ValueError(f"not in the template: {', '.join(unknown)}")
+    return {
+        name: str(arguments.get(name, parameter["Default"])) for name, parameter in declared.items()
+    }
+
+
+class Resolver:
+    """A template with its parameters, in one account and region.
+
+    `identities`: what Ref gives for the resources that exist; `attributes`: what Fn::GetAtt gives.
+    For a resource that does not exist yet, both give a name made from its own: `<Bucket>`,
+    `<ExecutionRole.Arn>`.
+    """
+
+    def __init__(
+        self,
+        template: Mapping[str, Any],
+        values: Mapping[str, str],
+        *,
+        stack: str,
+        region: str,
+        account: str,
+    ) -> None:
+        self.template = template
+        self.values = values
+        self.identities: dict[str, str] = {}
+        self.attributes: dict[tuple[str, str], str] = {}
+        self._pseudo = {
+            "AWS::Region": region,
+            "AWS::AccountId": account,
+            "AWS::Partition": "aws",
+            "AWS::URLSuffix": "amazonaws.com",
+            "AWS::StackName": stack,
+            "AWS::StackId": f"arn:aws:cloudformation:{region}:{account}:stack/{stack}/id",
+        }
+
+    def is_true(self, condition: str) -> bool:
+        """Return whether a condition of the template is true."""
+        return bool(self.value(self.template["Conditions"][condition]))
+
+    def resources(self) -> dict[str, dict[str, Any]]:
+        """Return the resources whose conditions are true, as written in the template."""
+        every = self.template["Resources"]
+        return {
+            name: resource
+            for name, resource in every.items()
+            if "Condition" not in resource or self.is_true(resource["Condition"])
+        }
+
+    def properties(self, name: str) -> dict[str, Any]:
+        """A resource's properties, resolved."""
+        resolved: dict[str, Any] = self.value(
+            self.template["Resources"][name].get("Properties", {})
+        )
+        return resolved
+
+    def outputs(self) -> dict[str, str]:
+        """The outputs whose conditions hold."""
+        every = self.template.get("Outputs", {}).items()
+        held = {
+            key: output
+            for key, output in every
+            if "Condition" not in output or self.is_true(output["Condition"])
+        }
+        return {key: str(self.value(output["Value"])) for key, output in held.items()}
+
+    def value(self, of: Any) -> Any:
+        """Any part of the template, resolved."""
+        if isinstance(of, list):
+            return [item for item in map(self.value, of) if item is not NO_VALUE]
+        if not isinstance(of, dict):
+            return of
+        if len(of) == 1 and (function := _function(next(iter(of)))):
+            return function(self, next(iter(of.values())))
+        resolved = {key: self.value(item) for key, item in of.items()}
+        return {key: item for key, item in resolved.items() if item is not NO_VALUE}
+
+    def ref(self, name: str) -> Any:
+        if name == "AWS::NoValue":
+            return NO_VALUE
+        if name in self._pseudo:
+            return self._pseudo[name]
+        if name in self.values:
+            is_list = self.template["Parameters"][name]["Type"] == "CommaDelimitedList"
+            return self.values[name].split(",") if is_list else self.values[name]
+        if name not in self.template["Resources"]:
+            raise ValueError(f"no parameter and no resource: {name}")
+        return self.identities.get(name, f"<{name}>")
+
+    def attribute(self, parts: list[str]) -> str:
+        return self.attributes.get((parts[0], parts[1]), f"<{parts[0]}.{parts[1]}>")
+
+    def sub(self, of: Any) -> str:
+        text, names = (of, {}) if isinstance(of, str) else (of[0], self.value(of[1]))
+
+        def replacement(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in names:
+                return str(names[name])
+            return str(self.attribute(name.split(".", 1)) if "." in name else self.ref(name))
+
+        # "${!x}" means the literal text "${x}".
+        return re.sub(r"\$\{([^!}]+)\}", replacement, text).replace("${!", "${")
+
+
+def _function(name: str) -> Callable[[Resolver, Any], Any] | None:
+    if name.startswith("Fn::") and name not in _FUNCTIONS:
+        raise ValueError(f"{name} is not part of this imitation")
+    return _FUNCTIONS.get(name)
+
+
+_FUNCTIONS: Mapping[str, Callable[[Resolver, Any], Any]] = {
+    "Ref": Resolver.ref,
+    "Condition": Resolver.is_true,
+    "Fn::GetAtt": Resolver.attribute,
+    "Fn::Sub": Resolver.sub,
+    "Fn::If": lambda resolver, of: resolver.value(of[1] if resolver.is_true(of[0]) else of[2]),
+    "Fn::Equals": lambda resolver, of: str(resolver.value(of[0])) == str(resolver.value(of[1])),
+    "Fn::Not": lambda resolver, of: not resolver.value(of[0]),
+    "Fn::And": lambda resolver, of: all(map(resolver.value, of)),
+    "Fn::Or": lambda resolver, of: any(map(resolver.value, of)),
+    "Fn::Join": lambda resolver, of: of[0].join(map(str, resolver.value(of[1]))),
+}
+
+
+# The CloudFormation template of infra/aws, resolved for parameters, and its policies.
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"

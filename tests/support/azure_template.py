@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle import bundled
 from tests.fakes.azure.account import WORKSPACES, Cluster
-from tests.fakes.azure.rbac import Access, Assignment, role_of
-from tests.fakes.azure.roles import BUILT_IN
+from tests.fakes.azure.rbac import BUILT_IN, Access, Assignment, role_of
 from tests.support.arm_template import Resource, Template
 
 if TYPE_CHECKING:

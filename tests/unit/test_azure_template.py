@@ -16,8 +16,7 @@ from cloudtrain.providers.azure.rights import DOCTOR, SUBMITTER, WORKSPACES
 from cloudtrain.providers.infrastructure import DEFAULT_NAME
 from pages import ROOT
 from tests.fakes.azure.permissions import KNOWN
-from tests.fakes.azure.rbac import role_of
-from tests.fakes.azure.roles import BUILT_IN, SCIENTIST
+from tests.fakes.azure.rbac import BUILT_IN, SCIENTIST, role_of
 from tests.support.azure_template import CASES, DOCUMENT, GROUP, PEOPLE, deployed
 
 FOLDER = bundled("infra") / "azure"

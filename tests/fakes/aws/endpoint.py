@@ -1,30 +1,72 @@
-"""The one address that clients know AWS by: SageMaker and ECR answer here, moto answers the rest."""
+"""The one address that clients know AWS by; DescribeStacks is answered here too."""
 
 from __future__ import annotations
 
 import http.client
+import time
 from typing import Any
 
+import botocore.session
+
 from tests.fakes.aws import ecr
-from tests.fakes.aws.errors import error_of
-from tests.fakes.aws.permissions import refusal
-from tests.fakes.aws.query import document_of, response_of
-from tests.fakes.aws.quotas import TARGET, Quotas
+from tests.fakes.aws.account import TARGET, Quotas
+from tests.fakes.aws.policies import Simulation, refusal
 from tests.fakes.aws.rights import check_call
 from tests.fakes.aws.sagemaker import SageMaker
-from tests.fakes.aws.simulation import Simulation
-from tests.fakes.aws.stacks import Stacks
 from tests.fakes.aws.wire import (
     REQUEST_ID,
     call_of,
     check_signature,
+    document_of,
+    error_of,
     error_response,
     json_response,
+    response_of,
 )
-from tests.fakes.faults import FaultKind
-from tests.fakes.messages import Call, Request, Response, ServiceError
+from tests.fakes.messages import Call, FaultKind, Request, Response, ServiceError
 from tests.fakes.server import Server
 from tests.support.limits import HANG_SECONDS
+
+# The one call of CloudFormation that the client makes: DescribeStacks, after its API reference.
+
+
+class Stacks:
+    """The stacks of an account. Tests change both mappings."""
+
+    def __init__(self) -> None:
+        self.model = botocore.session.get_session().get_service_model("cloudformation")
+        self.outputs: dict[str, dict[str, str]] = {}
+        """Name of a stack -> its outputs."""
+        self.failed: dict[str, str] = {}
+        """Name of a stack that was rolled back -> the reason."""
+
+    def clear(self) -> None:
+        """Forget all stacks."""
+        self.outputs.clear()
+        self.failed.clear()
+
+    def call(self, operation: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a call. Raise ServiceError if it is refused."""
+        if operation != "DescribeStacks":
+            message = f"Could not find operation {operation} for version 2010-05-15"
+            raise ServiceError("InvalidAction", message)
+
+        name = body["StackName"]
+        stack = {"StackName": name, "CreationTime": time.time()}
+        if name in self.failed:
+            stack |= {"StackStatus": "ROLLBACK_COMPLETE", "StackStatusReason": self.failed[name]}
+        elif name in self.outputs:
+            outputs = [
+                {"OutputKey": key, "OutputValue": value}
+                for key, value in self.outputs[name].items()
+            ]
+            stack |= {"StackStatus": "CREATE_COMPLETE", "Outputs": outputs}
+        else:
+            raise ServiceError("ValidationError", f"Stack with id {name} does not exist")
+        return {"Stacks": [stack]}
+
+
+# The one address that clients know AWS by: SageMaker and ECR answer here, moto answers the rest.
 
 _HOP_BY_HOP = (
     "connection",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.fakes.aws.errors import invalid
+from tests.fakes.aws.wire import invalid
 
 ENDED = ("Completed", "Failed", "Stopped")
 SPOT_SHARE_PERCENT = 40

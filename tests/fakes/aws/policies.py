@@ -1,18 +1,22 @@
-"""IAM's decision about one request: explicit deny, then allow, else denied implicitly.
-
-After "Policy evaluation logic" and "IAM JSON policy elements" of the IAM user guide. An element or
-operator that is not known is an error, so that no statement is understood too generously.
-"""
+"""IAM: the decision about a request, the right that a call needs, and the policy simulator."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
-from tests.fakes.messages import ServiceError
+import boto3
+import botocore.session
+
+from tests.fakes.messages import Call, ServiceError
+
+# IAM's decision about one request: explicit deny, then allow, else denied implicitly.
+# After "Policy evaluation logic" and "IAM JSON policy elements" of the IAM user guide. An element
+# or operator that is not known is an error, so that no statement is understood too generously.
 
 Statement = Mapping[str, Any]
 _VARIABLE = re.compile(r"\$\{([a-z]+:[A-Za-z]+)\}")
@@ -144,3 +148,150 @@ def _compiled(pattern: str, any_case: bool) -> re.Pattern[str]:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+# The right that a call needs, and AWS's refusal without it.
+# After the Service Authorization Reference (actions of Amazon S3, SageMaker, CloudWatch Logs and
+# ECR): most calls need the action with their name, S3's do not.
+
+USER = "arn:aws:iam::123456789012:user/tester"
+_S3 = {
+    "HeadObject": "s3:GetObject",
+    "GetObject": "s3:GetObject",
+    "HeadBucket": "s3:ListBucket",
+    "ListObjectsV2": "s3:ListBucket",
+    "PutObject": "s3:PutObject",
+    **dict.fromkeys(
+        ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "s3:PutObject"
+    ),
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+}
+_DENIALS = {
+    "ec2": ("UnauthorizedOperation", 403),
+    "iam": ("AccessDenied", 403),
+    "sts": ("AccessDenied", 403),
+}
+"""Codes of services that speak older protocols ("Error codes" of EC2's reference, "Common errors"
+of IAM's).
+"""
+_FREE = (("sts", "GetCallerIdentity"),)
+"""Actions open to everybody, whatever a policy denies (API reference of STS, GetCallerIdentity)."""
+
+
+def needed(call: Call) -> str:
+    """The IAM action of a call; empty for one that needs none."""
+    if call in _FREE:
+        return ""
+    return (
+        _S3.get(call.operation, f"s3:{call.operation}")
+        if call.service == "s3"
+        else f"{call.service}:{call.operation}"
+    )
+
+
+def denied(call: Call) -> ServiceError | None:
+    """The refusal of one who lacks the right. S3 may keep to itself which one it is: two words are
+    all it promises.
+    """
+    action = needed(call)
+    if not action:
+        return None
+    if call.service == "s3":
+        return ServiceError("AccessDenied", "Access Denied", 403)
+    message = (
+        f"User: {USER} is not authorized to perform: {action} because no identity-based policy"
+        " allows it"
+    )
+    code, status = _DENIALS.get(call.service, ("AccessDeniedException", 400))
+    return ServiceError(code, message, status)
+
+
+def refusal(call: Call, denied_actions: Container[str]) -> ServiceError | None:
+    """The refusal of a call by one who lacks these rights: actions, or all of a service as
+    `logs:*`.
+    """
+    action = needed(call)
+    return (
+        denied(call)
+        if action in denied_actions or f"{action.partition(':')[0]}:*" in denied_actions
+        else None
+    )
+
+
+# IAM's policy simulator, over the users, roles and policies that moto keeps:
+# SimulatePrincipalPolicy.
+# After its API reference: it takes the ARN of a user or a role, and no session's; a decision names
+# explicit denials.
+
+_PRINCIPAL = re.compile(r"arn:aws:iam::\d{12}:(?P<kind>user|role)/(?:.*/)?(?P<name>[^/]+)")
+
+
+class Simulation:
+    """The simulator of the account that moto has at `endpoint`."""
+
+    CALL = Call("iam", "SimulatePrincipalPolicy")
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self.model = botocore.session.get_session().get_service_model("iam")
+
+    @cached_property
+    def _iam(self) -> Any:
+        """moto's IAM; a client takes as long as a hundred calls."""
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        return boto3.client("iam", endpoint_url=self._endpoint, region_name="us-east-1", **keys)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._iam.close()
+
+    def call(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One call; ServiceError is what it answers instead."""
+        entries = body.get("ContextEntries", [])
+        context = {entry["ContextKeyName"]: entry["ContextKeyValues"][0] for entry in entries}
+        policy = list(self._statements(body["PolicySourceArn"]))
+        results = [
+            {
+                "EvalActionName": action,
+                "EvalResourceName": resource,
+                "EvalDecision": "allowed"
+                if is_allowed(Attempt(action=action, resource=resource, context=context), policy)
+                else "implicitDeny",
+            }
+            for action in body["ActionNames"]
+            for resource in body.get("ResourceArns", ["*"])
+        ]
+        return {"IsTruncated": False, "EvaluationResults": results}
+
+    def _statements(self, principal: str) -> Iterator[Statement]:
+        match = _PRINCIPAL.fullmatch(principal)
+        if match is None:
+            message = (
+                f"Invalid Entity Arn: {principal} does not clearly define entity type and name."
+            )
+            raise ServiceError("InvalidInput", message, 400)
+        kind = match["kind"]
+        name = match["name"]
+        iam = self._iam
+        key = {f"{kind.capitalize()}Name": name}
+        try:
+            for policy in getattr(iam, f"list_{kind}_policies")(**key)["PolicyNames"]:
+                yield from _parsed(
+                    getattr(iam, f"get_{kind}_policy")(**key, PolicyName=policy)["PolicyDocument"]
+                )
+            for attached in getattr(iam, f"list_attached_{kind}_policies")(**key)[
+                "AttachedPolicies"
+            ]:
+                version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"][
+                    "DefaultVersionId"
+                ]
+                stored = iam.get_policy_version(PolicyArn=attached["PolicyArn"], VersionId=version)
+                yield from _parsed(stored["PolicyVersion"]["Document"])
+        except iam.exceptions.NoSuchEntityException:
+            raise ServiceError(
+                "NoSuchEntity", f"The {kind} with name {name} cannot be found.", 404
+            ) from None
+
+
+def _parsed(document: Any) -> list[Statement]:
+    return statements([json.loads(document) if isinstance(document, str) else document])

@@ -12,9 +12,9 @@ from itertools import chain
 from typing import Any
 
 from tests.fakes.aws.account import Account
-from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job, has_accelerators, instance_choices
 from tests.fakes.aws.rights import check_stage
+from tests.fakes.aws.wire import invalid
 from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.fakes.aws.account import Account
-from tests.fakes.aws.permissions import USER, needed
-from tests.fakes.aws.policies import Attempt, require
+from tests.fakes.aws.policies import USER, Attempt, needed, require
 from tests.fakes.messages import Call, Request, ServiceError
 
 _KMS_HEADER = "x-amz-server-side-encryption-aws-kms-key-id"

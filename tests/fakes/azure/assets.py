@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from tests.fakes.azure.account import PROVIDER, Account
-from tests.fakes.azure.errors import invalid, user_error
+from tests.fakes.azure.permissions import invalid, user_error
 from tests.fakes.azure.recorded import form
 from tests.fakes.azure.tokens import CLIENT
 from tests.fakes.azure.wire import iso_date

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from tests.fakes.azure.account import Account
-from tests.fakes.azure.errors import unauthenticated
+from tests.fakes.azure.permissions import unauthenticated
 from tests.fakes.azure.storage import Blob, Container
 from tests.fakes.azure.tokens import is_account_sas
 from tests.fakes.azure.wire import KEYS_FORBIDDEN, Place, http_date, storage_headers

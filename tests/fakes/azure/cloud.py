@@ -13,14 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.fakes.azure import certificate
 from tests.fakes.azure.account import CLUSTER_IDENTITY, DATASTORES, Account
 from tests.fakes.azure.endpoint import Endpoint
-from tests.fakes.azure.rbac import Assignment
-from tests.fakes.azure.roles import SCIENTIST
+from tests.fakes.azure.rbac import SCIENTIST, Assignment
 from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
-from tests.fakes.azure.tokens import OBJECT_ID, Tokens
+from tests.fakes.azure.tokens import OBJECT_ID, Tokens, make_certificate
 from tests.fakes.azure.wire import METADATA, MSI
 from tests.fakes.azure.workspace import Workspace
 
@@ -43,7 +41,7 @@ class AzureCloud:
         """
         for name in DATASTORES.values():
             self.account.storage.create(name)
-        self._certificate, tls = certificate.make(folder)
+        self._certificate, tls = make_certificate(folder)
         # The workspace publishes its address: first the port, then the rest.
         self.service = Workspace(self.account)
         scientist = Assignment(principal=OBJECT_ID, role=SCIENTIST, scope=self.account.scope)

@@ -9,14 +9,12 @@ from typing import Any
 
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
-from tests.fakes.azure.errors import error_of, unauthenticated
-from tests.fakes.azure.permissions import check
+from tests.fakes.azure.permissions import check, error_of, unauthenticated
 from tests.fakes.azure.rights import AUTHORIZATION, RightsCall
 from tests.fakes.azure.services import AUDIENCES, Services
 from tests.fakes.azure.wire import call_of, error_response, json_response
 from tests.fakes.azure.workspace import Workspace
-from tests.fakes.faults import FaultKind
-from tests.fakes.messages import Call, Request, Response, ServiceError
+from tests.fakes.messages import Call, FaultKind, Request, Response, ServiceError
 from tests.fakes.server import Server
 
 _OPEN = ("GetDiscovery", "GetToken")

@@ -1,11 +1,4 @@
-"""Actions that each call needs of its caller, and each stage of a job of its identity; and the
-refusals of each service.
-
-After "Azure permissions for AI + machine learning" (and "for Storage", "Management and governance",
-"Security", "Containers"), "Manage access to Azure Machine Learning workspaces" (Submitting any type
-of run (V2)), and "Permissions for calling data operations" of the Blob service. For
-startPendingUpload those pages list no separate action.
-"""
+"""Actions that calls and jobs need of their caller, and Azure's error answers."""
 
 from __future__ import annotations
 
@@ -14,8 +7,16 @@ from collections.abc import Iterator, Mapping
 from tests.fakes.azure.account import PROVIDER, WORKSPACES, Account
 from tests.fakes.azure.rbac import Attempt
 from tests.fakes.azure.rights import RIGHTS
-from tests.fakes.azure.wire import Place
-from tests.fakes.messages import Call, ServiceError
+from tests.fakes.azure.tokens import OBJECT_ID
+from tests.fakes.azure.wire import Place, call_of
+from tests.fakes.messages import Call, FaultKind, Request, ServiceError
+
+# Actions that each call needs of its caller, and each stage of a job of its identity; and the
+# refusals of each service.
+# After "Azure permissions for AI + machine learning" (and "for Storage", "Management and
+# governance", "Security", "Containers"), "Manage access to Azure Machine Learning workspaces"
+# (Submitting any type of run (V2)), and "Permissions for calling data operations" of the Blob
+# service. For startPendingUpload those pages list no separate action.
 
 _WORKSPACE = {
     "GetWorkspace": "read",
@@ -166,3 +167,113 @@ def _on_blobs(verb: str, container: str, account: Account) -> Attempt:
 
 def _container(name: str, account: Account) -> str:
     return f"{account.part('storageAccount')}/blobServices/default/containers/{name}"
+
+
+# Azure's error answers, in the form of each of its services.
+
+_ARM = {
+    "throttle": ServiceError(
+        "TooManyRequests", "The request is being throttled as the limit has been reached.", 429
+    ),
+    "error": ServiceError(
+        "InternalServerError", "The server encountered an internal error. Please try again.", 500
+    ),
+    "expired": ServiceError(
+        "ExpiredAuthenticationToken",
+        "The access token expiry UTC time '11/20/2026 9:00:00 AM' is earlier than current UTC time "
+        "'11/20/2026 10:00:00 AM'.",
+        401,
+    ),
+}
+_HISTORY = {
+    "throttle": ServiceError(
+        "TransientError", "The request is being throttled. Please try again later.", 429
+    ),
+    "error": ServiceError("ServiceError", "InternalServerError", 500),
+    "expired": ServiceError(
+        "UserError",
+        "Token expired: IDX10223: Lifetime validation failed. The token is expired.",
+        401,
+    ),
+}
+_VAULT = {
+    "throttle": ServiceError("Throttled", "Too many requests to the vault.", 429),
+    "error": ServiceError("InternalServerError", "An unexpected error occurred.", 500),
+    "expired": ServiceError(
+        "Unauthorized", "[TokenExpired] Error validating token: 'S2S12086'.", 401
+    ),
+}
+_BLOB_ANSWERS = {
+    "throttle": ServiceError("ServerBusy", "The server is busy.", 503),
+    "error": ServiceError(
+        "InternalError", "The server encountered an internal error. Please retry the request.", 500
+    ),
+}
+
+
+def user_error(message: str, status: int = 400, *inner: str, pattern: str = "") -> ServiceError:
+    """Return Azure ML's usual error for an invalid request."""
+    return ServiceError("UserError", message, status, inner=inner, pattern=pattern)
+
+
+def job_not_found(name: str) -> ServiceError:
+    """Return the error for an unknown job."""
+    return user_error(
+        f"Job {name} not found.", 404, "NotFound", "JobNotFound", pattern="Job {jobId} not found."
+    )
+
+
+def invalid(*reasons: str) -> ServiceError:
+    """Return Azure ML's error for a malformed request: the reasons are in its details alone."""
+    message = "Request is invalid and/or missing fields."
+    return ServiceError(
+        "UserError", message, reasons=reasons, inner=["RequestInvalid"], pattern=message
+    )
+
+
+def unauthenticated(service: str, *, scheme: str = "Bearer") -> ServiceError:
+    """Return the error for invalid credentials."""
+    if service == "blob":
+        message = (
+            "Server failed to authenticate the request. Make sure the value of Authorization header"
+            " is formed correctly including the signature."
+        )
+        return ServiceError("AuthenticationFailed", message, 401 if scheme == "Bearer" else 403)
+    if service == "history":
+        return ServiceError(
+            "UserError",
+            "Unable to authenticate the request: the Authorization header is not valid.",
+            401,
+        )
+    if service == "vault":
+        return ServiceError(
+            "Unauthorized", "AKV10000: Request is missing a Bearer or PoP token.", 401
+        )
+    return ServiceError("InvalidAuthenticationToken", "The access token is invalid.", 401)
+
+
+def error_of(
+    kind: FaultKind, call: Call, request: Request, account: Account
+) -> ServiceError | None:
+    """The error that a fault of this kind answers with; None for one that answers with none."""
+    if kind == "denied":
+        return _denied(call, request, account)
+    if kind == "unseen":
+        return job_not_found(call_of(request)[1].names.get("name", ""))
+    if call.service == "blob":
+        if kind == "expired":
+            bearer = request.headers.get("authorization", "").startswith("Bearer")
+            return unauthenticated("blob", scheme="Bearer" if bearer else "SAS")
+        return _BLOB_ANSWERS.get(kind)
+    if call.service == "history":
+        return _HISTORY.get(kind)
+    if call.service in ("vault", "msi"):
+        return _VAULT.get(kind)
+    return _ARM.get(kind)
+
+
+def _denied(call: Call, request: Request, account: Account) -> ServiceError:
+    """The refusal of one who lacks what the call needs."""
+    place = call_of(request)[1]
+    needed = next(attempts(call, place, account), None)
+    return refusal(call.service, needed.action if needed else "", place.path, OBJECT_ID)

@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.fakes.azure.account import DEDICATED, LOW_PRIORITY, Account, VmSize
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.errors import invalid, user_error
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.permissions import invalid, user_error
 from tests.fakes.azure.schema import duration_seconds, violations
 from tests.fakes.azure.sweeps import template
 from tests.fakes.messages import ServiceError

@@ -18,8 +18,8 @@ from tests.fakes.azure.account import (
     WORKSPACES,
     Account,
 )
-from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.permissions import user_error
 from tests.fakes.azure.recorded import Form, form
 from tests.fakes.azure.request_rules import vcpus_used
 from tests.fakes.azure.tokens import CLIENT

@@ -13,8 +13,7 @@ from cloudtrain.providers.rehearsal.container import addresses
 from cloudtrain_launcher.host import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.container_group import ContainerGroup, NoInput
-from tests.fakes.azure.documents import blob_path_of, document
+from tests.fakes.azure.container_group import ContainerGroup, NoInput, blob_path_of, document
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.permissions import missing_for_data, missing_for_image
 

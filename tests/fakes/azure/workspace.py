@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from tests.fakes.azure import resources, running
 from tests.fakes.azure.account import PROVIDER, WORKSPACE_ID, WORKSPACES, Account
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.errors import job_not_found, user_error
 from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.permissions import job_not_found, user_error
 from tests.fakes.azure.request_rules import machines, refuse
 from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.wire import Place, json_response
-from tests.fakes.job_threads import JobThreads
+from tests.fakes.containers import JobThreads
 from tests.fakes.messages import Response, ServiceError
 
 VERSIONS = (

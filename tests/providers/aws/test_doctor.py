@@ -19,8 +19,7 @@ from cloudtrain.providers.aws.client import aws
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import exit_code, platform_checks
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
-from tests.fakes.aws.permissions import USER, needed
-from tests.fakes.aws.policies import Statement, statements, without
+from tests.fakes.aws.policies import USER, Statement, needed, statements, without
 from tests.fakes.messages import Call
 from tests.providers.aws.accounts import BROKEN, P4D, HealthyAccount, log_in, no_credentials
 from tests.support.aws_permissions import CHECKS, DOCTOR, SUBMITTER

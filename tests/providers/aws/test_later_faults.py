@@ -16,8 +16,7 @@ from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Cursor
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import FaultKind
-from tests.fakes.messages import Call
+from tests.fakes.messages import Call, FaultKind
 from tests.providers.aws.archives import entry, packed
 from tests.providers.aws.jobs import exists, submitted, write_log
 from tests.providers.aws.operations import OPERATIONS

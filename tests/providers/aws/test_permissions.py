@@ -12,9 +12,8 @@ from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud
-from tests.fakes.aws.permissions import needed
-from tests.fakes.aws.policies import Statement, statements
-from tests.fakes.aws.samples import request
+from tests.fakes.aws.fixtures import request
+from tests.fakes.aws.policies import Statement, needed, statements
 from tests.fakes.messages import ServiceError
 from tests.providers.aws.jobs import submitted
 from tests.providers.aws.operations import KEY, OPERATIONS

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.fixtures import cheap_clients
 from tests.providers.azure.jobs import forget
 
 

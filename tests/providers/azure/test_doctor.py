@@ -26,8 +26,7 @@ from tests.fakes.azure.account import (
     WORKSPACE_IDENTITY,
 )
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.rbac import Assignment
-from tests.fakes.azure.roles import BLOBS, PULL, READER, SCIENTIST, SECRETS
+from tests.fakes.azure.rbac import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.providers.azure.jobs import forget
 from tests.support.in_process import call

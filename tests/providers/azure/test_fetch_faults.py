@@ -14,8 +14,7 @@ from cloudtrain.submission.fetched import fetched_files
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import FaultKind
-from tests.fakes.messages import Call
+from tests.fakes.messages import Call, FaultKind
 from tests.providers.azure.jobs import append_log, log_of, reconnect, submitted
 from tests.providers.azure.operations import OPERATIONS, Operation, submit
 from tests.providers.faults import (

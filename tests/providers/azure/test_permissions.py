@@ -16,16 +16,14 @@ from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets.azure import KeyVault
-from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.fixtures import cheap_clients, client, document, ended, submit
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
-from tests.fakes.azure.rbac import Assignment
-from tests.fakes.azure.roles import BLOBS as BLOB_ROLE
-from tests.fakes.azure.roles import BUILT_IN, READER
-from tests.fakes.azure.roles import PULL as PULL_ROLE
-from tests.fakes.azure.roles import PUSH as PUSH_ROLE
-from tests.fakes.azure.roles import SECRETS as SECRET_ROLE
-from tests.fakes.azure.samples import client, document, ended, submit
+from tests.fakes.azure.rbac import BLOBS as BLOB_ROLE
+from tests.fakes.azure.rbac import BUILT_IN, READER, Assignment
+from tests.fakes.azure.rbac import PULL as PULL_ROLE
+from tests.fakes.azure.rbac import PUSH as PUSH_ROLE
+from tests.fakes.azure.rbac import SECRETS as SECRET_ROLE
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.messages import ServiceError
 from tests.providers.azure.jobs import forget, reconnect

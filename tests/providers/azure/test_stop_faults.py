@@ -13,7 +13,7 @@ import pytest
 from cloudtrain.errors import NOTHING_STARTED, CloudError
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import FaultKind
+from tests.fakes.messages import FaultKind
 from tests.providers.azure.jobs import (
     ALWAYS,
     JOB,

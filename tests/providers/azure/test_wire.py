@@ -14,7 +14,7 @@ import cloudtrain
 from cloudtrain.errors import NOTHING_STARTED, CloudError
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import client
+from tests.fakes.azure.fixtures import client
 from tests.fakes.azure.schema import official_schema, official_violations
 from tests.providers.azure.jobs import (
     ALWAYS,
