@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import click
 from cloudtrain.cli.machine_view import offers_table
 from cloudtrain.cli.options import complete_providers, data_dir, json_option
 from cloudtrain.cli.output import count, print_json, print_message, print_output
+from cloudtrain.cli.terminal import columns
 from cloudtrain.errors import UsageError
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.machines import Filters, machine_offers, refresh_prices
@@ -76,8 +78,11 @@ def gpus_command(
     if not offers:
         print_message("no machine passes all of these filters")
         return
-    print_output(offers_table(offers, time.time()))
-    if any(offer.spot_usd_per_hour for offer in offers):
+    text, left_out = offers_table(offers, time.time(), columns(sys.stdout))
+    print_output(text)
+    if left_out:
+        print_message(f"left out on this terminal: {', '.join(left_out)}; --json has all")
+    if "SPOT" not in left_out and any(offer.spot_usd_per_hour for offer in offers):
         print_message(SPOT_NOTE)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 """Usual names of the networks between nodes."""
+LEFT_OUT_FIRST = ("MEMORY", "VCPUS", "PRICE OF", "NETWORK", "SPOT")
+"""Columns that a narrow terminal does without, in this order."""
 
 
 def machine_lines(plan: Plan) -> list[str]:
@@ -57,9 +59,14 @@ def _price_date(offer: Offer) -> str:
     return f"price of {offer.as_of}{unverified}" if offer.as_of else f"{offer.source}{unverified}"
 
 
-def offers_table(offers: Sequence[MachineOffer], timestamp: float) -> str:
-    """Return a table of machines; unknown values are blank."""
-    header = (
+def offers_table(
+    offers: Sequence[MachineOffer], timestamp: float, width: int | None = None
+) -> tuple[str, list[str]]:
+    """Return a table of machines, and the columns left out to fit a terminal of this width.
+
+    Unknown values are blank.
+    """
+    header = [
         "INSTANCE",
         "GPU",
         "GPU MEMORY",
@@ -70,9 +77,19 @@ def offers_table(offers: Sequence[MachineOffer], timestamp: float) -> str:
         "SPOT",
         "REGION",
         "PRICE OF",
-    )
-    rows = [_cells(offer, timestamp) for offer in offers]
-    return table(rows, header)
+    ]
+    rows = [list(_cells(offer, timestamp)) for offer in offers]
+    text = table(rows, header)
+    left_out: list[str] = []
+    for name in LEFT_OUT_FIRST:
+        if width is None or max(map(len, text.splitlines())) <= width:
+            break
+        left_out.append(name)
+        index = header.index(name)
+        for row in (header, *rows):
+            del row[index]
+        text = table(rows, header)
+    return text, left_out
 
 
 def _cells(offer: MachineOffer, timestamp: float) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from cloudtrain.cli.options import (
     json_option,
     yes_option,
 )
-from cloudtrain.cli.output import print_json, print_message, print_output
+from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
@@ -52,8 +52,17 @@ class SweepGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, with `start` in front of an unknown word."""
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
+            if args and ctx.parent and not Path(args[0]).exists():
+                _refuse_command_of_runs(args, ctx.parent)
             args = [START, *args]
         return super().parse_args(ctx, args)
+
+
+def _refuse_command_of_runs(args: list[str], program: click.Context) -> None:
+    """Raise UsageError for `sweep stop`: commands of runs take sweeps as well."""
+    assert isinstance(program.command, click.Group)  # noqa: S101
+    if args[0] in program.command.list_commands(program):
+        raise UsageError(f"there is no command 'sweep {args[0]}'", hint=command(*args))
 
 
 @click.group(

@@ -139,8 +139,9 @@ def _read(store: RunStore) -> list[Any]:
     try:
         return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
     except (ValueError, RecursionError):
-        # The index is a cache and is written again.
-        (store.data_dir / "index.jsonl").unlink(missing_ok=True)
+        # The index is a cache and is written again, if the disk allows.
+        with suppress(OSError):
+            (store.data_dir / "index.jsonl").unlink()
         return []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -69,13 +69,23 @@ def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
     fixed = {
         tuple(part.strip() for part in text.partition("=")[0].split(".")) for text in overrides
     }
-    varied = {key: value for key, value in space.items() if path_of(str(key)) not in fixed}
+    varied = _without(space, fixed)
     if len(varied) == len(space):
         return result
     if varied:
-        return replace(result, values={**result.values, "sweep": {**sweep, "space": varied}})
+        sweep = {**sweep, "space": varied}
+        if isinstance(points := sweep.get("try_first"), list):
+            sweep["try_first"] = [
+                _without(point, fixed) if isinstance(point, dict) else point for point in points
+            ]
+        return replace(result, values={**result.values, "sweep": sweep})
     values = {key: value for key, value in result.values.items() if key != "sweep"}
     return replace(result, values=values)
+
+
+def _without(settings: Mapping[str, Any], fixed: Collection[Keys]) -> dict[str, Any]:
+    """Return the settings that have no fixed value."""
+    return {key: value for key, value in settings.items() if path_of(str(key)) not in fixed}
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:

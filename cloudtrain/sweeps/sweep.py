@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cloudtrain.errors import RunNotFound, StorageError, UsageError, did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
-from cloudtrain.runs.files import private_opener, storing
+from cloudtrain.runs.files import private_opener, read_lines, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.ids import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
@@ -25,6 +25,7 @@ from cloudtrain.sweeps.events import Extended, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import cap_of_next
 from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain_launcher.packages.bounded_files import open_regular_file
 
 POLL_SECONDS = 0.2
 DRIVER_START_SECONDS = 20
@@ -69,6 +70,7 @@ class Sweep:
             return
         log = self.folder.path / DRIVER_LOG
         with storing(log), open(log, "ab", opener=private_opener) as file:
+            offset = file.tell()
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "cloudtrain.sweeps.background", str(self.folder.path)],
                 cwd=self.folder.path,
@@ -85,7 +87,10 @@ class Sweep:
         code = process.poll()
         reap_in_background(process)
         if code:
-            raise StorageError(f"the driver of sweep {self.id} ended at once", hint=f"see {log}")
+            why = _last_message(log, offset) or f"its exit code is {code}"
+            raise StorageError(
+                f"the driver of sweep {self.id} ended at once: {why}", hint=f"see {log}"
+            )
 
     def watch(self) -> Iterator[SweepUpdate]:
         """Yield updates until the sweep has ended, the first with all past events.
@@ -146,6 +151,13 @@ class Sweep:
         runs = self.folder.path.parents[1] / "runs"
         folders = [RunFolder(runs / run.run) for run in trial.runs]
         return [Run(folder) for folder in folders if folder.path.is_dir()]
+
+
+def _last_message(log: Path, offset: int) -> str:
+    """Return the last line after a byte offset, without a hint; empty if there is none."""
+    with storing(log), open_regular_file(log) as file:
+        lines = [line for line, _ in read_lines(file, offset) if not line.startswith(b"hint:")]
+    return lines[-1].decode(errors="replace").strip() if lines else ""
 
 
 def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:

@@ -111,6 +111,18 @@ def test_failed_installation_names_the_requirement_and_cleans_up(
     assert [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()] == []
 
 
+def test_a_folder_that_holds_no_environment_is_named(tmp_path: Path, wheels: Path) -> None:
+    kept = tmp_path / "a:b"
+    result, output = run(
+        tmp_path, replace(task(tmp_path, "pure\n"), folder=str(kept)), offline(wheels)
+    )
+    assert result["error"].startswith(
+        "the packages cannot be installed: no environment can be in a folder with a ':' in its path"
+    )
+    assert str(kept) in result["error"]
+    assert "Traceback" not in output
+
+
 def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
     tmp_path: Path, wheels: Path
 ) -> None:

@@ -93,6 +93,13 @@ def test_the_sweeps_of_the_examples_are_right(path: Path) -> None:
     assert (result.code, json.loads(result.out)["warnings"]) == (0, [])
 
 
+def test_a_fixed_setting_leaves_the_points_to_try_first() -> None:
+    points = "sweep.try_first=[{lr: 0.01, batch-size: 32}]"
+    words = ("--provider", "local", "--set", points, "--set", "args.lr=0.1")
+    fixed = json.loads(call("sweep", "--dry-run", "--json", *words).out)
+    assert fixed["try_first"] == [{"batch-size": 32}]
+
+
 def test_a_setting_that_the_command_line_fixes_is_not_searched() -> None:
     fixed = json.loads(
         call("sweep", "--dry-run", "--json", "--provider", "local", "--set", "args.lr=0.1").out

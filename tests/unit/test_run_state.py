@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -239,6 +241,19 @@ def test_a_new_run_under_the_id_of_a_removed_one_is_not_taken_for_it(store: RunS
 def test_an_index_that_cannot_be_written_is_done_without(store: RunStore) -> None:
     born(store, "a-1", ENDED)
     index_of(store).mkdir()
+    assert listed(store) == [("a-1", "succeeded")]
+
+
+def test_a_damaged_index_on_a_disk_without_writes_is_done_without(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    born(store, "a-1", ENDED)
+    index_of(store).write_bytes(b"{bad\n")
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
     assert listed(store) == [("a-1", "succeeded")]
 
 

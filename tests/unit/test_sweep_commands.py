@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.sweep_view import extension_lines
+from cloudtrain.errors import StorageError
 from cloudtrain.runs.ids import sweep_named, sweep_of_run
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
@@ -86,6 +87,21 @@ def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
         "--max-cost 3 apples"
         in call("sweep", "more", sweep.sweep_id, "3", "--max-cost", "3 apples").err
     )
+
+
+@pytest.mark.parametrize("words", ["stop digits-k2x9", "list", "status", "logs x --rank 1"])
+def test_a_command_of_runs_below_sweep_says_what_to_type(words: str, sweep: SweepFolder) -> None:
+    result = call("sweep", *words.split())
+    assert result.code == 2
+    assert f"there is no command 'sweep {words.split()[0]}'" in result.err
+    assert f"hint: cloudtrain {words}" in result.err
+
+
+def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
+    space = {"lr": Choice(RATES)}
+    folder = SweepFolder.create(tmp_path, sweep_of(space, sampler="grid", trials=3), {})
+    with pytest.raises(StorageError, match=r"ended at once: .*plan\.json"):
+        Sweep(folder).start_driver()
 
 
 def test_more_trials_show_what_they_may_cost(tmp_path: Path) -> None:

@@ -277,15 +277,17 @@ aws: {role: "arn:aws:iam::123456789012:role/digits", bucket: my-bucket, region: 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A terminal of 80 columns, in a folder with a job."""
-    monkeypatch.setattr("cloudtrain.cli.terminal.columns", lambda _: WIDTH)
+    for module in ("gpus", "terminal"):
+        monkeypatch.setattr(f"cloudtrain.cli.{module}.columns", lambda _: WIDTH)
     (tmp_path / "job.yaml").write_text(LONG_JOB)
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("narrow")
-def test_lines_fit_unless_they_are_one_word_or_a_command() -> None:
-    result = call("plan", "--provider", "aws")
+@pytest.mark.parametrize("words", ["plan --provider aws", "gpus", "gpus A100:8"])
+def test_lines_fit_unless_they_are_one_word_or_a_command(words: str) -> None:
+    result = call(*words.split())
     long_lines = [line for line in (result.out + result.err).splitlines() if len(line) > WIDTH]
     assert result.out
     assert [

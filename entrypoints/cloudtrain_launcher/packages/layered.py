@@ -11,6 +11,7 @@ and vanish with the run. An environment whose modules were edited is not used ag
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -88,7 +89,11 @@ def create(environment: Path, below: Sequence[str]) -> None:
     `below`: package folders that follow on its path.
     """
     shutil.rmtree(environment, ignore_errors=True)
-    venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
+    try:
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
+    except ValueError:
+        message = f"no environment can be in a folder with a {os.pathsep!r} in its path"
+        raise OSError(errno.EINVAL, message, str(environment)) from None
     lines = ["import site", *(f"import site; site.addsitedir({folder!r})" for folder in below)]
     (site_of(environment) / BELOW).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
