@@ -4,6 +4,7 @@ what trials reached.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import sys
@@ -77,6 +78,21 @@ def test_another_seed_gives_another_sequence(sampler: str) -> None:
         state = SweepState.new(definition_of(sampler=sampler, seed=seed))
         suggestions.append(suggester_of(state.definition).suggest(state))
     assert suggestions[0] == suggestions[1] != suggestions[2]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_the_first_trials_lie_apart(sampler: str) -> None:
+    """Generators with the seeds 0, 1 and 3 begin with nearly the same values."""
+    square = dict.fromkeys(("x", "y"), "uniform(0, 1)")
+    definition = definition_of(sampler=sampler, space=square, trials=4)
+    state = SweepState.new(definition)
+    suggester = suggester_of(definition)
+    points = []
+    for number in range(4):
+        parameters = suggester.suggest(state)
+        state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
+        points.append([float(value) for value in parameters.values()])
+    assert min(math.dist(*pair) for pair in itertools.combinations(points, 2)) > 0.2
 
 
 def test_a_grid_takes_every_combination_and_the_last_setting_varies_fastest() -> None:
