@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support.browser import browser_fixture
 from tests.support.machine import mark_by_fixtures, show_engine
+from tests.support.page_checks import browser_fixture
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.command_line import CommandLine, CommandResult
-from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 DIGITS = """
 name: digits

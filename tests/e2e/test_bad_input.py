@@ -22,8 +22,8 @@ from cloudtrain_launcher.events import StopRequested
 from tests.e2e.bad_input_table import ROWS, Row
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
-from tests.support.limits import HANG_SECONDS
 from tests.support.samples import write_events
+from tests.support.waiting import HANG_SECONDS
 
 TAKES_A_PROCESS = {"no torch", "no such Python"}
 """Mistakes that only another Python can see: `plan` starts none."""

@@ -15,8 +15,7 @@ import pytest
 from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.command_line import CommandLine
 from tests.support.engine import left_of, running
-from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

@@ -1,17 +1,24 @@
-"""A newcomer follows the pages word for word: every session and every snippet is run, and prints
-what is shown.
-"""
+"""A newcomer follows the pages, and GitHub the workflow of a pull request's job."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from make_outputs import difference, play
 from make_picture import CHARACTER, PICTURE, session, shown
 from pages import blocks, name_of, pages
-from tests.support.browser import Browser
+from tests.repo.tools import ROOT
+from tests.support.page_checks import Browser
+from tests.support.waiting import HANG_SECONDS
+
+# A newcomer follows the pages word for word: every session and every snippet is run, and prints
+# what is shown.
 
 SESSIONS = [
     page
@@ -62,3 +69,172 @@ def test_a_slow_machine_may_print_what_it_waits_for() -> None:
     slow = "digits-c3d4\n  waiting for peers for 1 min 5 s\n  epoch 1\nsucceeded in 2 min\n"
     assert difference(shown, slow) == []
     assert difference(shown, slow.replace("epoch", "step")) != []
+
+
+# The workflow of a pull request's job: its own steps, run as GitHub runs them, with what GitHub
+# reads.
+
+TRAIN = yaml.safe_load((ROOT / ".github/workflows/train.yml").read_text())
+PLAN = ROOT / ".github/actions/plan"
+STEPS = [
+    *TRAIN["jobs"]["rehearse"]["steps"],
+    *yaml.safe_load((PLAN / "action.yml").read_text())["runs"]["steps"],
+]
+ONE = "resources.nodes=1\nresources.gpus=0\nresources.processes=1\n"
+AWS = {
+    "CLOUDTRAIN_AWS_REGION": "us-east-1",
+    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/jobs",
+    "CLOUDTRAIN_AWS_BUCKET": "jobs-bucket",
+}
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Path:
+    """Provide a pull request with a job on GPUs, beside its base, and cloudtrain on the PATH."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cloudtrain").symlink_to(Path(sys.executable).with_name("cloudtrain"))
+    for name in ("change", "base"):
+        folder = tmp_path / name / "training"
+        folder.mkdir(parents=True)
+        (folder / "job.yaml").write_text(
+            "name: cat\nentrypoint: train.py\nresources: {nodes: 4, gpus: 8, gpu: H100}\nlimits:"
+            " {max_cost: 500 USD}\n"
+        )
+        (folder / "train.py").write_text("print('trained')\n")
+    return tmp_path / "change"
+
+
+def step(
+    change: Path, name: str, provider: str = "aws", **values: str
+) -> subprocess.CompletedProcess[str]:
+    """One step of the workflow or its action, in the shell that GitHub takes: `bash -e`."""
+    (script,) = (step["run"] for step in STEPS if step.get("name") == name)
+    top = change.parent
+    env = {
+        **os.environ,
+        "JOB": "training/job.yaml",
+        "GITHUB_ACTIONS": "true",
+        "PROVIDER": provider,
+        "REHEARSE_WITH": ONE,
+    }
+    env |= {
+        "RUNNER_TEMP": str(top),
+        "GITHUB_WORKSPACE": str(change),
+        "GITHUB_ACTION_PATH": str(PLAN),
+    }
+    env |= {
+        "GITHUB_STEP_SUMMARY": str(top / "summary.md"),
+        "REHEARSE_ON": "local",
+        "BASE": str(top / "base"),
+    }
+    env |= {"PATH": f"{top / 'bin'}:{os.environ['PATH']}", **values}
+    argv = ["bash", "-e", "-c", script]
+    return subprocess.run(
+        argv, cwd=change, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+
+
+@pytest.mark.torchrun
+def test_a_job_for_gpus_is_rehearsed_for_both_clouds(change: Path) -> None:
+    assert step(change, "Check").returncode == 0
+    for provider, cloud in (("aws", "SageMaker"), ("azure", "Azure ML")):
+        process = step(change, "Rehearse", provider)
+        assert process.returncode == 0, process.stderr
+        assert f"as {cloud} would run it" in process.stderr
+        assert process.stderr.count("trained") == 1
+        assert "::error" not in process.stderr
+
+
+def test_each_mistake_of_the_spec_appears_at_its_line(change: Path) -> None:
+    job = change / "training" / "job.yaml"
+    job.write_text(job.read_text() + "env: {A: [1, 2]}\ninputs: 3\n")
+    process = step(change, "Check")
+    assert process.returncode == 2
+    lines = [line for line in process.stderr.splitlines() if line.startswith("::error ")]
+    assert [line.partition("::env")[0] for line in lines[:1]] == [
+        "::error file=training/job.yaml,line=5,col=7"
+    ]
+    assert lines[1].startswith("::error file=training/job.yaml,line=6,col=1::inputs: ")
+
+
+@pytest.mark.torchrun
+def test_the_line_at_which_training_failed_is_annotated(change: Path) -> None:
+    (change / "training" / "train.py").write_text("\nraise ValueError('50% is\\nnot, enough')\n")
+    process = step(change, "Rehearse")
+    assert process.returncode == 1
+    (annotation,) = (line for line in process.stderr.splitlines() if line.startswith("::error "))
+    assert annotation.startswith(
+        "::error file=training/train.py,line=2::rank 0 (node 0) raised ValueError: 50%25 is%0A"
+    )
+
+
+def test_request_change_is_a_comment_in_blocks_its_text_cannot_end(
+    change: Path,
+) -> None:
+    job = change / "training" / "job.yaml"
+    job.write_text(
+        job.read_text().replace("nodes: 4", "nodes: 2") + "env: {NOTE: '~~~ @everyone'}\n"
+    )
+    process = step(change, "Plan", **AWS)
+    assert process.returncode == 0, process.stderr
+    text = (change.parent / "summary.md").read_text()
+    assert text.splitlines()[0].startswith("<!-- cloudtrain ")
+    assert "2 x ml.p5.48xlarge" in text
+    assert '-      "InstanceCount": 4' in text
+    assert '+      "InstanceCount": 2' in text
+    fences = [line for line in text.splitlines() if line.startswith("~" * 60)]
+    assert fences == ["~" * 60 + "text", "~" * 60, "~" * 60 + "diff", "~" * 60]
+
+
+def test_job_without_an_account_is_planned_and_the_comment_explains(
+    change: Path,
+) -> None:
+    process = step(change, "Plan")
+    assert process.returncode == 0, process.stderr
+    text = (change.parent / "summary.md").read_text()
+    assert "4 x ml.p5.48xlarge" in text
+    assert "The request before this change cannot be planned:" in text
+    assert "aws.region: is not set" in text
+
+
+def test_a_job_that_is_new_has_nothing_to_compare(change: Path) -> None:
+    (change.parent / "base" / "training" / "job.yaml").unlink()
+    assert step(change, "Plan", **AWS).returncode == 0
+    assert (change.parent / "summary.md").read_text().endswith("The job is new.\n")
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["first", "again"])
+def test_there_is_one_comment_per_job_and_provider(change: Path, existing: bool) -> None:
+    top = change.parent
+    (top / "plan.md").write_text("<!-- cloudtrain abc -->\nbody\n")
+    listed = "7\t<!-- cloudtrain other -->\n" + ("8\t<!-- cloudtrain abc -->\n" if existing else "")
+    (top / "listed").write_text(listed)
+    (top / "bin" / "gh").write_text(
+        f'#!/bin/sh\ncase "$*" in *--paginate*) cat "{top}/listed";; *) printf "%s\\n" "$@"'
+        f' >"{top}/called";; esac\n'
+    )
+    (top / "bin" / "gh").chmod(0o755)
+    process = step(change, "Comment", COMMENTS="repos/owner/name/issues/3/comments")
+    assert process.returncode == 0, process.stderr
+    method, path = (
+        ("PATCH", "repos/owner/name/issues/comments/8")
+        if existing
+        else ("POST", "repos/owner/name/issues/3/comments")
+    )
+    called = (top / "called").read_text().split()
+    assert called == [
+        "api",
+        "--silent",
+        "--method",
+        method,
+        path,
+        "--field",
+        f"body=@{top}/plan.md",
+    ]
+
+
+def test_what_is_installed_is_the_commit_of_the_workflow_and_no_name_of_an_index() -> None:
+    setup = (ROOT / ".github/actions/setup/action.yml").read_text()
+    assert 'root=$(realpath "$GITHUB_ACTION_PATH/../../..")' in setup
+    assert '"${root}[$EXTRAS]"' in setup
+    assert (ROOT / ".github/actions/setup/../../../pyproject.toml").is_file()

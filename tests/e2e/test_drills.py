@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.linux("processes are found in /proc")]
 

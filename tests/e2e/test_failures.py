@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.torchrun
 

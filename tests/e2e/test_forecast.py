@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 JOB = "name: own\nentrypoint: train.py\nresources: {processes: 1}\nlimits: {restarts: 3}\n"
 

@@ -22,10 +22,8 @@ from cloudtrain.providers.docker.images import ensure_pushed
 from cloudtrain.providers.docker.registry import inspect_image
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.command_line import CommandLine
-from tests.support.engine import left_of
-from tests.support.limits import HANG_SECONDS
-from tests.support.registry import registry
-from tests.support.waiting import eventually
+from tests.support.engine import left_of, registry
+from tests.support.waiting import HANG_SECONDS, eventually
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

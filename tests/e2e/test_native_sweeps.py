@@ -35,7 +35,6 @@ from tests.fakes.azure.fixtures import cheap_clients
 from tests.providers.azure.jobs import forget
 from tests.repo.tools import ROOT
 from tests.support.aws_template import enforce
-from tests.support.executables import python_program
 from tests.support.native_sweeps import (
     GRID,
     JOB,
@@ -45,6 +44,7 @@ from tests.support.native_sweeps import (
     hold_grid,
     image_program,
 )
+from tests.support.samples import python_program
 from tests.support.waiting import eventually
 
 SAGEMAKER_PROGRAM = """#!/usr/bin/env python3

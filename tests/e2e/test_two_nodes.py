@@ -1,16 +1,20 @@
-"""One run on two nodes with two processes each: one world, equal parameters, and everything where
-it was promised.
-"""
+"""One run on two nodes, watched, and resumed after a kill."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import CommandLine, CommandResult
+from tests.support.waiting import HANG_SECONDS
+
+# One run on two nodes with two processes each: one world, equal parameters, and everything where it
+# was promised.
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -227,3 +231,125 @@ def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(
 
 def test_nothing_is_left_running(pair: tuple[CommandLine, CommandResult]) -> None:
     assert pair[0].processes() == []
+
+
+# One real run of an own script, watched: attach, logs with and without metrics, wait.
+
+WATCHED_JOB = "name: own\nentrypoint: train.py\nresources: {processes: 1}\n"
+
+TRAIN = """
+import os, time
+from pathlib import Path
+from cloudtrain_job import activity, log_metrics, log_progress
+
+with activity("reading"):
+    print("begin", flush=True)
+log_progress(step=1, steps=4, epoch=1, epochs=2, loss=1.0)
+go_on = Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], "go-on")
+while not go_on.exists():
+    time.sleep(0.05)
+for step in (2, 3, 4):
+    log_metrics(step=step, loss=1 / step)
+print("end", flush=True)
+"""
+
+
+@pytest.fixture
+def cloudtrain(tmp_path: Path) -> CommandLine:
+    line = CommandLine(tmp_path, modules=("warm_jobs",))
+    line.write(job_yaml=WATCHED_JOB, train_py=TRAIN)
+    return line
+
+
+@pytest.mark.torchrun
+def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
+    run = cloudtrain.run("submit", "--detach").out.strip()
+    try:
+        cloudtrain.wait_for_event(run, lambda event: event["type"] == "progress")
+        attached = cloudtrain.start("attach", run)
+        assert attached.stderr is not None
+        first = attached.stderr.readline()
+        assert first == "  begin\n", "it shows the lines that were there, and then what comes"
+        (cloudtrain.run_folder(run) / "output" / "go-on").write_text("")
+        remaining = attached.communicate(timeout=HANG_SECONDS)[1]
+    finally:
+        (cloudtrain.run_folder(run) / "output" / "go-on").write_text("")
+        cloudtrain.run("wait", run)
+        cloudtrain.close()
+    assert attached.returncode == 0
+    assert [
+        line in (first + remaining).splitlines()
+        for line in ("  begin", "  step 2  loss 0.5", "  end")
+    ] == [True] * 3
+    assert "succeeded in" in remaining
+    logs = cloudtrain.run("logs", run).out.splitlines()
+    assert logs[:2] == ["[rank 0] begin", "[rank 0] epoch 1/2  step 1/4  loss 1"]
+    assert logs[2:6] == [
+        *(f"[rank 0] step {step}  loss {1 / step:.4g}" for step in (2, 3, 4)),
+        "[rank 0] end",
+    ]
+    printed = cloudtrain.run("logs", run, "--no-metrics", "--rank", "0").out.splitlines()
+    assert printed == ["begin", "end"]
+    activities = [
+        event["activity"] for event in cloudtrain.events(run) if event["type"] == "activity"
+    ]
+    assert activities == ["reading", ""]
+
+
+# Kill and rerun with the shared trainer: no progress is lost.
+
+RESUMED_JOB = """
+name: digits
+args: {epochs: 6, checkpoint-every-steps: 5, seed: 3}
+resources: {processes: 2}
+"""
+
+
+def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(
+    cli: CommandLine,
+) -> None:
+    """That it ends as one never touched is shown by test_ten_kills.py."""
+    cli.write(job_yaml=RESUMED_JOB)
+    cli.run("submit", "--run-id", "kill-1", "--detach")
+    cli.wait_for_event("kill-1", lambda e: e["type"] == "checkpoint" and e["step"] >= 20)
+    pid = int((cli.run_folder("kill-1") / "supervisor.lock").read_text())
+    os.kill(pid, signal.SIGKILL)
+    waited = cli.run("wait", "kill-1")
+    assert waited.code == 1
+    assert "supervisor is gone" in waited.err
+    assert "have been ended" not in waited.err, "the launchers stopped by themselves, in good order"
+    assert any(
+        e["type"] == "node_started" and not Path(e["scratch"]).exists()
+        for e in cli.events("kill-1")
+    )
+    assert cli.processes() == []
+    rerun = cli.run("rerun", "kill-1")
+    assert rerun.code == 0, rerun.err
+    assert "resumed from the checkpoint of step" in rerun.err
+    assert "imports torch by itself" not in cli.run("logs", "kill-1").out, (
+        "the trainer's ranks are forks"
+    )
+
+
+def test_rerun_resumes_from_copied_checkpoints_unless_the_run_succeeded(
+    cli: CommandLine,
+) -> None:
+    cli.write(
+        job_yaml="name: mine\nentrypoint: train.py\nargs: [1]\n",
+        train_py="import os, sys\nfrom pathlib import Path\n"
+        "folder = Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'])\nfile = folder / 'latest.pt'\n"
+        "print('found', file.read_text() if file.exists() else None)\n"
+        "with file.open('w') as out:\n    out.write(os.environ['CLOUDTRAIN_RUN_ID'])\n"
+        "if not (folder / 'link').is_symlink():\n    (folder / 'link').symlink_to('gone')\n"
+        "sys.exit(int(sys.argv[1]))\n",
+    )
+    cli.run("submit", "--run-id", "mine-1")
+    rerun = cli.run("rerun", "mine-1", "--set", "args=[0]")
+    assert "found mine-1" in rerun.err
+    assert (cli.run_folder("mine-1") / "checkpoints" / "latest.pt").read_text() == "mine-1"
+    afresh = cli.run("rerun", "last")
+    assert (rerun.code, afresh.code) == (0, 0)
+    assert "found None" in afresh.err
+    refused = cli.run("rerun", "mine-1", "--provider", "gcp")
+    assert refused.code == 2
+    assert "unknown provider 'gcp'" in refused.err

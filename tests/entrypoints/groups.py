@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cloudtrain_launcher.host import free_port
-from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 PROGRAM = Path(__file__).with_name("fork_server.py")
 TRAIN = "train:main"

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 TRAIN = ENTRYPOINTS / "train.py"

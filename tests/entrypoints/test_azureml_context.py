@@ -20,7 +20,7 @@ from tests.entrypoints.azure_nodes import MASTER, folders, variables
 from tests.entrypoints.sagemaker_containers import clean
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 

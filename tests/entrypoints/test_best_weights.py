@@ -12,7 +12,7 @@ import torch
 
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.training.loop import Loop
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 class SlowDisk:

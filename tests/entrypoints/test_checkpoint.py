@@ -22,7 +22,7 @@ from cloudtrain_trainer.checkpoints import files, host_copies, sharded
 from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 
 from cloudtrain_launcher.checkpoint_files import Entry, list_files
 from cloudtrain_launcher.checkpoint_sync import CheckpointSync, DeletionSync
-from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 distributed = pytest.importorskip("torch.distributed")
 

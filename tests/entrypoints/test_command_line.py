@@ -12,7 +12,7 @@ import pytest
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.rules import Refused
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

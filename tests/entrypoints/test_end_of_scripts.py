@@ -23,7 +23,7 @@ from cloudtrain_launcher import shutdown
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.ranks import run_rank
 from tests.repo.tools import ROOT
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 def look() -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.entrypoints.groups import Group, StartGroup
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -24,7 +24,7 @@ from cloudtrain_launcher import launch
 from tests.entrypoints.conftest import SECRET
 from tests.entrypoints.sagemaker_containers import clean, container, put_source
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.once
 

@@ -14,7 +14,7 @@ from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.stored_secrets import azure as azure_secrets
 from cloudtrain_launcher.stored_secrets import look_up
 from tests.entrypoints.key_vaults import MSI_SECRET, SECRET, TOKEN, Vault, refusal, serving
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 pytest.importorskip("cryptography")
 

@@ -17,7 +17,7 @@ import pytest
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.processes import process_state
 from tests.entrypoints.warm_launchers import ForkedLauncher
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 Launcher = subprocess.Popen[str] | ForkedLauncher

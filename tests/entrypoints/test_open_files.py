@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain_launcher import shutdown
 from tests.entrypoints.ranks import run_rank
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 UNCLOSED = """
 import csv, gzip, io, os, sys, threading, zipfile

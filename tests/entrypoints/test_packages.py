@@ -22,7 +22,7 @@ from cloudtrain_launcher.packages.install import Installation, Task
 from cloudtrain_launcher.packages.installation import activate
 from cloudtrain_launcher.packages.installers import InstallationError
 from cloudtrain_launcher.packages.requirement_files import requested_list
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 from tests.support.wheels import make_wheel, offline
 
 INSTALL = Path(image.__file__).with_name("install.py")

@@ -11,7 +11,7 @@ import pytest
 from cloudtrain_launcher import peer_channel
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.peer_channel import Announcer, listen
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 HERE = "127.0.0.1"
 

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain_launcher import trial
 from cloudtrain_launcher.trial import read_published
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 def test_a_file_is_read_once_it_is_there(tmp_path: Path) -> None:

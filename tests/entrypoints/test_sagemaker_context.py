@@ -20,7 +20,7 @@ from tests.entrypoints.sagemaker_containers import clean, container, resources
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.golden.cases import FULL, plan_of
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 

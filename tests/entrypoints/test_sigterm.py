@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

@@ -17,7 +17,7 @@ import pytest
 from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher import stop as stop_module
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from tests.entrypoints.groups import ForkServer
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 MODULES = (
     "torch",

@@ -24,7 +24,7 @@ from tests.fakes.messages import (
     page_of_gateway,
     spoiled,
 )
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 class Server(ABC):

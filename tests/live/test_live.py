@@ -18,7 +18,7 @@ from tests.fakes.containers import Container
 from tests.live import __main__ as live
 from tests.providers.aws.accounts import HealthyAccount
 from tests.repo.tools import ROOT
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.aws.fixtures import account, cloud
 from tests.fakes.azure.fixtures import azure, azure_account, quick_retries
 from tests.providers.sites import PROVIDERS, Site, new_source, open_site
-from tests.support.third_party import ssh_provider, ssh_site
+from tests.support.wheels import ssh_provider, ssh_site
 
 __all__ = [
     "account",

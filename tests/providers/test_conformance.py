@@ -20,7 +20,7 @@ from cloudtrain.submission.preflight import preflight
 from cloudtrain.testing.conformance import Platform, ProviderConformance
 from examples.provider import test_ssh
 from tests.providers import platforms
-from tests.support.third_party import install
+from tests.support.wheels import install
 
 # Our providers pass the public conformance suite, and so does the guide's, installed from its
 # package.

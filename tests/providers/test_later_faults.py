@@ -16,8 +16,8 @@ from cloudtrain.submission.run import Run
 from tests.fakes.messages import FaultKind
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, NEW_JOB, Site
-from tests.support.events import events_of
-from tests.support.limits import HANG_SECONDS
+from tests.support.samples import events_of
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = [
     pytest.mark.usefixtures("site_folder"),

@@ -16,8 +16,8 @@ from tests.fakes.messages import FaultKind
 from tests.providers.aws.archives import entry, packed
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
 from tests.providers.sites import ALWAYS, Site
-from tests.support.earlier_runs import earlier_runs
 from tests.support.in_process import call as in_process
+from tests.support.samples import earlier_runs
 
 # Runs of others in one account of either cloud: listed with their states, never meant by accident.
 

@@ -18,8 +18,8 @@ from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import run_id_of
 from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
 from tests.providers.struck_submits import VERBS, Campaign
-from tests.support.events import events_of
 from tests.support.native_sweeps import begin
+from tests.support.samples import events_of
 
 SUBMITS = 5
 THOROUGH_SUBMITS = 500

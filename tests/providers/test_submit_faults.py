@@ -32,8 +32,8 @@ from tests.providers.sites import (
     new_source,
 )
 from tests.support.command_line import CommandLine
-from tests.support.events import events_of
 from tests.support.in_process import call as in_process
+from tests.support.samples import events_of
 from tests.support.waiting import eventually
 
 pytestmark = [

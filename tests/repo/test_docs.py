@@ -32,7 +32,7 @@ from pages import (
 )
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
-from tests.support.third_party import PACKAGE, ssh_provider, ssh_site
+from tests.support.wheels import PACKAGE, ssh_provider, ssh_site
 
 # The pages: every link leads somewhere, every page is found, and the reference is what the code
 # says.

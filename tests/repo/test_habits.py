@@ -17,7 +17,7 @@ import cloudtrain
 from tests.conftest import pytest_make_parametrize_id
 from tests.repo.tools import ROOT
 from tests.support import machine
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # A contributor's checks agree: the hooks before a commit, the make targets, and CONTRIBUTING.
 

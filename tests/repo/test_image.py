@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.providers.docker.images import _CONTEXT
 from tests.repo.tools import ROOT, tool
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()

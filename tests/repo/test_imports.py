@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SDKS = {"boto3", "botocore", "azure", "docker", "sagemaker"}

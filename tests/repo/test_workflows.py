@@ -15,7 +15,7 @@ import yaml
 
 from cloudtrain.settings import known_settings, variable_of
 from tests.repo.tools import ROOT, tool
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 OURS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TO_COPY = sorted((ROOT / "examples/github-actions").glob("*.yml"))

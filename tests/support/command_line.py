@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forked_command import ForkedCommand, command_server
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 Command = subprocess.Popen[str] | ForkedCommand
 

@@ -1,16 +1,23 @@
-"""Starting points of several tests: a folder of files, a run that was just submitted, events,
-settings of accounts.
-"""
+"""Starting points of tests: folders, runs, events, accounts, programs and earlier runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from cloudtrain.runs.files import strict_json
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain_launcher import events
+
+# Starting points of several tests: a folder of files, a run that was just submitted, events,
+# settings of accounts.
 
 BORN: dict[str, Any] = {
     "type": "submitting",
@@ -58,3 +65,74 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return root
+
+
+# Events as JSON objects, the form of most tests.
+
+
+def as_json(event: events.Event | Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event as the JSON object of a run's events.jsonl."""
+    return event.to_json() if isinstance(event, events.Event) else dict(event)
+
+
+def events_of(run: RunFolder) -> list[dict[str, Any]]:
+    """All events of a run."""
+    return [event.to_json() for event in run.events()]
+
+
+def fold_json(run_id: str, documents: Iterable[Any], state: RunState | None = None) -> RunState:
+    """Return the state of these JSON objects, read back as events; skip others."""
+    parsed = (events.from_json(document) for document in documents)
+    return fold(run_id, (event for event in parsed if event is not None), state)
+
+
+def event(type: str, **fields: Any) -> events.Event:
+    """An event of that type; of a program, where the type is not one of ours."""
+    parsed = events.from_json({"type": type, **fields})
+    assert parsed is not None, f"not a valid event: {type} {fields}"
+    return parsed
+
+
+# Programs of tests as executable files.
+
+
+def python_program(path: Path, text: str) -> Path:
+    """An executable file that runs this Python text. The path of an interpreter may have spaces,
+    which `#!` cannot.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    program = path.with_name(f"{path.name}-program.py")
+    program.write_text(text)
+    path.write_text(f'#!/bin/sh\nexec {quote(sys.executable)} {quote(str(program))} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+# Run folders as version 0.1.0 wrote them, put where a test's client finds them.
+# They were written by that version itself: two local runs, two rehearsals, and on imitations of
+# both clouds a job that was still in its queue and one that had succeeded; each cloud's jobs once
+# more as another machine has taken them up. What only made sense on that machine (locks, process
+# ids) is left out.
+
+STORED = Path(__file__).resolve().parents[1] / "data" / "runs_of_0_1_0"
+
+
+def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
+    """Put the runs of a kind (`local`, `aws`, `aws-adopted`, …) into a data folder, which is
+    returned as text.
+
+    `job`: the folder that they were submitted from; the program and the input that they name are
+    made there.
+    """
+    shutil.copytree(STORED / kind, data_dir / "runs")
+    values = {"@DATA@": str(data_dir), "@JOB@": str(job), "@PYTHON@": sys.executable}
+    for file in (data_dir / "runs").rglob("*"):
+        if file.is_file():
+            text = file.read_text()
+            for placeholder, value in values.items():
+                text = text.replace(placeholder, value)
+            file.write_text(text)
+    (job / "data").mkdir(parents=True, exist_ok=True)
+    (job / "data" / "a.txt").write_text("1\n")
+    (job / "train.py").write_text("print('never run')\n")
+    return str(data_dir)

@@ -1,4 +1,4 @@
-"""Waiting for something that a job does: a condition is polled until it holds."""
+"""Waits of tests: a time limit, and a condition that is polled until it holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.support.limits import HANG_SECONDS
+# Time limit of a wait in a test.
+
+HANG_SECONDS = 300
+"""How long a test waits for one thing before it calls it a hang. Below the limit of a whole test."""
+
+
+# Waiting for something that a job does: a condition is polled until it holds.
 
 T = TypeVar("T")
 

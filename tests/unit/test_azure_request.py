@@ -24,7 +24,7 @@ from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, 
 from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.inputs import Input
 from tests.golden.cases import EARLIER, plan_of
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"
 PLAN = plan_of("azure", PLAIN)

@@ -17,8 +17,8 @@ import pytest
 from cloudtrain.planning.sagemaker import NodeContainer, TrainingJob, training_job
 from cloudtrain.providers.rehearsal import container as emulator
 from cloudtrain.providers.rehearsal import namespace as enter
-from tests.support.limits import HANG_SECONDS
 from tests.support.samples import write
+from tests.support.waiting import HANG_SECONDS
 
 ENTER = Path(enter.__file__)
 PYTHON = (sys.executable, "-I", "-S")

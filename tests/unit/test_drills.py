@@ -29,7 +29,7 @@ from cloudtrain.submission.drills.verdict import (
     trained,
 )
 from cloudtrain_launcher.events import Event
-from tests.support.events import event
+from tests.support.samples import event
 
 # Verdicts of a drill from constructed histories: the lost steps and the advice.
 

@@ -25,8 +25,7 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.submission import first_steps
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.first_steps import FirstSteps
-from tests.support.events import fold_json
-from tests.support.samples import BORN
+from tests.support.samples import BORN, fold_json
 
 # The forecast of a run from constructed histories: the time that it counts and the time that it
 # omits.

@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.source import git as git_module
 from cloudtrain.source.git import GitState, git_files, git_state
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 OUTSIDE = GitState("", None)
 NOBODY = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}

@@ -21,7 +21,7 @@ from cloudtrain.errors import CloudError, CloudtrainError, UsageError
 from cloudtrain.providers.docker.engine import Engine, stored_login
 from cloudtrain.providers.docker.registry import login_for, require_image
 from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # The addresses of AWS's training containers: each is what the sagemaker SDK itself gives, and none
 # newer is missing.

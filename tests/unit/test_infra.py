@@ -19,7 +19,7 @@ from cloudtrain.providers.infrastructure import DEFAULT_NAME, Deployment, Infras
 from pages import ROOT
 from tests.support.aws_template import EVERYTHING, SUBJECT, resolved, template
 from tests.support.in_process import call
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # The CloudFormation template: protection of data, conditions, and retention.
 

@@ -33,8 +33,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain_launcher.events import StopRequested, Submitting
 from cloudtrain_launcher.file_locks import FileLock, acquire
 from cloudtrain_launcher.process_identity import ProcessIdentity
-from tests.support.events import events_of
-from tests.support.samples import born
+from tests.support.samples import born, events_of
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.local.config import LocalConfig
 from tests.golden.cases import plan_of
-from tests.support.earlier_runs import earlier_runs
 from tests.support.in_process import call
+from tests.support.samples import earlier_runs
 
 # The price in a plan, the reason for its machine, cheaper choices, and stored plans that never
 # change.

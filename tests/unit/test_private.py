@@ -46,8 +46,8 @@ from cloudtrain_launcher.packages.bounded_files import (
     read_regular_text,
 )
 from tests.repo.tools import ROOT
-from tests.support.limits import HANG_SECONDS
 from tests.support.samples import write
+from tests.support.waiting import HANG_SECONDS
 
 # Files on this machine are private to one user whatever the umask, including those an earlier
 # version left open.

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.diagnosis.failure import diagnose_lines
 from cloudtrain.diagnosis.log_file import read_log
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 MOUNT_SMALL_DISK = """
 libc = ctypes.CDLL(None, use_errno=True)

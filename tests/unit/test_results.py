@@ -17,9 +17,8 @@ from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.providers.rehearsal.sagemaker import FileStates, sync_folder
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
-from tests.support.earlier_runs import earlier_runs
 from tests.support.in_process import call
-from tests.support.samples import write
+from tests.support.samples import earlier_runs, write
 
 # Results on this machine are copied without following links out, and one odd entry does not stop
 # the rest.

@@ -24,10 +24,8 @@ from cloudtrain.submission.card import card, live_card
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher import events
 from cloudtrain_launcher.events import Event
-from tests.support.browser import Browser
-from tests.support.events import fold_json
-from tests.support.page_checks import looks
-from tests.support.samples import BORN, born, write_events
+from tests.support.page_checks import Browser, looks
+from tests.support.samples import BORN, born, fold_json, write_events
 from tests.unit.test_terminal import EVIL
 
 # The page of a run: what it says of a run's events, and that it is readable on every screen.

@@ -18,8 +18,7 @@ from cloudtrain.runs.index import summaries
 from cloudtrain.runs.state import KEPT_POINTS, RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain_launcher.events import EVENT_TYPES
-from tests.support.events import fold_json
-from tests.support.samples import BORN, born
+from tests.support.samples import BORN, born, fold_json
 
 # The state of a run is the sum of its events: each counts once, none brings back what has ended.
 

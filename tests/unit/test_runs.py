@@ -21,8 +21,7 @@ from cloudtrain.submission import jobs as api
 from cloudtrain.submission.rehearsals import FILE, record_rehearsal
 from cloudtrain.submission.submit import documents_of
 from cloudtrain_launcher.events import Ended
-from tests.support.events import as_json, event, events_of
-from tests.support.samples import BORN, born
+from tests.support.samples import BORN, as_json, born, event, events_of
 
 # Run folders appear whole, events are only added, and they add up to the run's state.
 

@@ -27,10 +27,8 @@ from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.process_identity import ProcessIdentity
-from tests.support.events import as_json, events_of
-from tests.support.limits import HANG_SECONDS
-from tests.support.samples import BORN, born, write_events
-from tests.support.waiting import eventually
+from tests.support.samples import BORN, as_json, born, events_of, write_events
+from tests.support.waiting import HANG_SECONDS, eventually
 
 # The real supervisor with a program of a few lines as launcher: whom it hears, and when it ends a
 # training.

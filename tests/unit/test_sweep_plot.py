@@ -22,10 +22,9 @@ from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.optuna_studies import importance, write_study
 from cloudtrain.sweeps.state import SweepState, state_of
 from cloudtrain.sweeps.sweep import Sweep
-from tests.support.browser import Browser
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call
-from tests.support.page_checks import looks
+from tests.support.page_checks import Browser, looks
 
 # The page of charts of a sweep, read as a browser would: what it shows, and that it needs nothing
 # from elsewhere.

@@ -27,10 +27,18 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.submission import monitor
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import RESTART_ELSEWHERE
-from tests.support.events import events_of, fold_json
-from tests.support.samples import BORN, born, write_events
-from tests.support.screens import START, Clock, Screen, Step, check, updates
-from tests.support.sessions import SCRIPT, SESSIONS, TRAINER
+from tests.support.samples import BORN, born, events_of, fold_json, write_events
+from tests.support.sessions import (
+    SCRIPT,
+    SESSIONS,
+    START,
+    TRAINER,
+    Clock,
+    Screen,
+    Step,
+    check,
+    updates,
+)
 
 # Following a run and `top`: the text of recorded sessions on a screen and in a pipe.
 

@@ -25,7 +25,7 @@ from tests.fakes.aws.wire import (
 )
 from tests.fakes.messages import Call, FaultKind, Request, Response, ServiceError
 from tests.fakes.server import Server
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # The one call of CloudFormation that the client makes: DescribeStacks, after its API reference.
 

@@ -29,7 +29,7 @@ from tests.providers.faults import (
     complaints,
     fault_each,
 )
-from tests.support.events import events_of
+from tests.support.samples import events_of
 
 # Faults at SageMaker after a submit, and in calls that are rare.
 

@@ -29,7 +29,7 @@ from tests.providers.aws.archives import (
 from tests.providers.aws.jobs import JOB, exists, submitted
 from tests.support.aws_template import EVERYTHING, resolved
 from tests.support.in_process import call
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # Runs of others in one account: shown with their owners, never meant by accident, and asked for
 # only when new.

@@ -28,8 +28,8 @@ from tests.providers.faults import (
     name_of,
     run_id_of,
 )
-from tests.support.events import events_of
-from tests.support.limits import HANG_SECONDS
+from tests.support.samples import events_of
+from tests.support.waiting import HANG_SECONDS
 
 # Faults while results are fetched and logs are read: everything comes once, or nothing.
 

@@ -29,7 +29,7 @@ from tests.providers.azure.jobs import (
     submitted,
 )
 from tests.providers.faults import run_id_of
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # Runs of others in one workspace: the list shows how they stand and whose they are, and asks for
 # what is new.

@@ -26,7 +26,7 @@ from tests.providers.azure.jobs import (
 from tests.providers.faults import TRANSIENT, assert_each_struck, fault_each, run_id_of
 from tests.support.command_line import CommandLine
 from tests.support.in_process import call
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 # Faults while a job is stopped: it is cancelled, or an error reports that it is not.
 

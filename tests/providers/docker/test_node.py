@@ -14,7 +14,7 @@ import pytest
 
 from cloudtrain.providers.docker.container_spec import ROOT_CAPABILITIES, ULIMITS, Bind
 from tests.providers.docker.conftest import Begin, MakeSpec
-from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
