@@ -20,6 +20,9 @@ PROGRAMS := .programs
 
 PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
+# AWS's container toolkit and Azurite, which judge what the client reads and writes.
+ORACLES := .oracles
+
 # The Pythons of jobs, beside .venv's: the image's, and that of AWS's containers.
 VERSIONS ?= 3.12 3.13
 
@@ -29,7 +32,7 @@ FILES ?=
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test thorough quick check coverage versions programs fidelity live lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage versions programs oracles fidelity live lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -40,6 +43,7 @@ help:
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make versions   run the tests of launcher, trainer and providers on Python $(VERSIONS), if installed"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
+	@echo "make oracles   let AWS's own tools and Azurite judge (installs those into .oracles first)"
 	@echo "make fidelity   replay what the real services answered against the imitations"
 	@echo "make live CLOUD=aws   try in your own account, for 1 USD at most, what no test without one can prove"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
@@ -78,6 +82,9 @@ versions:
 programs: $(PROGRAMS)/.installed
 	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
 
+oracles: $(ORACLES)/.installed
+	CLOUDTRAIN_TEST_ORACLES=$(ORACLES) $(BIN)/python $(PYTEST_ARGS) --dist load tests/oracles
+
 fidelity: $(VENV)/.dev
 	@$(BIN)/python -m tests.fidelity $(FILES)
 
@@ -106,7 +113,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/make/make_picture.py
 
 clean:
-	rm -rf $(VENV) $(PROGRAMS) .versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
+	rm -rf $(VENV) $(PROGRAMS) $(ORACLES) .versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -126,12 +133,24 @@ $(VENV)/.dev: $(VENV)/.train
 	@$(PIP) --editable '.[$(EXTRA)]'
 	@touch $@
 
-# It sees the packages of .venv, so that torch is there once.
+# An environment that sees the packages of .venv, so that torch is there once.
+define beside
+@echo "installing into $(1) ..."
+@$(BIN)/python -m venv --clear $(1)
+@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+  >"$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+endef
+
+# Each test names what is missing, such as a compiler for the toolkit or npm for Azurite.
+$(ORACLES)/.installed: $(VENV)/.dev tests/oracles/requirements.txt
+	$(call beside,$(ORACLES))
+	@$(ORACLES)/bin/python -m pip --quiet --disable-pip-version-check install --no-deps \
+	  --requirement tests/oracles/requirements.txt || echo "no sagemaker-training"
+	@npm install --silent --no-audit --no-fund --prefix $(ORACLES) azurite@3.35.0 || echo "no Azurite"
+	@touch $@
+
 $(PROGRAMS)/.installed: $(VENV)/.dev tests/programs/requirements.txt
-	@echo "installing into $(PROGRAMS) ..."
-	@$(BIN)/python -m venv --clear $(PROGRAMS)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  >"$$($(PROGRAMS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+	$(call beside,$(PROGRAMS))
 	@PIP_CONSTRAINT=constraints.txt $(PROGRAMS)/bin/python -m pip --quiet --disable-pip-version-check install \
 	  --requirement tests/programs/requirements.txt
 	@touch $@

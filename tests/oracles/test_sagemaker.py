@@ -1,0 +1,96 @@
+"""AWS's own programs read what the container contract writes, and what a submit would send."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import botocore
+import pytest
+
+from cloudtrain.planning.sagemaker import training_job
+from tests.oracles.tools import PYTHON, needs_oracles, needs_toolkit
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+READ = """
+import json
+from sagemaker_training.environment import Environment
+environment = Environment()
+names = ("job_name", "current_host", "hosts", "network_interface_name", "hyperparameters",
+         "channel_input_dirs", "current_instance_type", "current_instance_group_hosts",
+         "is_hetero", "master_hostname", "model_dir", "output_data_dir", "input_config_dir")
+print(json.dumps({name: getattr(environment, name) for name in names}))
+"""
+
+
+def request_of(case: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((GOLDEN / f"{case}.json").read_text())["request"]
+    return document
+
+
+@needs_toolkit
+@pytest.mark.parametrize("nodes", [1, 3, 11])
+def test_the_container_toolkit_reads_the_files_of_each_node(nodes: int, tmp_path: Path) -> None:
+    body = request_of("aws-spot")
+    body["ResourceConfig"]["InstanceCount"] = nodes
+    body["HyperParameters"] = {"lr": "0.1", "name": "digits"}
+    job = training_job(body, interface="eth0")
+    assert len(job.containers) == nodes
+    for container in (job.containers[0], job.containers[-1]):
+        root = tmp_path / container.host
+        for path, text in container.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        environment = os.environ | dict(container.env) | {"SAGEMAKER_BASE_DIR": str(root)}
+        result = subprocess.run(
+            [PYTHON, "-c", READ], env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        seen = json.loads(result.stdout.splitlines()[-1])
+        base = root if Path(seen["model_dir"]).is_relative_to(root / "model") else root / "opt/ml"
+        assert seen == {
+            "job_name": job.name,
+            "current_host": container.host,
+            "hosts": list(job.hosts),
+            "network_interface_name": "eth0",
+            "hyperparameters": {"lr": 0.1, "name": "digits"},
+            "channel_input_dirs": {
+                channel.name: str(base / channel.folder) for channel in job.channels
+            },
+            "current_instance_type": job.instance_type,
+            "current_instance_group_hosts": list(job.hosts),
+            "is_hetero": False,
+            "master_hostname": job.hosts[0],
+            "model_dir": str(base / "model"),
+            "output_data_dir": str(base / "output/data"),
+            "input_config_dir": str(base / "input/config"),
+        }
+
+
+@needs_oracles
+@pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("aws*.json")))
+def test_the_aws_command_line_accepts_each_golden_request(case: str, tmp_path: Path) -> None:
+    body = request_of(case)
+    kind = "training-job" if "TrainingJobName" in body else "hyper-parameter-tuning-job"
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    command = [sys.executable, "-m", "awscli", "sagemaker", f"create-{kind}"]
+    options = ["--cli-input-json", "file://request.json", "--generate-cli-skeleton", "output"]
+    result = subprocess.run(
+        [*command, *options],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "AWS_DEFAULT_REGION": "us-east-1",
+            # the command line's own model is older than some members
+            "AWS_DATA_PATH": str(Path(botocore.__file__).parent / "data"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert any(name.endswith("JobArn") for name in json.loads(result.stdout))
