@@ -21,7 +21,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from cloudtrain import __version__
-from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.errors import CloudError, UsageError, unreadable
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
@@ -32,6 +32,23 @@ _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 ONE_REQUEST_BYTES = 8 * 2**20
 """Maximum size for one request; larger objects go in parts (boto3's own threshold)."""
+
+
+class Answer(dict[str, Any]):
+    """Object in an answer. A member that it lacks is an error of the answer, not of ours."""
+
+    def __init__(self, members: Mapping[str, Any], where: str) -> None:
+        super().__init__((name, _checked(value, where)) for name, value in members.items())
+        self._where = where
+
+    def __missing__(self, name: str) -> Any:
+        raise unreadable(self._where, f"it lacks {name}")
+
+
+def _checked(value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        return Answer(value, where)
+    return [_checked(item, where) for item in value] if isinstance(value, list) else value
 
 
 class AwsClient:
@@ -80,7 +97,7 @@ class AwsClient:
                 page = next(pages, None)
             if page is None:
                 return
-            yield page
+            yield Answer(page, f"{operation} in {self.region}")
 
     def put_once(
         self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None
@@ -155,7 +172,7 @@ class AwsClient:
     def _answer(self, client: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         with self._calling(operation):
             answer: dict[str, Any] = getattr(client, operation)(**parameters)
-        return answer
+        return Answer(answer, f"{operation} in {self.region}")
 
     @contextmanager
     def _calling(self, operation: str, place: str = "") -> Iterator[None]:

@@ -58,6 +58,14 @@ _THROTTLED = {
     "SlowDown",
     "ProvisionedThroughputExceededException",
 }
+_FAILED = {
+    "InternalFailure",
+    "InternalError",
+    "InternalServerError",
+    "InternalServerException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+}
 _WRONG_REGION = {
     "PermanentRedirect",
     "301",
@@ -147,7 +155,7 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         )
     if code == _UNREADABLE:
         return unreadable(where, answer)
-    if status >= 500:
+    if status >= 500 or code in _FAILED:
         message = f"{where}: AWS failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
     is_missing = code == "ResourceNotFound" or (
@@ -220,6 +228,15 @@ def _replace_unreadable(
     **_: Any,
 ) -> None:
     problem = _problem(operation_model, response_dict)
+    if not problem and _is_json(operation_model):
+        document = json.loads(response_dict["body"] or b"{}")
+        if response_dict["status_code"] < 300:
+            fitting = _fitting(document, operation_model.output_shape) or {}
+        else:
+            members = document.items() if isinstance(document, dict) else ()
+            fitting = {name: text for name, text in members if isinstance(text, str)}
+        if fitting != document:
+            response_dict["body"] = json.dumps(fitting).encode()
     if problem:
         if not isinstance(response_dict["body"], bytes):
             response_dict["body"].close()  # of an object that nobody will read
@@ -245,10 +262,47 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
     body = response["body"]
     if not isinstance(body, bytes) or not body:
         return ""
-    is_json = operation.service_model.metadata["protocol"] == "json"
-    read = json.loads if is_json else ElementTree.fromstring
+    read = json.loads if _is_json(operation) else ElementTree.fromstring
     try:
         read(body)
     except (ValueError, ElementTree.ParseError):
-        return f"{status} with {len(body)} bytes that are not {'JSON' if is_json else 'XML'}"
+        return f"{status} with {len(body)} bytes that are not {'JSON' if _is_json(operation) else 'XML'}"
     return ""
+
+
+def _is_json(operation: Any) -> bool:
+    return bool(operation.service_model.metadata["protocol"] == "json")
+
+
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "structure": (dict,),
+    "map": (dict,),
+    "list": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    **dict.fromkeys(("timestamp", "integer", "long", "float", "double"), (int, float)),
+}
+"""Type of a service model -> types of its JSON values."""
+
+
+def _fitting(value: Any, shape: Any) -> Any:
+    """Return a JSON value without members of other types than the model's, or None for all.
+
+    botocore fails at some of them with a Python error, and returns others.
+    """
+    kind = shape.type_name if shape is not None else ""
+    types = _JSON_TYPES.get(kind)
+    if types is None:
+        return value
+    if type(value) not in types:
+        return None
+    if kind == "list":
+        items = [_fitting(item, shape.member) for item in value]
+        return [item for item in items if item is not None]
+    if kind in ("structure", "map"):
+        members = {
+            name: _fitting(item, shape.value if kind == "map" else shape.members.get(name))
+            for name, item in value.items()
+        }
+        return {name: item for name, item in members.items() if item is not None}
+    return value
