@@ -53,7 +53,12 @@ def observations(path: Path = DATA) -> list[Observation]:
 def differences(observation: Observation) -> list[str] | None:
     """Return what the client would get wrong; None if nothing reads such a row."""
     check = _CHECKS.get(observation.kind)
-    return None if check is None else list(check(observation.value))
+    if check is None:
+        return None
+    try:
+        return list(check(observation.value))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        return [f"{type(error).__name__}: {error}"]
 
 
 def steps(value: Any) -> Iterator[tuple[str, str]]:
@@ -69,7 +74,8 @@ def _phases(value: Any) -> Iterator[str]:
         transition = {"Status": status, "StatusMessage": message}
         job = {"SecondaryStatus": status, "SecondaryStatusTransitions": [transition]}
         text = f"{status} {message}"
-        expected = next(phase for words, phase in PHASES.items() if re.search(words, text))
+        candidates = (phase for words, phase in PHASES.items() if re.search(words, text))
+        expected = next(candidates, phase_of(job))
         if phase_of(job) != expected:
             yield f"{text}: {phase_of(job)!r} for {expected!r}"
 
@@ -77,7 +83,7 @@ def _phases(value: Any) -> Iterator[str]:
 def _errors(value: Any) -> Iterator[str]:
     answer: Any = {
         "Error": {"Code": value["Code"], "Message": value["Message"]},
-        "ResponseMetadata": {"HTTPStatusCode": value["HTTPStatusCode"]},
+        "ResponseMetadata": {"HTTPStatusCode": value.get("HTTPStatusCode")},
     }
     error = translated(
         ClientError(answer, value["Operation"]), _snake(value["Operation"]), "us-east-1"
@@ -95,7 +101,7 @@ def _errors(value: Any) -> Iterator[str]:
         yield f"{error.code} for a missing job"
     if re.search("registry ID|training image", message, re.IGNORECASE) and not error.hint:
         yield "no remedy for a refused image"
-    if "InternalFailure" in value["Code"] and value["HTTPStatusCode"] and not error.transient:
+    if "InternalFailure" in value["Code"] and not error.transient:
         yield "an internal failure is not transient"
 
 
@@ -108,7 +114,7 @@ def _reasons(value: Any) -> Iterator[str]:
 
 
 def _descriptions(value: Any) -> Iterator[str]:
-    if "TrainingJobStatus" not in value:
+    if not isinstance(value, dict) or "TrainingJobStatus" not in value:
         return
     job = dict(value)
     ended = value["TrainingJobStatus"] in ("Completed", "Failed", "Stopped")

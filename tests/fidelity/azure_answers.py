@@ -103,8 +103,7 @@ class _Replay:
         """Create what was there before the recording began."""
         account = self.cloud.account
         text = json.dumps([exchange.path, exchange.request])
-        error = (exchange.response or {}).get("error") if exchange.status >= 400 else None
-        if error and "ompute" in error["message"]:
+        if exchange.status >= 400 and "ompute" in json.dumps(exchange.response):
             account.computes.pop("testCompute", None)
         container = re.search(r"azureml-blobstore-(?:[0-9a-f-]{36}|{ws guid})", text)
         if container:
@@ -113,9 +112,9 @@ class _Replay:
             path = self._filled(exchange.path).removeprefix(account.blob_url)
             container_name, _, blob = path.partition("?")[0].lstrip("/").partition("/")
             account.storage.create(container_name).write(blob, b"content")
-        uri = (exchange.request or {}).get("properties", {}).get("codeUri", "")
-        if "LocalUpload" in uri:
-            path = self._filled(uri).removeprefix(f"{account.blob_url}/").partition("/")[2]
+        uri = re.search(r'"codeUri": "([^"]*LocalUpload[^"]*)"', json.dumps(exchange.request))
+        if uri:
+            path = self._filled(uri[1]).removeprefix(f"{account.blob_url}/").partition("/")[2]
             account.storage.create(self.cloud.container).write(f"{path}/train.py", b"")
         if exchange.method == "PUT" and exchange.status == 200 and "/codes/" in exchange.path:
             self._send(exchange)
