@@ -173,7 +173,9 @@ ACCESS = (
             "the job's identity needs Storage Blob Data Contributor on the storage account of its"
             " inputs and outputs"
             " (Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read, /write and"
-            " /delete): cloudtrain doctor azure says whose that is"
+            " /delete): cloudtrain doctor azure says whose that is; if the account forbids keys, the"
+            " workspace must open it by identity too (az ml workspace update"
+            " --system-datastores-auth-mode identity)"
         ),
         source="https://learn.microsoft.com/azure/machine-learning/how-to-identity-based-service-authentication",
     ),

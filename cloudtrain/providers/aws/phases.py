@@ -21,7 +21,7 @@ PHASES = {
     "Training": "training",
     "Uploading": "uploading the model",
     "Interrupted": "interrupted: the spot machines were taken away",
-    "Restarting": "restarting",
+    "Restarting": "restarting after an internal error, billed again (limits.retries)",
     "Updating": "updating",
     "Stopping": "stopping",
     **dict.fromkeys(
