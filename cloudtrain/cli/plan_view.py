@@ -14,9 +14,10 @@ from cloudtrain.catalog.pricing import OWN_TABLE, CostEstimate
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
-from cloudtrain.errors import Issue, UsageError
+from cloudtrain.errors import Issue, UsageError, dotted
 from cloudtrain.planning.job_document import dependencies_document
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.inputs import Input
@@ -115,6 +116,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
         *(("" if number else "machine", text) for number, text in enumerate(machine_lines(plan))),
         *(("" if number else "sweep", text) for number, text in enumerate(_sweep(plan))),
+        *([("yours", text)] if (text := _overrides(plan)) else []),
         *([("rehearsed", text)] if (text := rehearsed(plan)) else []),
         ("request", f"{_kind(plan)}{len(plan.request.document)} fields{_request_hint(plan)}"),
     ]
@@ -187,6 +189,14 @@ def _borrowed(plan: Plan) -> list[str]:
         f"{path} {value}  ← {plan.origins.get(path, '')}"
         for path, value in plan.target.borrowed.items()
     ]
+
+
+def _overrides(plan: Plan) -> str:
+    """Return the members of the request that the spec sets itself; may be empty."""
+    provider = plan.target.provider
+    overrides = spec_overrides(plan.spec, provider)
+    names = [dotted(override.keys) for override in overrides]
+    return f"{', '.join(names)}  ← {provider}.request" if names else ""
 
 
 def _request_hint(plan: Plan) -> str:

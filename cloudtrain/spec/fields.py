@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -178,6 +179,16 @@ def _secret_address(pair: tuple[str, Any]) -> str:
 def read_tags(value: Any) -> Mapping[str, str]:
     """Read tags by name. Raise FieldError if one is not text."""
     return read_each(expect(value, dict, "a mapping (name: value)"), read_text)
+
+
+def read_request(value: Any) -> Mapping[str, Any]:
+    """Read members of a platform's request. Raise FieldError for a number that JSON lacks."""
+    members: dict[str, Any] = plain(expect(value, dict, "a mapping with members of the request"))
+    try:
+        json.dumps(members, allow_nan=False)
+    except ValueError:
+        raise FieldError("contains a number that is not finite") from None
+    return members
 
 
 def read_gpus(value: Any) -> tuple[str, ...]:

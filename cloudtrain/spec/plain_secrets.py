@@ -81,10 +81,14 @@ def _secret_words(argv: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def hide_setting(path: str, value: object) -> object:
-    """Return `***` for the value of `args.api_key` or `env.TOKEN` if it is probably a secret."""
+    """Return `***` for the value of `args.api_key` or `env.TOKEN` if it is probably a secret.
+
+    A member of a request, as in `aws.request.Environment.TOKEN`, is judged like a variable.
+    """
     section, _, name = path.partition(".")
     text = str(value)
+    is_variable = section == "env" or name.startswith("request.")
     is_secret = (section == "args" and is_secret_argument(name, text)) or (
-        section == "env" and is_secret_variable(name, text)
+        is_variable and is_secret_variable(name.rpartition(".")[2], text)
     )
     return HIDDEN if is_secret else value

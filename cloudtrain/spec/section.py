@@ -108,6 +108,12 @@ Money = Annotated[
     _written(MONEY_FORMS, MONEY_PATTERN),
 ]
 """US dollars."""
+Members = Annotated[
+    Mapping[str, Any],
+    BeforeValidator(fields.read_request),
+    WithJsonSchema({"type": "object", "additionalProperties": True}),
+]
+"""Members of a platform's request, as plain JSON."""
 Strings = Annotated[
     tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(STRINGS_SCHEMA)
 ]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from cloudtrain.errors import Issue, RefusedError, SpecError, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.plain_secrets import is_secret_variable, secret_arguments
 from cloudtrain.submission.package_checks import package_issues
@@ -91,6 +92,12 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
         place = f"secrets: {{{variable}: {{{plan.target.provider}: '{address}'}}}}"
         hint = f"{place} hands it to the program as the variable {variable}"
         issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
+    for override in spec_overrides(plan.spec, plan.target.provider):
+        value = override.value
+        if isinstance(value, str) and is_secret_variable(str(override.keys[-1]), value):
+            path = (plan.target.provider, "request", *override.keys)
+            hint = f"secrets: {{NAME: {{{plan.target.provider}: '{address}'}}}}"
+            issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
     return [replace(issue, origin=_line_of(plan, issue)) for issue in issues]
 
 

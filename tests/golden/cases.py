@@ -111,6 +111,41 @@ checkpoints: {uri: "azureml://datastores/mine/paths/kept/digits"}
 secrets: {HF_TOKEN: {azure: "keyvault:my-vault/hf-token"}}
 azure: {compute: my-cluster, services: [jupyter, vscode], datastore: mine}
 """
+AWS_REQUEST = """
+name: digits
+resources: {instance: {aws: ml.m5.xlarge}}
+limits: {max_runtime: 1 h}
+inputs: {train: s3://data/mnist/}
+tags: {team: vision}
+aws:
+  subnets: [subnet-1]
+  security_groups: [sg-1]
+  request:
+    ExperimentConfig: {ExperimentName: digits, TrialName: null}
+    AlgorithmSpecification: {TrainingImageConfig: {TrainingRepositoryAccessMode: Vpc}}
+    InputDataConfig:
+      - {ChannelName: train, ShuffleConfig: {Seed: 7}}
+      - ChannelName: table
+        DataSource: {FileSystemDataSource: {FileSystemId: fs-0123456789abcdef0, FileSystemType: FSxLustre, DirectoryPath: /fsx, FileSystemAccessMode: ro}}
+    Tags: [{Key: team, Value: speech}, {Key: cost-center, Value: "7"}]
+"""
+AZURE_REQUEST = """
+name: digits
+resources: {instance: {azure: Standard_NC4as_T4_v3}, gpus: 1}
+limits: {max_runtime: 1 h}
+image: myregistry.azurecr.io/train:1
+inputs: {train: azureml://datastores/data/paths/mnist/}
+azure:
+  identity: managed
+  request:
+    description: digits with a larger model
+    experiment_name: vision
+    display_name: null
+    identity: {client_id: 12345678-1234-1234-1234-123456789012}
+    resources: {docker_args: --ulimit memlock=-1}
+    inputs: {train: {mode: direct}}
+    outputs: {model: {name: digits, type: custom_model}}
+"""
 CASES = {
     "local": ("local", PLAIN),
     "docker": ("docker", IN_CONTAINERS),
@@ -120,6 +155,8 @@ CASES = {
     "azure": ("azure", AZURE),
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),
+    "aws-request": ("aws", AWS_REQUEST),
+    "azure-request": ("azure", AZURE_REQUEST),
 }
 TUNING = """
 name: digits

@@ -75,7 +75,7 @@ def body_of(job: Any) -> dict[str, Any]:
 def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path) -> None:
     request = golden(case, tmp_path)
     sent = body_of(loaded(request))["properties"]
-    modes = {"download": "Download", "ro_mount": "ReadOnlyMount"}
+    modes = {"download": "Download", "ro_mount": "ReadOnlyMount", "direct": "Direct"}
     expected = {
         name: (item["type"], modes[item["mode"]], re.sub("^azureml:(?!//)", "", item["path"]))
         for name, item in request["inputs"].items()

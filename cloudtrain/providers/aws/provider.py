@@ -80,7 +80,8 @@ class SageMakerProvider(Provider):
 
         A rehearsed trial of a sweep with `engine: native` has the form that a tuning job gives it.
         """
-        from cloudtrain.providers.aws.request import body_of, job_of
+        from cloudtrain.planning.request_overrides import merge_request
+        from cloudtrain.providers.aws.request import FORM, body_of, job_of, section_of
 
         if plan.is_rehearsal and plan.spec.sweep is not None:
             from cloudtrain.planning.tuned import is_rehearsed_trial
@@ -91,7 +92,9 @@ class SageMakerProvider(Provider):
                     provider=self.name, document=trial_body(plan), job=tuning_document(plan)
                 )
         job = job_of(plan)
-        return Request(provider=self.name, document=body_of(plan, image, job.to_json()), job=job)
+        body = body_of(plan, image, job.to_json())
+        body = merge_request(body, section_of(plan).request, FORM)
+        return Request(provider=self.name, document=body, job=job)
 
     def repository(self, settings: Settings) -> str:
         """Return an ECR repository; a bare name is in the role's account and settings' region."""

@@ -11,6 +11,7 @@ from cloudtrain.catalog.machines import local_disks
 from cloudtrain.planning.job_document import job_document
 from cloudtrain.planning.launch import PUBLISHED, JobDocument
 from cloudtrain.planning.plan import Plan, json_digest
+from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
@@ -36,6 +37,46 @@ BOOTSTRAP = (
     "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
 """Extracts the source and becomes the launcher; ContainerEntrypoint allows 256 characters."""
+
+
+FORM = RequestForm(
+    section="aws",
+    list_keys={
+        "Tags": "Key",
+        "InputDataConfig": "ChannelName",
+        "AlgorithmSpecification.MetricDefinitions": "Name",
+    },
+    reserved={
+        "TrainingJobName": "use name, or submit --run-id",
+        "RoleArn": "use aws.role",
+        "AlgorithmSpecification.TrainingImage": "use image",
+        "AlgorithmSpecification.AlgorithmName": "use image",
+        "AlgorithmSpecification.ContainerEntrypoint": "use entrypoint",
+        "AlgorithmSpecification.ContainerArguments": "use args",
+        f"InputDataConfig.{TAG_PREFIX}*": "choose another name for the channel",
+        "OutputDataConfig": "use aws.bucket and aws.kms_key; fetch reads what they name",
+        "CheckpointConfig": "use checkpoints.uri",
+        "ResourceConfig.InstanceType": "use resources.instance",
+        "ResourceConfig.InstanceCount": "use resources.nodes",
+        "ResourceConfig.InstancePreferences": "use resources.instance",
+        "ResourceConfig.InstanceGroups": "a job has one kind of machine: use resources.instance",
+        "ResourceConfig.VolumeSizeInGB": "use resources.disk",
+        "ResourceConfig.VolumeKmsKeyId": "use aws.kms_key",
+        "ResourceConfig.KeepAlivePeriodInSeconds": "use aws.keep_alive, which counts its cost",
+        "StoppingCondition": "use limits, which cap the cost",
+        "EnableManagedSpotTraining": "use resources.spot",
+        "RetryStrategy": "use limits.retries",
+        "VpcConfig": "use aws.subnets and aws.security_groups",
+        "EnableNetworkIsolation": "use aws.network_isolation",
+        "EnableInterContainerTrafficEncryption": "use aws.encrypt_traffic",
+        "TensorBoardOutputConfig": "use aws.tensorboard",
+        "RemoteDebugConfig": "use aws.remote_debug",
+        "InfraCheckConfig": "use aws.infra_check",
+        "Environment.CLOUDTRAIN_*": "choose another name",
+        f"Tags.{TAG_PREFIX}*": "choose another key",
+    },
+)
+"""Members of CreateTrainingJob that `aws.request` may not set, since a field of job.yaml does."""
 
 
 def run_uri(bucket: str, run_id: str) -> str:

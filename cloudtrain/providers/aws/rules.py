@@ -16,9 +16,16 @@ from cloudtrain.errors import Issue
 from cloudtrain.planning.job_document import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
+from cloudtrain.planning.request_overrides import reserved_issues
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.request import has_own_disk, needs_volume, section_of, single_file
+from cloudtrain.providers.aws.request import (
+    FORM,
+    has_own_disk,
+    needs_volume,
+    section_of,
+    single_file,
+)
 from cloudtrain.providers.aws.target import format_issues
 from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
@@ -47,6 +54,7 @@ def broken_rules(plan: Plan) -> list[Issue]:
         *_network(plan),
         *_image(plan),
         *_names(plan),
+        *reserved_issues(section_of(plan).request, FORM),
     ]
 
 

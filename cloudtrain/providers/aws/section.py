@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from cloudtrain.errors import Issue
-from cloudtrain.spec.section import Duration, Section, Strings
+from cloudtrain.spec.section import Duration, Members, Section, Strings
 
 
 class AwsSection(Section):
@@ -40,6 +40,11 @@ class AwsSection(Section):
     infra_check: bool = Field(False, description="test hardware and network before the job starts")
     tensorboard: bool = Field(
         False, description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes"
+    )
+    request: Members = Field(
+        {},
+        description="members of CreateTrainingJob that no other field sets, merged into the request;"
+        " null removes one",
     )
 
     @classmethod

@@ -33,6 +33,7 @@ _NO_MEMBER = {
     "tensorboard": "uploads nothing for TensorBoard while a trial trains",
     "remote_debug": "allows no shell in its trials",
     "infra_check": "tests no hardware before its trials",
+    "request": "has a request of another form",
 }
 """Keys of `aws` without a member in the definition -> what a tuning job does instead."""
 

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 from cloudtrain.errors import Issue, Keys, dotted, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.request_overrides import override_path
+from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.aws.service_model import model_name, request_violations
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
@@ -26,10 +28,12 @@ def rule_issues(plan: Plan) -> list[Issue]:
     """
     issues = [plan.located(issue) for issue in broken_rules(plan)]
     body = plan.request.document
+    spec = plan.spec
+    from_spec = {"Tags": spec.tags, "Environment": spec.env, "InputDataConfig": spec.inputs}
     own_counts: dict[Keys, int] = {
-        ("Tags",): len(body["Tags"]) - len(plan.spec.tags),
-        ("Environment",): len(body["Environment"]) - len(plan.spec.env),
-        ("InputDataConfig",): len(body["InputDataConfig"]) - len(plan.spec.inputs),
+        (name,): len(body[name]) - len(fields)
+        for name, fields in from_spec.items()
+        if isinstance(body.get(name), (list, dict))
     }
     violations = [
         replace(violation, message=f"{violation.message}, {count} of them set by cloudtrain")
@@ -91,6 +95,9 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
     `path`: of the member, such as `("Tags", 3, "Value")`.
     """
     spec = plan.spec
+    override = override_path(section_of(plan).request, plan.request.document, path, FORM)
+    if override is not None:
+        return override
     head = path[0] if path else ""
     tail = path[1:]
     if head == "Environment":

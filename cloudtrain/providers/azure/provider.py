@@ -81,7 +81,8 @@ class AzureMLProvider(Provider):
 
         A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
         """
-        from cloudtrain.providers.azure.request import document_of, job_of
+        from cloudtrain.planning.request_overrides import merge_request
+        from cloudtrain.providers.azure.request import FORM, document_of, job_of, section_of
 
         if plan.is_rehearsal and plan.spec.sweep is not None:
             from cloudtrain.planning.tuned import is_rehearsed_trial
@@ -92,7 +93,8 @@ class AzureMLProvider(Provider):
                     provider=DECLARATION.name, document=rehearsed_trial(plan), job=shared_job(plan)
                 )
         job = job_of(plan)
-        return Request(provider=DECLARATION.name, document=document_of(plan, image, job), job=job)
+        document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
+        return Request(provider=DECLARATION.name, document=document, job=job)
 
     def repository(self, settings: Settings) -> str:
         """Return `azure.repository`, in any registry that the workspace may pull from."""

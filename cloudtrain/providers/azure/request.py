@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.planning.job_document import job_document
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
-from cloudtrain.providers.shared.tags import tags
+from cloudtrain.providers.shared.tags import TAG_PREFIX, tags
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
@@ -75,6 +76,50 @@ SERVICES: dict[str, dict[str, str]] = {
     },
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
+
+
+FORM = RequestForm(
+    section="azure",
+    list_keys={},
+    reserved={
+        "$schema": "it describes a command job",
+        "type": "it is a command job",
+        "name": "use name, or submit --run-id",
+        "code": "use the source folder",
+        "command": "use entrypoint and args",
+        "environment": "use image",
+        "compute": "use azure.compute",
+        "distribution": "use resources.processes",
+        "limits": "use limits.max_runtime, which caps the cost",
+        "identity.type": "use azure.identity",
+        "queue_settings.job_tier": "use resources.spot",
+        "resources.instance_count": "use resources.nodes",
+        "resources.instance_type": "use resources.instance",
+        "resources.shm_size": "use resources.shm",
+        "environment_variables.CLOUDTRAIN_*": "choose another name",
+        "inputs.*.path": "use inputs",
+        **{
+            f"outputs.{name}.{key}": "fetch reads it"
+            for name in OUTPUTS
+            for key in ("path", "mode")
+        },
+        f"tags.{TAG_PREFIX}*": "choose another name",
+        f"properties.{TAG_PREFIX}*": "choose another name",
+    },
+)
+"""Keys of the command job that `azure.request` may not set, since a field of job.yaml does."""
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "": (
+        *("description", "display_name", "experiment_name", "parent_job_name", "tags"),
+        *("properties", "services", "identity", "resources", "queue_settings", "inputs"),
+        *("outputs", "environment_variables", "notification_setting"),
+    ),
+    "identity": ("client_id", "object_id", "resource_id"),
+    "resources": ("docker_args", "locations", "max_instance_count", "properties"),
+    "queue_settings": ("priority",),
+}
+"""Other keys of a command job, by the key around them. Source: "CLI (v2) command job YAML schema"."""
 
 
 def run_uri(datastore: str, run_id: str) -> str:

@@ -15,13 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.errors import Issue, warning
+from cloudtrain.errors import Issue, did_you_mean, warning
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.request_overrides import overrides_of, reserved_issues
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import (
+    FORM,
+    KEYS,
     SERVICES,
     as_variable,
     input_name,
@@ -87,9 +90,26 @@ def rule_issues(plan: Plan) -> list[Issue]:
         *_services(plan),
         *_names(plan),
         *_uploads(plan),
+        *_overrides(plan),
     ]
     messages = [*rehearsal_notes(plan), *_notes(plan), *image_notes(plan), *idle_note(plan)]
     return [*map(plan.located, broken), *map(warning, messages)]
+
+
+def _overrides(plan: Plan) -> Iterator[Issue]:
+    """Yield errors for reserved and for unknown keys of `azure.request`."""
+    values = section_of(plan).request
+    reserved = list(reserved_issues(values, FORM))
+    yield from reserved
+    refused = {issue.path for issue in reserved}
+    for override in overrides_of(values, FORM):
+        path = (FORM.section, "request", *override.keys)
+        for depth, name in enumerate(override.names[:2]):
+            keys = KEYS.get(".".join(override.names[:depth]))
+            if path not in refused and keys is not None and name not in keys:
+                meant = did_you_mean(name, keys)
+                yield Issue(path[: 3 + depth], f"is not a key of a command job{meant}")
+                break
 
 
 def local_issues(plan: Plan) -> list[Issue]:

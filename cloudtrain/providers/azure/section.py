@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cloudtrain.spec.section import Section, Strings
+from cloudtrain.spec.section import Members, Section, Strings
 
 
 class AzureSection(Section):
@@ -30,3 +30,8 @@ class AzureSection(Section):
         (), description="ways into the running job: ssh, jupyter, vscode, tensorboard"
     )
     ssh_key: str | None = Field(None, description="your public key, for the service ssh")
+    request: Members = Field(
+        {},
+        description="keys of the command job's YAML that no other field sets, merged into the"
+        " request; null removes one",
+    )

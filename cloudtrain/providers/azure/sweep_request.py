@@ -265,6 +265,9 @@ def _job(plan: Plan) -> Iterator[Issue]:
     if section_of(plan).services:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
+    if section_of(plan).request:
+        message = "a sweep job has a request of another form"
+        yield Issue(("azure", "request"), message, f"leave it out, or {PORTABLE}")
     yield from size_issues(shared_job(plan))
 
 

@@ -25,6 +25,7 @@ SUPPORTED = {
     *("CheckpointConfig", "Environment", "RetryStrategy", "TensorBoardOutputConfig"),
     *("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption"),
     *("EnableManagedSpotTraining", "RemoteDebugConfig", "InfraCheckConfig"),
+    "ExperimentConfig",
 }
 """Members of a request that the imitation knows; it refuses all others."""
 SUPPORTED_RESOURCES = {

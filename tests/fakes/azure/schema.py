@@ -89,12 +89,15 @@ JOB: Schema = _closed(
     resources=_closed(
         instanceCount=_COUNT,
         instanceType=_TEXT,
+        dockerArgs=_TEXT,
         shmSize={"type": "string", "pattern": "^\\d+[bBkKmMgG]$"},
         properties={"type": "object"},
     ),
     services={"type": "object", "additionalProperties": _SERVICE, **_NAMED},
     identity=_closed(
-        ("identityType",), identityType=_one_of("UserIdentity", "Managed", "AMLToken")
+        ("identityType",),
+        identityType=_one_of("UserIdentity", "Managed", "AMLToken"),
+        clientId=_TEXT,
     ),
 )
 _TRIAL = ("command", "environmentId", "codeId", "environmentVariables", "distribution", "resources")

@@ -64,9 +64,12 @@ def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> Non
 
 
 def test_what_is_sent_is_what_was_planned(cloud: Cloud) -> None:
-    run = submit()
+    member = {"ExperimentConfig": {"ExperimentName": "digits"}}
+    run = submit(aws={"request": member})
     planned = json.loads((run.folder.path / "request.json").read_text())
-    assert cloud.endpoint.sent[-1][1] == planned
+    body = cloud.endpoint.sent[-1][1]
+    assert body == planned
+    assert body.items() >= member.items()
 
 
 def test_objects_are_encrypted_with_the_key_that_the_spec_names(cloud: Cloud) -> None:

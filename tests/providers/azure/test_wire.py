@@ -44,6 +44,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "on a cluster": {"azure": {"compute": "cpu-cluster", "services": ["jupyter", "tensorboard"]}},
     "with shared memory": {"resources": {"nodes": 2, "shm": "16 GiB"}},
     "in a curated environment": {"image": "auto"},
+    "with keys of its own": {
+        "azure": {
+            "request": {
+                "description": "a larger model",
+                "resources": {"docker_args": "--ulimit memlock=-1"},
+                "identity": {"client_id": "12345678-1234-1234-1234-123456789012"},
+            },
+            "identity": "managed",
+        }
+    },
 }
 
 
