@@ -160,6 +160,10 @@ def _ask(python: str, request: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     except ValueError:
         errors = result.stderr.strip()[-300:]
         return {"error": f"{python} ended with exit code {result.returncode}: {errors}"}
+    problem = str(answer.get("error", ""))
+    if problem.startswith("ModuleNotFoundError"):
+        how = f"install it for {python}, or set CLOUDTRAIN_PYTHON"
+        return {"error": f"{problem}; an estimate installs no packages: {how}"}
     return answer
 
 

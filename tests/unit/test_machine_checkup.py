@@ -290,6 +290,14 @@ def test_a_python_without_torch_says_what_to_install(
     assert "no torch: pip install 'cloudtrain[train]'" in memory_lines(estimate_memory(plan))[0]
 
 
+def test_a_model_whose_package_is_not_installed_says_what_to_do(tmp_path: Path) -> None:
+    text = "name: g\nargs: {task: digits, model: 'own:build'}\ndependencies: [no-such-package]\n"
+    plan = planned(tmp_path, text, "local")
+    (tmp_path / "job" / "own.py").write_text("import no_such_package\n")
+    line = memory_lines(estimate_memory(plan))[0]
+    assert "No module named 'no_such_package'; an estimate installs no packages: install it" in line
+
+
 def test_a_task_of_ours_is_estimated_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
