@@ -135,13 +135,14 @@ def wrapped(line: str, width: int) -> str:
     label_length = len(_LABEL.match(line)[0])  # type: ignore[index]  # it matches an empty text
     if len(click.unstyle(line)) <= width or line[label_length:].startswith(_COMMANDS):
         return line
-    if label_length > width // 2 or label_length == len(line) - len(line.lstrip()):
-        label_length = len(line) - len(line.lstrip()) + 2
+    indent = len(click.unstyle(line[:label_length]))
+    if indent > width // 2 or label_length == len(line) - len(line.lstrip()):
+        indent = len(line) - len(line.lstrip()) + 2
     return "\n".join(
         textwrap.wrap(
             line,
             width,
-            subsequent_indent=" " * label_length,
+            subsequent_indent=" " * indent,
             break_long_words=False,
             break_on_hyphens=False,
         )

@@ -300,6 +300,14 @@ def test_wrapped_text_continues_below_the_text_of_its_label() -> None:
     assert wrapped(line, 40) == "  cost     50.50 USD/h on demand, at\n           most 50.00 USD"
 
 
+def test_colours_do_not_shift_wrapped_text() -> None:
+    plain = "  ✓ torch      can it be imported, and does it see GPUs"
+    coloured = plain.replace("✓", "\x1b[32m✓\x1b[0m")
+    for line in (plain, coloured):
+        rest = wrapped(line, 50).split("\n")[1]
+        assert len(rest) - len(rest.lstrip()) == plain.index("can")
+
+
 def test_commands_and_long_words_stay_whole() -> None:
     command = "  next     cloudtrain rerun digits-k2x9 --set limits.max_cost=50"
     assert wrapped(command, 40) == command
