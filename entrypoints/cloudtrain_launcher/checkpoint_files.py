@@ -14,7 +14,7 @@ from io import BufferedRWPair
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
+from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES, finished_files
 
 BLOCK_BYTES = 1 << 22
 CONNECT_TIMEOUT_SECONDS = 60
@@ -35,15 +35,11 @@ class Entry(NamedTuple):
 def list_files(folder: Path) -> dict[str, Entry]:
     """Return all finished files below a folder by relative path; follow links to outside."""
     files = {}
-    for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
-        for name in names + [name for name in folders if Path(top, name).is_symlink()]:
-            path = Path(top, name)
-            if not name.endswith(UNFINISHED_SUFFIXES):
-                with suppress(OSError):
-                    entry = _entry(path)
-                    if entry is not None:
-                        files[str(path.relative_to(folder))] = entry
+    for path in finished_files(folder):
+        with suppress(OSError):
+            entry = _entry(path)
+            if entry is not None:
+                files[str(path.relative_to(folder))] = entry
     return files
 
 

@@ -149,7 +149,7 @@ def with_trial(context: NodeContext, folder: Path) -> NodeContext:
 
     Raise RuntimeError if the document cannot be read or a value is invalid.
     """
-    document = _read_document(context.job_file)
+    document = read_object(context.job_file, _JOB_DOCUMENT)
     if not document.get("tuned"):
         return context
     expanded = {**document, "values": _expand_references(document["values"], document["argv"])}
@@ -165,7 +165,7 @@ def read_job(path: str | os.PathLike[str]) -> Job:
 
     Unknown fields are ignored, so that an older launcher can read a newer document.
     """
-    document = _read_document(path)
+    document = read_object(path, _JOB_DOCUMENT)
     values = {item.name: document[item.name] for item in fields(Job) if item.name in document}
     for item in fields(Job):
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
@@ -173,14 +173,18 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
 
 
-def _read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+_JOB_DOCUMENT = "the job document"
+
+
+def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """Read a JSON object. Raise RuntimeError with `what` it is if it is unreadable or invalid."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise RuntimeError(f"the job document {path} cannot be read: {why}") from None
+        raise RuntimeError(f"{what} {path} cannot be read: {why}") from None
     if not isinstance(document, dict):
-        raise RuntimeError(f"the job document {path} is not a JSON object")
+        raise RuntimeError(f"{what} {path} is not a JSON object")
     return document
 
 

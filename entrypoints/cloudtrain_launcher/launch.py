@@ -29,9 +29,7 @@ from cloudtrain_launcher.events import (
     Warned,
 )
 from cloudtrain_launcher.host import adopt_orphans, set_parent_death_signal, visible_gpus
-from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages.installation import Installation
-from cloudtrain_launcher.peer_channel import PORT_OFFSET, Announcer, listen
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import (
@@ -39,6 +37,7 @@ from cloudtrain_launcher.reporting import (
     emit,
     log,
     mask_error,
+    masker,
     node_error,
     report_failure,
 )
@@ -48,7 +47,14 @@ from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopReque
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
-from cloudtrain_launcher.trial import Trial, TrialMemory, TrialWatch
+from cloudtrain_launcher.trial import (
+    PORT_OFFSET,
+    Announcer,
+    Trial,
+    TrialMemory,
+    TrialWatch,
+    listen,
+)
 from cloudtrain_launcher.usage import UsageSampler
 from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
 

@@ -186,19 +186,17 @@ class StorageSync:
     def _copy_moved_links(self) -> str:
         """Replace moved links into storage by copies; return the first error, or ''."""
         for local, storage in self._pairs:
-            for folder, _, names in os.walk(local):
-                for path in (Path(folder, name) for name in names):
-                    draft = path.with_name(f".{path.name[:200]}{UNFINISHED_SUFFIXES[1]}")
-                    try:
-                        if self._is_storage_link(
-                            path
-                        ) and path.readlink() != storage / path.relative_to(local):
-                            shutil.copyfile(path, draft)
-                            draft.replace(path)
-                    except FileNotFoundError:
-                        continue  # deleted meanwhile
-                    except OSError as error:
-                        return f"{path.name}: {error.strerror or error}"
+            for path in finished_files(local):
+                draft = path.with_name(f".{path.name[:200]}{UNFINISHED_SUFFIXES[1]}")
+                copy = storage / path.relative_to(local)
+                try:
+                    if self._is_storage_link(path) and path.readlink() != copy:
+                        shutil.copyfile(path, draft)
+                        draft.replace(path)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                except OSError as error:
+                    return f"{path.name}: {error.strerror or error}"
         return ""
 
     def _is_storage_link(self, path: Path) -> bool:
@@ -225,23 +223,25 @@ class StorageSync:
     def _files(self) -> Iterator[_LocalFile]:
         """Return all finished files and links of the synchronised folders."""
         for local, storage in self._pairs:
-            for folder, folders, names in os.walk(local):
-                folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
-                links = [name for name in folders if Path(folder, name).is_symlink()]
-                for name in names + links:
-                    path = Path(folder, name)
-                    copy = storage / path.relative_to(local)
-                    with suppress(OSError):
-                        info = path.lstat()
-                        if stat.S_ISLNK(info.st_mode) and path.readlink() == copy:
-                            yield _LocalFile(path, local, copy, IN_STORAGE)
-                        elif (
-                            not name.endswith(UNFINISHED_SUFFIXES)
-                            and stat.S_IFMT(info.st_mode) in SYNCED_TYPES
-                        ):
-                            yield _LocalFile(
-                                path, local, copy, FileState(info.st_size, info.st_mtime_ns)
-                            )
+            for path in finished_files(local):
+                copy = storage / path.relative_to(local)
+                with suppress(OSError):
+                    info = path.lstat()
+                    state = FileState(info.st_size, info.st_mtime_ns)
+                    if stat.S_ISLNK(info.st_mode) and path.readlink() == copy:
+                        yield _LocalFile(path, local, copy, IN_STORAGE)
+                    elif stat.S_IFMT(info.st_mode) in SYNCED_TYPES:
+                        yield _LocalFile(path, local, copy, state)
+
+
+def finished_files(folder: Path) -> Iterator[Path]:
+    """Yield the files and links below a folder, without `UNFINISHED_SUFFIXES`."""
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
+        links = [name for name in folders if Path(top, name).is_symlink()]
+        for name in names + links:
+            if not name.endswith(UNFINISHED_SUFFIXES):
+                yield Path(top, name)
 
 
 def _store(path: Path, folder: Path, copy: Path) -> None:

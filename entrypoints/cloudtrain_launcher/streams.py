@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cloudtrain_job import MARKER, signed_marker
 from cloudtrain_launcher.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
-from cloudtrain_launcher.masking import masker
+from cloudtrain_launcher.reporting import masker, write_line, write_text
 
 _MARKER = MARKER.encode()
 
@@ -179,21 +179,6 @@ class Streams:
     @staticmethod
     def _write_line(pipe: _Pipe, text: bytes) -> None:
         write_text(b"[" + pipe.label.encode() + b"] " + text)
-
-
-def write_text(line: bytes) -> None:
-    """Write one line of text, with secret values masked."""
-    write_line(masker.mask(line))
-
-
-def write_line(line: bytes) -> None:
-    """Write a whole line to standard output; without a reader drop it and continue."""
-    data = memoryview(line + b"\n")
-    try:
-        while data:
-            data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        pass
 
 
 def _visible_text(line: bytes) -> bytes:

@@ -2,15 +2,20 @@
 
 The client publishes the values of all trials at each rung; at a rung the launcher reads and
 compares them. Without polling or requests, a trial that is behind costs no extra step.
+
+Only the first node counts reports and decides. Its peers must learn of the end even without a
+shared folder and while their ranks wait for each other: each connects to the first node over TCP.
+Data from peers is not read.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -19,7 +24,7 @@ from typing import Any, Literal
 
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.rungs import MetricReports, goes_on
-from cloudtrain_launcher.stored_secrets import region_of
+from cloudtrain_launcher.stored_secrets import aws_client, region_of
 
 Outcome = Literal["goes_on", "pruned", "paused", "measured"]
 
@@ -216,11 +221,8 @@ def _read_object(place: str, name: str) -> bytes | None:
     bucket, _, prefix = place[len(SCHEME) :].partition("/")
     key = f"{prefix.rstrip('/')}/{name}"
     try:
-        boto3, config = (importlib.import_module(module) for module in ("boto3", "botocore.config"))
-        limits = config.Config(
-            connect_timeout=5, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2}
-        )
-        client = boto3.client("s3", region_name=region_of("", os.environ), config=limits)
+        region = region_of("", os.environ)
+        client = aws_client("s3", region, connect_seconds=5, read_seconds=5, attempts=2)
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         raise RuntimeError(
             f"{place}/{name} is read with boto3, which does not work here: {error}"
@@ -268,3 +270,89 @@ class TrialMemory:
             draft.write_text(text, encoding="utf-8")
             # Whole at once: it may be uploaded at any moment.
             draft.replace(self._folder / FILE_NAME)
+
+
+PORT_OFFSET = 1
+"""Offset from the rendezvous port, which all nodes know."""
+
+CONNECT_SECONDS = 0.5
+"""Delay between a peer's connection attempts, and time limit of each."""
+
+MAX_BYTES = 64
+
+
+class Announcer:
+    """The first node's end of the channel. Raise RuntimeError if the port is in use."""
+
+    def __init__(self, address: str, port: int) -> None:
+        """`address`: this node's, for its peers."""
+        self._lock = threading.Lock()
+        self._outcome = b""
+        self._peers: list[socket.socket] = []
+        try:
+            self._server = socket.create_server((address, port), family=_family(address, port))
+        except OSError as error:
+            raise RuntimeError(
+                f"port {port} of {address} cannot be used: {error.strerror or error}"
+            ) from None
+        threading.Thread(target=self._accept, daemon=True, name="peers of the trial").start()
+
+    def announce(self, outcome: str) -> None:
+        """Send the outcome to all peers, later ones included."""
+        with self._lock:
+            self._outcome = f"{outcome}\n".encode()
+            for peer in self._peers:
+                _send(peer, self._outcome)
+
+    def close(self) -> None:
+        """Stop accepting peers and close their connections."""
+        with self._lock:
+            for connection in (self._server, *self._peers):
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+                connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._server.accept()
+            except OSError:  # closed
+                return
+            with self._lock:
+                self._peers.append(peer)
+                if self._outcome:
+                    _send(peer, self._outcome)
+
+
+def listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -> None:
+    """Call `on_outcome` on a peer with the first node's word and its time, in a thread."""
+    threading.Thread(
+        target=_listen, args=(address, port, on_outcome), daemon=True, name="first node"
+    ).start()
+
+
+def _listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -> None:
+    while True:
+        try:
+            connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
+        except OSError:  # the first node does not listen yet
+            time.sleep(CONNECT_SECONDS)
+            continue
+        with connection:
+            connection.settimeout(None)
+            try:
+                data = connection.recv(MAX_BYTES)
+            except OSError:
+                data = b""
+        if data:
+            on_outcome(data.decode("ascii", "replace").strip(), time.time())
+        return  # the first node ended without a word
+
+
+def _send(peer: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        peer.sendall(data)
+
+
+def _family(address: str, port: int) -> socket.AddressFamily:
+    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]

@@ -1,5 +1,6 @@
-"""The output of ranks in the launcher: a line that only looks like an event is text, an unfinished
-line is shown, a secret is masked.
+"""Output of ranks: a line that only looks like an event is text, and a secret is masked.
+
+An unfinished line is shown, and printed numbers are reported as metrics.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 import pytest
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher import events, launch, platforms, reporting, streams
-from cloudtrain_launcher.masking import SecretMasker
+from cloudtrain_launcher import events, launch, platforms, rank_tracker, reporting, streams
+from cloudtrain_launcher.contract import Job
+from cloudtrain_launcher.events import Event, RankStarted
+from cloudtrain_launcher.rank_tracker import PrintedMetrics, RankTracker
+from cloudtrain_launcher.reporting import SecretMasker
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB
 
 KEY = "00ff"
@@ -51,7 +55,8 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     masker = SecretMasker()
-    monkeypatch.setattr(streams, "masker", masker)
+    for module in (streams, reporting):
+        monkeypatch.setattr(module, "masker", masker)
     monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
     streams_node = Node(tmp_path, capfdbinary, masker)
     yield streams_node
@@ -270,3 +275,50 @@ def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
     output = capfdbinary.readouterr().out.decode()
     assert "hunter2" not in output + (tmp_path / "failure").read_text()
     assert output.count("no such folder: ***") == 3
+
+
+def metrics_of(expressions: dict[str, str], *lines: str) -> list[dict[str, Any]]:
+    events: list[Event] = []
+    metrics = PrintedMetrics(expressions, events.append)
+    for line in lines:
+        metrics.on_line(line)
+    return [event.to_json() for event in events]
+
+
+ACCURACY = {"accuracy": "Accuracy: ([0-9.]+)"}
+
+
+def test_a_printed_number_is_a_metric() -> None:
+    assert metrics_of(ACCURACY, "Accuracy: 0.93.", "nothing", "Accuracy: ...") == [
+        {"type": "metrics", "rank": 0, "values": {"accuracy": 0.93}}
+    ]
+
+
+def test_step_and_epoch_say_where_the_others_belong() -> None:
+    expressions = {"step": "step ([0-9]+)", "loss": "loss ([-0-9.e]+)", "lr": "lr ([-0-9.e]+)"}
+    assert metrics_of(expressions, "step 10", "loss 2.5e-1 lr 1e-3", "step 20 loss 0") == [
+        {"type": "metrics", "rank": 0, "step": 10, "values": {"loss": 0.25, "lr": 0.001}},
+        {"type": "metrics", "rank": 0, "step": 20, "values": {"loss": 0}},
+    ]
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "", "word"])
+def test_what_is_no_finite_number_is_left_out(text: str) -> None:
+    assert metrics_of({"x": "x=(.*)"}, f"x={text}") == []
+
+
+def test_an_expression_that_this_python_does_not_know_is_given_up() -> None:
+    (warning,) = metrics_of({"x": "([0-9"}, "x")
+    assert "metrics.x: the expression is not valid" in warning["message"]
+
+
+def test_only_the_first_ranks_lines_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    emitted: list[Event] = []
+    monkeypatch.setattr(rank_tracker, "emit", emitted.append)
+    job = Job("r", "n", "script", "t.py", [], {}, 2, 2, 0, 0, 30, 600, 3, metrics=ACCURACY)
+    ranks = RankTracker(job, node=1)
+    for local_rank, rank in ((0, 1), (1, 0)):
+        ranks.on_event(RankStarted(time=1.0, rank=rank, local_rank=local_rank))
+        ranks.on_line(local_rank, f"Accuracy: 0.{rank + 1}")
+    ranks.on_line(-1, "Accuracy: 0.9")
+    assert [event.to_json()["values"] for event in emitted] == [{"accuracy": 0.1}]

@@ -1,21 +1,38 @@
-"""A trial of a sweep ends itself at the first report that is behind the client's published values."""
+"""A trial of a sweep ends at the first report that is behind the client's published values.
+
+It reads them in a folder, which may be a mount that hangs, or in S3 with its own role. Its first
+node notifies the others of the end.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import queue
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import contract, launch, platforms
+from cloudtrain_launcher import contract, launch, platforms, trial
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.host import free_port
-from cloudtrain_launcher.trial import FILE_NAME, RUNGS_FILE, Trial, TrialMemory, TrialWatch
-from tests.entrypoints.test_launcher import events, finish, start
+from cloudtrain_launcher.trial import (
+    FILE_NAME,
+    RUNGS_FILE,
+    Announcer,
+    Trial,
+    TrialMemory,
+    TrialWatch,
+    listen,
+    read_published,
+)
+from tests.entrypoints.launchers import events, finish, start
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+from tests.support.waiting import HANG_SECONDS
 
 RULES: dict[str, Any] = {
     "trial": 7,
@@ -268,3 +285,81 @@ def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_pat
             text
         )
         assert end["error"] is None
+
+
+def test_a_file_is_read_once_it_is_there(tmp_path: Path) -> None:
+    assert read_published(str(tmp_path / "not yet"), "rungs.json") is None
+    assert read_published(str(tmp_path), "rungs.json") is None
+    (tmp_path / "rungs.json").write_text("{}")
+    assert read_published(str(tmp_path), "rungs.json") == "{}"
+
+
+def test_a_disk_that_refuses_is_an_error_and_a_mount_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rungs.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_published(str(tmp_path), "rungs.json")
+    hanging = threading.Event()
+    monkeypatch.setattr(trial, "READ_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: hanging.wait(2 * HANG_SECONDS) and b"")
+    with pytest.raises(RuntimeError, match="could not be read within"):
+        read_published(str(tmp_path), "rungs.json")
+    hanging.set()
+
+
+def test_an_object_of_s3_is_read_with_the_image_s_boto3(
+    aws: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import boto3
+
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    storage = boto3.client("s3", region_name="us-east-1")
+    storage.create_bucket(Bucket="runs")
+    assert read_published("s3://runs/run-1/published", "rungs.json") is None
+    storage.put_object(Bucket="runs", Key="run-1/published/rungs.json", Body=b"{}")
+    assert read_published("s3://runs/run-1/published", "rungs.json") == "{}"
+    with pytest.raises(RuntimeError, match="NoSuchBucket; the job's role needs s3:GetObject there"):
+        read_published("s3://nobodys/run-1/published", "rungs.json")
+
+
+HERE = "127.0.0.1"
+
+
+def test_peers_that_are_there_and_those_that_come_later_hear_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial, "CONNECT_SECONDS", 0.05)
+    heard: queue.Queue[tuple[str, float]] = queue.Queue()
+    port = free_port()
+    began = time.time()
+    # Before there is anything to connect to.
+    listen(HERE, port, lambda *message: heard.put(message))
+    first = Announcer(HERE, port)
+    first.announce("pruned")
+    assert heard.get(timeout=HANG_SECONDS)[0] == "pruned"
+    listen(HERE, port, lambda *message: heard.put(message))
+    outcome, when = heard.get(timeout=HANG_SECONDS)
+    assert (outcome, began <= when <= time.time()) == ("pruned", True)
+    first.close()
+
+
+def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial, "CONNECT_SECONDS", 0.05)
+    heard: list[str] = []
+    with socket.create_server((HERE, 0)) as server:
+        listen(HERE, server.getsockname()[1], lambda outcome, _: heard.append(outcome))
+        connection, _ = server.accept()
+        connection.close()
+    assert heard == []
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server((HERE, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(
+            RuntimeError, match=f"port {port} of {HERE} cannot be used: Address already in use"
+        ):
+            Announcer(HERE, port)

@@ -23,7 +23,6 @@ if __name__ == "__main__":
 
 from cloudtrain_launcher import reporting
 from cloudtrain_launcher.host import set_parent_death_signal
-from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.installers import Files, InstallationError
 from cloudtrain_launcher.packages.lock_file import read_lock, read_requested
@@ -59,7 +58,7 @@ def main() -> int:
     """Install the packages and write the result; always return 0."""
     set_parent_death_signal(os.getppid())
     task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    masker.add(os.environ.get(name, "") for name in task.masked)
+    reporting.masker.add(os.environ.get(name, "") for name in task.masked)
     try:
         result = Installation(task).run()
     except (InstallationError, InvalidRequirements) as error:
@@ -83,7 +82,7 @@ class Installation:
         self.task = task
         self.held = {} if task.replace_torch else image.held_packages()
         self.requested = read_task(task, self.held)
-        masker.add(self.requested.passwords)
+        reporting.masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
     def run(self) -> dict[str, Any]:

@@ -5,13 +5,11 @@ The container contract is the developer guide's "Run training with your own algo
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext
+from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext, read_object
 from cloudtrain_launcher.host import efa_library_dirs, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
@@ -103,16 +101,7 @@ def _efa_variables(machine: str) -> dict[str, str]:
 
 def _resources(path: str) -> tuple[str, list[str], str, str]:
     """Read resourceconfig.json: this node's name, names by rank, interface and instance type."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document: Any = json.load(file)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise RuntimeError(
-            f"{path}, where SageMaker names the job's nodes, cannot be read: {why}"
-        ) from None
-    if not isinstance(document, dict):
-        raise RuntimeError(f"{path}: expected an object with hosts and current_host")
+    document = read_object(path, "SageMaker's list of the job's nodes")
     current = document.get("current_host")
     hosts = document.get("hosts")
     if not isinstance(hosts, list) or current not in hosts or len(set(hosts)) < len(hosts):
@@ -125,17 +114,10 @@ def _resources(path: str) -> tuple[str, list[str], str, str]:
 
 def _hyperparameters(path: str) -> dict[str, str]:
     """Read hyperparameters.json, by name; empty without the file."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document: Any = json.load(file)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise RuntimeError(f"{path} cannot be read: {why}") from None
-    return (
-        {name: str(value) for name, value in document.items()} if isinstance(document, dict) else {}
-    )
+    document = read_object(path, "SageMaker's list of hyperparameters")
+    return {name: str(value) for name, value in document.items()}
 
 
 def _channels(folder: str) -> dict[str, str]:

@@ -1,24 +1,174 @@
-"""Azure Key Vault, read with the job's identity. Standard library only.
+"""Lookup of stored cloud secrets with the job's identity. Standard library only.
 
-A name is `VAULT/NAME`, `VAULT/NAME/VERSION`, or `https://HOST/secrets/NAME[/VERSION]` for the
-vaults of other clouds. Tokens come from the endpoints that Azure ML provides inside a job,
-requested as azure-identity's AzureMLCredential and azure-ai-ml's AzureMLOnBehalfOfCredential do. No
-message contains a value, a token or text of a server, except an error code that is one word.
+A reference names a secret: `secretsmanager:NAME`, `ssm:NAME` (NAME may be an ARN),
+`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`, or `keyvault:https://HOST/secrets/NAME` for
+the vaults of other clouds. A suffix `#KEY` selects one field of a JSON object. Values are only
+returned, never logged, stored or passed as arguments.
+
+Tokens for Key Vault come from the endpoints that Azure ML provides inside a job, requested as
+azure-identity's AzureMLCredential and azure-ai-ml's AzureMLOnBehalfOfCredential do. No message
+contains a value, a token or text of a server, except an error code that is one word.
 """
 
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import re
 import socket
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+PERMISSIONS = {
+    "secretsmanager": "secretsmanager:GetSecretValue (and kms:Decrypt for a custom key)",
+    "ssm": "ssm:GetParameter (and kms:Decrypt for its key)",
+}
+"""Store -> permissions that the role needs."""
+
+FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
+
+
+def look_up(
+    secrets: Mapping[str, str],
+    environ: Mapping[str, str],
+    cancelled: Callable[[], bool] = lambda: False,
+) -> dict[str, str]:
+    """Return the values of all variables missing in `environ`. Raise RuntimeError with a hint.
+
+    `secrets`: variable -> reference. Return {} once `cancelled()` is true. A silent endpoint may
+    take minutes, so a thread makes the requests and is abandoned on cancellation.
+    """
+    missing = {name: reference for name, reference in secrets.items() if name not in environ}
+    if not missing:
+        return {}
+    values: dict[str, str] = {}
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        vaults = KeyVault(environ)
+        try:
+            for name, reference in missing.items():
+                values[name] = _resolve(name, reference, environ, vaults)
+        except BaseException as error:  # noqa: BLE001  (raised below, in the thread that waits)
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="secrets")
+    thread.start()
+    while thread.is_alive() and not cancelled():
+        thread.join(0.1)
+    if cancelled():
+        return {}
+    if errors:
+        raise errors[0]
+    return values
+
+
+def _resolve(variable: str, reference: str, environ: Mapping[str, str], vaults: KeyVault) -> str:
+    label = f"secret {variable} ({reference})"
+    store, _, name_and_key = reference.partition(":")
+    name, _, key = name_and_key.partition("#")
+    if store not in (*PERMISSIONS, "keyvault") or not name:
+        raise RuntimeError(f"secret {variable}: cannot read {reference!r}; write {FORMS}")
+    if store == "keyvault":
+        value = vaults.get_secret(label, name)
+    else:
+        value = get_aws_secret(label, store, name, environ)
+    if key:
+        value = _json_field(label, value, key)
+    if "\0" in value:
+        raise RuntimeError(
+            f"{label} contains a zero byte, which an environment variable cannot contain"
+        )
+    return value
+
+
+def _json_field(label: str, value: str, key: str) -> str:
+    """Return one field of a JSON secret. Error messages contain none of its values."""
+    try:
+        document = json.loads(value)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise RuntimeError(f"{label} is not a JSON object: remove #{key} from the reference")
+    if key not in document:
+        raise RuntimeError(f"{label} has no field {key!r}")
+    return document[key] if isinstance(document[key], str) else json.dumps(document[key])
+
+
+def get_aws_secret(label: str, store: str, name: str, environ: Mapping[str, str]) -> str:
+    """Return the value of one secret. Raise RuntimeError with `label` and a hint.
+
+    `store`: secretsmanager or ssm. `name`: the secret's name or ARN.
+    """
+    try:
+        errors = importlib.import_module("botocore.exceptions")
+        importlib.import_module("boto3")
+    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
+        raise RuntimeError(
+            f"{label} needs boto3, which cannot be imported here ({error}): "
+            "add boto3 to the image, or use an image that has it"
+        ) from None
+    region = region_of(name, environ)
+    label += f" in {region}" if region else ""
+    try:
+        client = aws_client(store, region, connect_seconds=10, read_seconds=20, attempts=5)
+        if store == "ssm":
+            return str(client.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+        answer: dict[str, Any] = client.get_secret_value(SecretId=name)
+    except errors.ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "an error without a code")
+        raise RuntimeError(f"{label}: {code}; the job's role needs {PERMISSIONS[store]}") from None
+    except (errors.BotoCoreError, ValueError) as error:
+        raise RuntimeError(
+            f"{label}: {type(error).__name__}: {error}; let the job reach {store} (no network"
+            f" isolation; inside a VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
+        ) from None
+    if "SecretString" not in answer:
+        raise RuntimeError(
+            f"{label} is binary, and a variable can only contain text: store it as text"
+        )
+    return str(answer["SecretString"])
+
+
+def aws_client(
+    service: str, region: str | None, *, connect_seconds: int, read_seconds: int, attempts: int
+) -> Any:
+    """Return boto3's client with time limits for each attempt."""
+    boto3: Any = importlib.import_module("boto3")
+    config: Any = importlib.import_module("botocore.config")
+    limits = config.Config(
+        connect_timeout=connect_seconds,
+        read_timeout=read_seconds,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+    )
+    return boto3.client(service, region_name=region, config=limits)
+
+
+def region_of(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the region of an ARN, the environment or the job; None if unknown.
+
+    boto3 itself does not read AWS_REGION.
+    """
+    configured = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return (
+        _region_of_arn(name)
+        or configured
+        or _region_of_arn(environ.get("TRAINING_JOB_ARN", ""))
+        or None
+    )
+
+
+def _region_of_arn(text: str) -> str:
+    parts = text.split(":")
+    return parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
+
 
 PUBLIC_DOMAIN = "vault.azure.net"
 """Domain of the public cloud's vaults, and audience of its tokens."""
@@ -28,7 +178,9 @@ ROLE = (
     " (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
 )
 NO_IDENTITY = "set `azure: {identity: managed}` in job.yaml, and assign an identity to the compute"
-FORMS = "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
+KEY_VAULT_FORMS = (
+    "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
+)
 
 TIMEOUT_SECONDS = 20
 BACKOFF_SECONDS = (0.5, 1.5, 4.0)
@@ -100,7 +252,7 @@ def secret_url(label: str, name: str) -> str:
         match = re.fullmatch(r"([A-Za-z0-9-]+)/([A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)", name)
         url = f"https://{match[1]}.{PUBLIC_DOMAIN}/secrets/{match[2]}" if match else ""
     if not url:
-        raise RuntimeError(f"{label}: does not name a Key Vault secret; write {FORMS}")
+        raise RuntimeError(f"{label}: does not name a Key Vault secret; write {KEY_VAULT_FORMS}")
     return f"{url}?api-version=7.4"
 
 
