@@ -12,7 +12,7 @@ import pytest
 
 from tests.docker.engine import RUN_SECONDS, Engine
 from tests.docker.tree import TRAINER, tree
-from tests.entrypoints.test_launcher import events
+from tests.entrypoints.launchers import events
 
 pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1200)]
 

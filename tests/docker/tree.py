@@ -12,8 +12,8 @@ from typing import Any
 from cloudtrain.bundle import payload_files
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
-from tests.entrypoints.sagemaker_containers import resources
-from tests.entrypoints.test_launcher import document
+from tests.entrypoints.launchers import document
+from tests.entrypoints.platforms import resources
 
 TRAINER: dict[str, Any] = {"kind": "trainer", "target": "", "processes": 2}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.entrypoints.groups import TRAIN, TRAINER, ForkServer, Group, StartGroup
-from tests.entrypoints.warm_launchers import close_server
+from tests.entrypoints.launchers import close_server
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.tasks import Task

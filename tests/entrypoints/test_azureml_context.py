@@ -16,9 +16,8 @@ from cloudtrain.providers.azure.request import SERVICES
 from cloudtrain_launcher import contract, environment, platforms
 from cloudtrain_launcher.platforms import azureml
 from cloudtrain_launcher.platforms.azureml import azureml_context
-from tests.entrypoints.azure_nodes import MASTER, folders, variables
-from tests.entrypoints.sagemaker_containers import clean
-from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
+from tests.entrypoints.launchers import ENTRYPOINTS, document
+from tests.entrypoints.platforms import MASTER, folders, variables
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.support.waiting import HANG_SECONDS
 
@@ -188,36 +187,3 @@ def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
     )
     assert process.stdout.strip() == str([address for _, _, address in expected])
     assert azureml.own_address("127.0.0.1", 6105).startswith("127.")
-
-
-@pytest.mark.parametrize(
-    ("changes", "node", "message"),
-    [
-        ({"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "this job has 2 nodes, the plan says 3"),
-        ({"MASTER_ADDR": ""}, 0, NO_DISTRIBUTION),
-        ({"CLOUDTRAIN_JOB": "{"}, 0, "job.json cannot be read: not JSON"),
-    ],
-)
-def test_a_launcher_refuses_a_number_of_nodes_that_is_not_the_plans(
-    tmp_path: Path, changes: dict[str, str], node: int, message: str
-) -> None:
-    (tmp_path / "job.json").write_text(json.dumps(document(nodes=3)))
-    environ = (
-        variables(CLOUDTRAIN_JOB=json.dumps(document(nodes=3))) | folders(tmp_path) | HERE | changes
-    )
-    process = subprocess.run(
-        [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True, cwd=tmp_path,
-        timeout=HANG_SECONDS, check=False,
-    )  # fmt: skip
-    assert process.returncode == 1
-    assert process.stderr == ""
-    reported = events(process.stdout)
-    kinds = [event["type"] for event in reported if event["type"] != "activity"]
-    assert kinds[-2:] == ["error", "node_ended"]
-    assert (reported[-1]["outcome"], reported[-1]["node"]) == ("failed", node)
-    assert "why" not in reported[-1]
-    assert message in reported[-1]["error"]["message"]
-    assert (
-        process.stdout.splitlines()[-1]
-        == f"[node {node}] failed: node {node}: {reported[-1]['error']['message']}"
-    )

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher.host import free_port
-from tests.entrypoints.azure_nodes import folders, start_node
-from tests.entrypoints.key_vaults import SECRET, TOKEN, serving
-from tests.entrypoints.test_launcher import Launcher, events, finish
+from tests.entrypoints.launchers import Launcher, events, finish
+from tests.entrypoints.platforms import SECRET, TOKEN, folders, serving, start_node
 from tests.fakes.azure.metadata import metadata
 
 STOP_FILE = "output/.cloudtrain-stop"

@@ -1,4 +1,7 @@
-"""The root cause among errors: the peer's error, not the error of a rank that only lost its peer."""
+"""The root cause among errors, rather than the error of a rank that only lost its peer.
+
+A failed write names the full disk, even if the error itself does not.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloudtrain_launcher import failure, launch, platforms
-from cloudtrain_launcher.error_details import CrashOutput, describe
+from cloudtrain_launcher.error_details import FULL_BYTES, CrashOutput, describe, full_disk_hint
 from cloudtrain_launcher.events import Error, RankEnded, RankStarted
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
@@ -255,3 +259,40 @@ def test_a_long_chain_keeps_the_exception_that_began_it(tmp_path: Path) -> None:
     described = describe(error, error.__traceback__, tmp_path, tmp_path / "payload")
     assert "No space left on device" in described.traceback
     assert described.traceback.rstrip().endswith("RuntimeError: step 40 was not saved")
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that are free, by folder."""
+    free: dict[str, int] = {}
+
+    def statvfs(folder: str) -> SimpleNamespace:
+        if folder not in free:
+            raise FileNotFoundError(folder)
+        return SimpleNamespace(f_blocks=1 << 20, f_bavail=free[folder], f_frsize=1)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    return free
+
+
+FOLDERS = {"CLOUDTRAIN_CHECKPOINT_DIR": "/saved", "CLOUDTRAIN_MODEL_DIR": "/model"}
+TORCH_ERROR = RuntimeError("basic_ios::clear: iostream error")
+
+
+def test_the_full_disk_is_named_with_what_to_do(disks: dict[str, int]) -> None:
+    disks |= {"/saved": 0, "/model": 10 * FULL_BYTES}
+    hint = full_disk_hint(TORCH_ERROR, FOLDERS)
+    assert hint.startswith("the disk of /saved is full")
+    assert "checkpoints.keep" in hint
+    disks |= {"/saved": 10 * FULL_BYTES, "/model": FULL_BYTES - 1}
+    assert full_disk_hint(OSError("write failed"), FOLDERS).startswith("the disk of /model is full")
+
+
+def test_disk_with_space_or_unrelated_error_is_not_mentioned(
+    disks: dict[str, int],
+) -> None:
+    disks["/saved"] = FULL_BYTES
+    assert full_disk_hint(TORCH_ERROR, FOLDERS) == ""
+    disks["/saved"] = 0
+    assert full_disk_hint(ValueError("the dog ate shard 3"), FOLDERS) == ""
+    assert full_disk_hint(TORCH_ERROR, {}) == ""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher.fork_rules import read_source, reason_in_source
-from tests.entrypoints.test_launcher import ENTRYPOINTS, events, finish, start
+from tests.entrypoints.launchers import ENTRYPOINTS, events, finish, start
 
 pytestmark = [pytest.mark.linux("forks are safe on Linux only")]
 

@@ -1,14 +1,35 @@
-"""Samples show the activity of a rank; all ranks together show which one the others wait for."""
+"""Stacks and samples show what each rank does, and all together which rank the others wait for.
+
+A hang is named and ended by a clock that the test sets.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from cloudtrain_launcher import stacks
-from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
-from cloudtrain_launcher.processes import ProcessMoves
+from cloudtrain_launcher import hang, stacks
+from cloudtrain_launcher.events import Activity, Error, Event
+from cloudtrain_launcher.hang_verdict import (
+    RankActivity,
+    Sample,
+    activity,
+    describe,
+    describe_wait,
+    verdict,
+)
+from cloudtrain_launcher.processes import ProcessMoves, process_state
+from cloudtrain_launcher.stacks import main_thread, next_stack
+from tests.entrypoints.test_launcher_parts import JOB
+from tests.support.waiting import eventually
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 ALL_REDUCE = [
@@ -210,3 +231,156 @@ def test_the_place_of_a_blocked_rank_is_a_line_in_a_file(library: str, tmp_path:
         at = stack((library, 241, "call"), (file, 7, "main"), ("<frozen runpy>", 88, "_run_code"))
         samples = [Sample(float(n), 0.0, at) for n in range(4)]
         assert activity(0, samples, tmp_path).place == place
+
+
+class BlockedRank:
+    """Samples of one rank that stands still."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+
+    def clear(self) -> None:
+        self.samples.clear()
+
+    def take(self, processes: Mapping[int, int]) -> None:
+        self.samples.append(Sample(time.monotonic(), 0.0))
+
+    def by_rank(self) -> dict[int, list[Sample]]:
+        return {0: self.samples[-16:]}
+
+    def count(self) -> int:
+        return len(self.samples)
+
+
+def test_a_hang_is_named_after_two_minutes_and_ended_after_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    emitted: list[tuple[float, Event]] = []
+    ended: list[float] = []
+    monkeypatch.setattr(hang, "STACK_SIGNAL", 1)
+    monkeypatch.setattr(hang, "emit", lambda event: emitted.append((now[0], event)))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: 5000.0 + now[0])
+    ranks = SimpleNamespace(running=lambda: {0: 1}, rank_of=lambda _: 0, ended=list)
+    job = replace(JOB, hang_seconds=1800, nodes=1, processes=1)
+    watch = hang.HangWatch(job, ranks, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(watch, "_samples", BlockedRank())
+
+    def end(error: Error) -> None:
+        ended.append(now[0])
+
+    monkeypatch.setattr(watch, "_end", end)
+    while not ended:
+        now[0] += 1.0
+        watch.check(0.0)
+
+    (named, activity), *others = emitted
+    assert others == []
+    assert isinstance(activity, Activity)
+    assert 120 <= named <= 140
+    assert activity.time == 5000.0, "the silence counts from its beginning"
+    assert activity.activity.startswith("rank 0 is blocked")
+    assert 1800 <= ended[0] <= 1900
+
+
+def test_nobody_is_said_to_wait_for_a_rank_if_nobody_does() -> None:
+    blamed = RankActivity(0, "blocked")
+    assert describe_wait(blamed, []) == "rank 0 is blocked"
+    assert describe_wait(blamed, [RankActivity(1, "blocked")]) == "rank 0 is blocked"
+    waiting = [RankActivity(1, "collective", call="barrier")]
+    assert describe_wait(blamed, waiting) == "waiting for rank 0, which is blocked"
+
+
+on_linux = pytest.mark.linux("stacks need FIFOs, a real-time signal and /proc")
+
+ENTRYPOINTS = Path(__file__).parents[2] / "entrypoints"
+BEGIN = f"""
+import ctypes, os, sys, threading
+sys.path.insert(0, {str(ENTRYPOINTS)!r})
+from cloudtrain_launcher.stacks import write_on_request
+write_on_request(sys.argv[1], 0)
+"""
+COMPUTE = """
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+print("ready", flush=True)
+while True:
+    fibonacci(15)
+    [number * number for number in range(100)]
+"""
+WAIT = """
+def wait_for_lock():
+    lock.acquire()
+
+lock = threading.Lock()
+lock.acquire()
+print("ready", flush=True)
+wait_for_lock()
+"""
+HOLD_INTERPRETER = """
+def read_in_native_code():
+    empty_pipe, _ = os.pipe()
+    ctypes.PyDLL(None).read(empty_pipe, byte, 1)  # PyDLL keeps the lock of the interpreter
+
+byte = ctypes.create_string_buffer(1)
+print("ready", flush=True)
+read_in_native_code()
+"""
+
+
+@contextmanager
+def running_rank(folder: Path, program: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that writes its stacks into the folder, and kill it at the end."""
+    argv = [sys.executable, "-c", BEGIN + program, str(folder)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def function_of(folder: Path, process: subprocess.Popen[str]) -> str:
+    """Ask the rank for its stack; return the innermost function of its answer to the last call."""
+    sleeps = process_state(process.pid) == "S"
+    frames = main_thread(next_stack(folder, 0, process.pid, was_asked=True, sleeps=sleeps))
+    return frames[0].function if frames else ""
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("program", "function"),
+    [
+        (COMPUTE, "fibonacci"),
+        (WAIT, "wait_for_lock"),
+        (HOLD_INTERPRETER, "read_in_native_code"),
+    ],
+    ids=["that computes", "that waits", "that holds the interpreter's lock in native code"],
+)
+def test_the_stack_names_the_function_of_a_rank(
+    program: str, function: str, tmp_path: Path
+) -> None:
+    with running_rank(tmp_path, program) as process:
+        assert eventually(lambda: function_of(tmp_path, process) == function)
+        assert process.poll() is None
+
+
+@on_linux
+def test_a_rank_that_computes_survives_every_request(tmp_path: Path) -> None:
+    answers = 0
+    with running_rank(tmp_path, COMPUTE) as process:
+        while answers < 100:
+            answers += bool(function_of(tmp_path, process))
+            assert process.poll() is None, f"it ended after {answers} answers"
+
+
+@on_linux
+def test_a_process_that_replaced_the_rank_is_left_alone(tmp_path: Path) -> None:
+    program = "import os\nos.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 600'])\n"
+    with running_rank(tmp_path, program) as process:
+        for _ in range(20):
+            next_stack(tmp_path, 0, process.pid, was_asked=True, sleeps=True)
+        assert process.poll() is None

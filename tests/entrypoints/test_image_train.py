@@ -22,8 +22,8 @@ import pytest
 
 from cloudtrain_launcher import launch
 from tests.entrypoints.conftest import SECRET
-from tests.entrypoints.sagemaker_containers import clean, container, put_source
-from tests.entrypoints.test_launcher import ENTRYPOINTS, events
+from tests.entrypoints.launchers import ENTRYPOINTS, clean, events
+from tests.entrypoints.platforms import container, put_source
 from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.once

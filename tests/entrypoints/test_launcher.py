@@ -10,111 +10,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.processes import process_state
-from tests.entrypoints.warm_launchers import ForkedLauncher
+from tests.entrypoints.launchers import (
+    ENTRYPOINTS,
+    clean,
+    document,
+    events,
+    finish,
+    output_until,
+    run_rank,
+    start,
+    start_launcher,
+)
+from tests.entrypoints.platforms import MASTER, container, folders, variables
 from tests.support.waiting import HANG_SECONDS
-
-ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
-Launcher = subprocess.Popen[str] | ForkedLauncher
-
-
-def document(**changes: Any) -> dict[str, Any]:
-    return {
-        "run_id": "job-1",
-        "name": "job",
-        "kind": "script",
-        "target": "train.py",
-        "argv": [],
-        "values": {},
-        "nodes": 1,
-        "processes": 1,
-        "gpus": 0,
-        "restarts": 0,
-        "grace_seconds": 20,
-        "checkpoint_every_seconds": 600,
-        "checkpoint_keep": 3,
-        "a_field_of_a_later_version": True,
-    } | changes
-
-
-def start(
-    folder: Path,
-    script: str,
-    *,
-    new_process: bool = False,
-    node: int = 0,
-    port: int = 0,
-    **changes: Any,
-) -> Launcher:
-    """Start a launcher: as a fork, which has imported torch, or as a new process. `port`: of the
-    first node.
-    """
-    (folder / "train.py").write_text(script)
-    (folder / "job.json").write_text(json.dumps(document(**changes)))
-    env = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("CLOUDTRAIN_", "PET_"))
-    }
-    env |= {
-        "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"),
-        "CLOUDTRAIN_NODE_RANK": str(node),
-        "CLOUDTRAIN_NODES": str(changes.get("nodes", 1)),
-        "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
-        "CLOUDTRAIN_MASTER_PORT": str(port or free_port()),
-        "CLOUDTRAIN_OUTPUT_DIR": str(folder / "output"),
-        "CLOUDTRAIN_MODEL_DIR": str(folder / "model"),
-        "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoints"),
-        "CLOUDTRAIN_PUBLISHED": str(folder / "published"),
-        "RANK": "17",
-        "WORLD_SIZE": "99",
-    }
-    if changes.get("nodes", 1) > 1 and sys.platform == "linux":
-        env["CLOUDTRAIN_NODE_ADDR"] = f"127.0.0.{101 + node}"  # c10d orders the nodes by it
-    if not new_process and sys.platform == "linux":
-        return ForkedLauncher(ENTRYPOINTS, folder, env)
-    return subprocess.Popen(
-        [sys.executable, str(ENTRYPOINTS)],
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    marker = "::cloudtrain:: "
-    return [
-        json.loads(line[len(marker) :]) for line in text.splitlines() if line.startswith(marker)
-    ]
-
-
-def output_until(process: Launcher, text: str) -> str:
-    """The output up to the first line with the text, or all of it."""
-    assert process.stdout is not None
-    output = ""
-    for line in process.stdout:
-        output += line
-        if text in line:
-            break
-    return output
-
-
-def finish(process: Launcher) -> str:
-    try:
-        return process.communicate(timeout=HANG_SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
 
 
 @pytest.mark.torchrun
@@ -227,6 +140,51 @@ def test_stopped_node_with_ended_ranks_does_not_wait_for_a_missing_peer(
             agent.kill()
 
 
+def environ_of(platform: str, folder: Path) -> dict[str, str]:
+    """The variables of a node that could start, except for those of a plain platform."""
+    if platform == "sagemaker":
+        return container(folder)
+    if platform == "azureml":
+        job = json.dumps(document(nodes=3))
+        return variables(CLOUDTRAIN_JOB=job, CLOUDTRAIN_NODE_ADDR=MASTER) | folders(folder)
+    return {"CLOUDTRAIN_PLATFORM": "plain", "CLOUDTRAIN_NODE_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "changes", "node", "message"),
+    [
+        ("plain", {}, 0, "the variable CLOUDTRAIN_NODES is not set"),
+        ("plain", {"CLOUDTRAIN_PLATFORM": "vax"}, 0, "is 'vax'; known: plain, sagemaker, azureml"),
+        (
+            "sagemaker",
+            {"SAGEMAKER_BASE_DIR": "elsewhere"},
+            0,
+            "SageMaker's list of the job's nodes",
+        ),
+        ("azureml", {"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "has 2 nodes, the plan says 3"),
+        ("azureml", {"MASTER_ADDR": ""}, 0, "the job was submitted without distribution: {type:"),
+        ("azureml", {"CLOUDTRAIN_JOB": "{"}, 0, "job.json cannot be read: not JSON"),
+    ],
+)
+def test_a_launcher_that_cannot_start_ends_like_any_failure(
+    platform: str, changes: dict[str, str], node: int, message: str, tmp_path: Path
+) -> None:
+    environ = environ_of(platform, tmp_path) | changes
+    command = [sys.executable, str(ENTRYPOINTS)]
+    process = start_launcher(ENTRYPOINTS, tmp_path, clean(**environ), command)
+    text = finish(process)
+    assert process.returncode == 1
+    kinds = [event["type"] for event in events(text) if event["type"] != "activity"]
+    assert kinds[-2:] == ["error", "node_ended"]
+    end = events(text)[-1]
+    assert (end["outcome"], end["node"], end.get("why")) == ("failed", node, None)
+    assert message in end["error"]["message"]
+    failure = f"node {node}: {end['error']['message']}"
+    assert text.splitlines()[-1] == f"[node {node}] failed: {failure}"
+    failure_files = [path.read_text() for path in tmp_path.rglob("failure")]
+    assert failure_files == ([failure] if platform == "sagemaker" else [])
+
+
 def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
     process = start(tmp_path, "print('never')", gpus=64)
     text = finish(process)
@@ -236,28 +194,11 @@ def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None
 
 
 def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text(json.dumps(document(nodes=2, processes=2)))
-    (tmp_path / "train.py").write_text("print('never')")
-    os.mkfifo(tmp_path / "rank-0")
-    reader = os.open(tmp_path / "rank-0", os.O_RDWR | os.O_NONBLOCK)
-    env = {
-        **os.environ,
-        "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"),
-        "CLOUDTRAIN_STREAM_DIR": str(tmp_path),
-    }
-    env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}
-    process = subprocess.run(
-        [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")],
-        cwd=tmp_path,
-        env=env,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
-    output = os.read(reader, 65536).decode()
-    os.close(reader)
-    assert process.returncode == 1
-    assert "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4" in output
-    assert "never" not in output
+    rank = run_rank(tmp_path, "print('never')", world=2, nodes=2)
+    assert rank.code == 1
+    message = "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4"
+    assert rank.error["message"] == message
+    assert "never" not in rank.output
 
 
 @pytest.mark.torchrun
@@ -297,3 +238,52 @@ def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
     text = finish(process)
     assert process.returncode == 1
     assert "torch cannot be imported" in events(text)[-1]["error"]["message"]
+
+
+OWN_RANKS = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+def work(rank, world):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", sys.argv[1]
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    os.write(1, f"rank {rank} of its own: {total.item():.0f}\\n".encode())
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.start_processes(work, args=(2,), nprocs=2, join=True, start_method="fork")
+    dist.init_process_group("gloo")
+    print("and one of", dist.get_world_size())
+"""
+
+
+@pytest.mark.torchrun
+def test_ranks_of_its_own_meet_and_so_does_the_process_itself(tmp_path: Path) -> None:
+    process = start(tmp_path, OWN_RANKS, argv=[str(free_port())])
+    text = finish(process)
+    assert process.returncode == 0, text
+    assert "[rank 0] rank 0 of its own: 2" in text
+    assert "[rank 0] rank 1 of its own: 2" in text
+    assert "[rank 0] and one of 1" in text
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize(
+    ("use", "is_warned"),
+    [
+        ("", True),
+        ("dist.barrier(dist.new_group())", False),
+    ],
+    ids=["unused", "a collective of another group"],
+)
+def test_ranks_that_exchange_nothing_in_their_group_end_with_a_warning(
+    use: str, is_warned: bool, tmp_path: Path
+) -> None:
+    script = f"import torch\nimport torch.distributed as dist\ndist.init_process_group()\n{use}\n"
+    process = start(tmp_path, script, processes=2)
+    text = finish(process)
+    assert process.returncode == 0, text
+    assert ("warning: the processes of this job never formed one" in text) == is_warned, text

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cloudtrain_trainer import network
-from tests.entrypoints.test_launcher import document, events
+from tests.entrypoints.launchers import document, events
 
 
 def ranks_of(device: str, size: int = 16) -> Any:

@@ -5,8 +5,6 @@ invalid.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,10 @@ from cloudtrain.catalog import instances
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain_launcher import contract, environment, host, platforms
 from cloudtrain_launcher.platforms.sagemaker import sagemaker_context
-from tests.entrypoints.sagemaker_containers import clean, container, resources
-from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
+from tests.entrypoints.launchers import document
+from tests.entrypoints.platforms import container, resources
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.golden.cases import FULL, plan_of
-from tests.support.waiting import HANG_SECONDS
 
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 
@@ -106,7 +103,7 @@ def test_a_rehearsal_sets_addresses_and_ports_by_variables(tmp_path: Path) -> No
     [
         (None, "No such file"),
         ("{", "not JSON"),
-        ("[1]", "expected an object"),
+        ("[1]", "is not a JSON object"),
         (json.dumps(resources() | {"hosts": "algo-1"}), "hosts is 'algo-1'"),
         (json.dumps(resources(hosts=("algo-1", "algo-1"))), "hosts is ['algo-1', 'algo-1']"),
         (json.dumps(resources(here="algo-3")), "current_host is 'algo-3'"),
@@ -236,44 +233,3 @@ def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, messa
         contract.read_job(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        (
-            "no resourceconfig",
-            "resourceconfig.json, where SageMaker names the job's nodes, cannot be read",
-        ),
-        ("unknown platform", "CLOUDTRAIN_PLATFORM is 'vax'; known: plain, sagemaker"),
-        ("nothing said", "the variable CLOUDTRAIN_NODES is not set"),
-    ],
-)
-def test_a_launcher_that_cannot_start_ends_like_any_failure(
-    tmp_path: Path, problem: str, message: str
-) -> None:
-    environ = container(tmp_path)
-    if problem == "no resourceconfig":
-        (tmp_path / "input/config/resourceconfig.json").unlink()
-    elif problem == "unknown platform":
-        environ["CLOUDTRAIN_PLATFORM"] = "vax"
-    else:
-        environ = {"CLOUDTRAIN_PLATFORM": "plain", "CLOUDTRAIN_NODE_RANK": "0"}
-    process = subprocess.run(
-        [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True,
-        timeout=HANG_SECONDS, check=False,
-    )  # fmt: skip
-    assert process.returncode == 1
-    assert process.stderr == ""
-    reported = events(process.stdout)
-    assert [event["type"] for event in reported] == ["error", "node_ended"]
-    assert message in reported[-1]["error"]["message"]
-    assert (
-        process.stdout.splitlines()[-1]
-        == f"[node 0] failed: node 0: {reported[-1]['error']['message']}"
-    )
-    failure_file = tmp_path / "output/failure"
-    if environ["CLOUDTRAIN_PLATFORM"] == "sagemaker":
-        assert failure_file.read_text() == f"node 0: {reported[-1]['error']['message']}"
-    else:
-        assert not failure_file.exists()

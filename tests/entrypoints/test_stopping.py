@@ -1,11 +1,12 @@
-"""A stop is requested once: by a signal, a file on a mount that may fail, or the time limit; the
-peers follow.
+"""A stop is requested once: by a signal, a file on a mount that may fail, the time limit, or Azure's
+announcement that this machine ends; the peers follow.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,14 +17,23 @@ import pytest
 
 from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher import stop as stop_module
+from cloudtrain_launcher.stop import (
+    ScheduledEvents,
+    scheduled_events_url,
+    terminating_event,
+)
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+from tests.fakes.azure.metadata import Metadata, metadata
 from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Poll quickly; restore the test runner's signal handler afterwards."""
-    monkeypatch.setattr("cloudtrain_launcher.stop.STOP_FILE_POLL_SECONDS", 0.01)
+    """Poll quickly, beside a proxy that does not work; restore the handler of signals."""
+    monkeypatch.setattr(stop_module, "STOP_FILE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(stop_module, "EVENTS_POLL_SECONDS", 0.01)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -177,3 +187,54 @@ def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(
         "another node of this job is about to be preempted: stopping with a checkpoint"
     ]
     assert not file.exists(), "a job that is started again goes on"
+
+
+def polling(server: Metadata) -> ScheduledEvents:
+    scheduled_events = ScheduledEvents(server.url)
+    scheduled_events.watch()
+    assert eventually(lambda: server.asked >= 3)
+    return scheduled_events
+
+
+@pytest.mark.parametrize("kind", ["Preempt", "Terminate", "Reboot", "Redeploy"])
+def test_an_event_that_ends_this_machine_is_found(kind: str) -> None:
+    event = {"EventType": kind, "Resources": ["a", "b"], "NotBefore": ""}
+    assert terminating_event({"Events": [event]}, "b") == f"{kind}, now"
+    assert terminating_event({"Events": [event]}, "c") == ""
+
+
+def test_a_short_freeze_and_events_of_other_machines_are_ignored() -> None:
+    with metadata("gpu-cluster_3") as server:
+        server.announce("Preempt", "gpu-cluster_2")
+        server.announce("Freeze", "gpu-cluster_3")
+        scheduled_events = polling(server)
+        before = server.asked
+        assert eventually(lambda: server.asked > before + 2)
+        assert scheduled_events.event == ""
+        server.announce("Preempt", "gpu-cluster_3")
+        assert eventually(lambda: scheduled_events.event), "and the thread has ended"
+
+
+def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    requested: list[str] = []
+    get = ScheduledEvents._get
+
+    def counted(self: ScheduledEvents, path: str) -> bytes:
+        requested.append(path)
+        return get(self, path)
+
+    monkeypatch.setattr(ScheduledEvents, "_get", counted)
+    scheduled_events = ScheduledEvents(f"http://127.0.0.1:{port}")
+    scheduled_events._watch()
+    assert (len(requested), scheduled_events.event) == (stop_module.MAX_FAILURES, "")
+
+
+def test_the_url_is_azures_unless_a_variable_changes_it() -> None:
+    assert scheduled_events_url({}) == "http://169.254.169.254"
+    assert scheduled_events_url({stop_module.URL_VARIABLE: "off"}) == ""
+    assert (
+        scheduled_events_url({stop_module.URL_VARIABLE: "http://127.0.0.1:1"})
+        == "http://127.0.0.1:1"
+    )

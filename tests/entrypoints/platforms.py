@@ -1,0 +1,238 @@
+"""A job's platforms on this machine: SageMaker's container, Azure ML's nodes and a Key Vault."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import ssl
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cloudtrain_launcher.host import free_port
+from tests.entrypoints.launchers import ENTRYPOINTS, Launcher, clean, document, start_launcher
+from tests.fakes.azure import tokens
+
+
+def resources(
+    here: str = "algo-1", hosts: tuple[str, ...] = ("algo-1",), **changes: Any
+) -> dict[str, Any]:
+    """resourceconfig.json as the service writes it."""
+    group = {
+        "instance_group_name": "homogeneousCluster",
+        "instance_type": "ml.c5.large",
+        "hosts": list(hosts),
+    }
+    return {
+        "current_host": here,
+        "current_instance_type": "ml.c5.large",
+        "current_group_name": "homogeneousCluster",
+        "hosts": list(hosts),
+        "instance_groups": [group],
+        "network_interface_name": "lo",
+    } | changes
+
+
+def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> dict[str, str]:
+    """Fill the folder `base`; returns the variables of a rehearsal on this machine."""
+    for folder in (
+        "input/config",
+        "input/data/cloudtrain-job",
+        "model",
+        "output/data",
+        "checkpoints",
+        "code",
+    ):
+        (base / folder).mkdir(parents=True, exist_ok=True)
+    (base / "input/config/resourceconfig.json").write_text(json.dumps(resources(**nodes)))
+    (base / "input/config/hyperparameters.json").write_text("{}")
+    (base / "input/data/cloudtrain-job/job.json").write_text(json.dumps(document(**(job or {}))))
+    return {
+        "SAGEMAKER_BASE_DIR": str(base),
+        "CLOUDTRAIN_PLATFORM": "sagemaker",
+        "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
+        "CLOUDTRAIN_MASTER_PORT": str(free_port()),
+        "CLOUDTRAIN_NODE_ADDR": "127.0.0.1",
+        "TRAINING_JOB_NAME": "job-1",
+        "TRAINING_JOB_ARN": "arn:aws:sagemaker:eu-west-1:123456789012:training-job/job-1",
+    }
+
+
+def put_source(base: Path, **files: str) -> None:
+    """Fill the source channel with these files and the launcher."""
+    channel = base / "input/data/cloudtrain-source"
+    channel.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(channel / "source.tar.gz", "w:gz") as tar:
+        for path in sorted(ENTRYPOINTS.rglob("*.py")):
+            tar.add(path, f".cloudtrain/{path.relative_to(ENTRYPOINTS).as_posix()}")
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{name}.py")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+
+
+MASTER = "127.0.0.101"
+
+
+def variables(rank: int = 0, nodes: int = 1, port: int = 6105, **changes: str) -> dict[str, str]:
+    """Return Azure ML's variables for a PyTorch distribution with one process per node, and those
+    of the request.
+    """
+    return {
+        "AZUREML_RUN_ID": "job-1",
+        "MASTER_ADDR": MASTER,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(nodes),
+        "NODE_RANK": str(rank),
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "CLOUDTRAIN_PLATFORM": "azureml",
+        "CLOUDTRAIN_JOB": json.dumps(document()),
+        "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
+    } | changes
+
+
+def folders(base: Path) -> dict[str, str]:
+    """Return the variables that the command exports: the mounts, shared by all nodes."""
+    mounts = {
+        "CLOUDTRAIN_OUTPUT_DIR": "output",
+        "CLOUDTRAIN_MODEL_DIR": "model",
+        "CLOUDTRAIN_CHECKPOINT_DIR": "checkpoints",
+        "CLOUDTRAIN_INPUT_TRAIN": "in a mount/train",
+        "CLOUDTRAIN_RESUME_DIR": "earlier",
+    }
+    for path in mounts.values():
+        (base / path).mkdir(parents=True, exist_ok=True)
+    return {name: str(base / path) for name, path in mounts.items()}
+
+
+def start_node(
+    base: Path,
+    rank: int,
+    nodes: int,
+    port: int,
+    programs: dict[str, str],
+    job: dict[str, Any],
+    *,
+    new_process: bool = False,
+    **environ: str,
+) -> Launcher:
+    """Start one node in its own folder: as a fork, or as the service does, by a shell that the
+    launcher replaces.
+    """
+    code = base / f"wd-{rank}" / f"node-{rank}"  # every node has its own disk
+    shutil.copytree(
+        ENTRYPOINTS,
+        code / ".cloudtrain",
+        ignore=shutil.ignore_patterns("__pycache__"),
+        dirs_exist_ok=True,
+    )
+    for name, text in programs.items():
+        (code / f"{name}.py").write_text(text)
+    exports = " ".join(f'{name}="{path}"' for name, path in folders(base).items())
+    env = clean() | variables(rank, nodes, port, CLOUDTRAIN_JOB=json.dumps(document(**job)))
+    env |= {"CLOUDTRAIN_NODE_ADDR": f"127.0.0.{101 + rank}"} | environ
+    if not new_process:
+        return start_launcher(code / ".cloudtrain", code, env | folders(base))
+    command = ["sh", "-c", f'export {exports} && exec "{sys.executable}" -u .cloudtrain']
+    return start_launcher(code / ".cloudtrain", code, env, command)
+
+
+TOKEN = "token-that-nobody-may-print"
+MSI_SECRET = "msi-secret-that-nobody-may-print"
+SECRET = "value-that-nobody-may-print"
+
+
+def refusal(code: str, inner: str = "") -> dict[str, Any]:
+    """An error as Key Vault writes it; its message contains what ours must not."""
+    return {
+        "error": {
+            "code": code,
+            "message": SECRET,
+            **({"innererror": {"code": inner}} if inner else {}),
+        }
+    }
+
+
+@dataclass
+class Vault:
+    """Answers requests by their path, and records them."""
+
+    host: str
+    identity: str
+    certificate: Path
+    answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    """Path -> status and body of one request after another; the last one is repeated."""
+    requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    """Scheme, path with query, headers in lower case."""
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """The variables of a job with a managed identity."""
+        return {
+            "MSI_ENDPOINT": self.identity,
+            "MSI_SECRET": MSI_SECRET,
+            "SSL_CERT_FILE": str(self.certificate),
+        } | more
+
+    def reference(self, path: str) -> str:
+        """The reference to a secret of this vault."""
+        return f"keyvault:https://{self.host}/secrets/{path}"
+
+    def asked(self, scheme: str) -> list[str]:
+        """The paths and queries that were requested, in their order."""
+        return [path for used, path, _ in self.requests if used == scheme]
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Vault]:
+    """The two servers, until the end of the block."""
+    public, context = tokens.make_certificate(folder)
+    vault = Vault("", "", public)
+    with _server(vault, "https", context) as safe, _server(vault, "http") as plain:
+        vault.host = f"localhost:{safe}"
+        vault.identity = f"http://127.0.0.1:{plain}/msi"
+        yield vault
+
+
+@contextmanager
+def _server(vault: Vault, scheme: str, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            vault.requests.append((scheme, self.path, headers))
+            answers = vault.answers.get(self.path.partition("?")[0]) or [
+                (404, refusal("SecretNotFound"))
+            ]
+            status, answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", vault.identity.replace("/msi", "/stolen"))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *args: Any) -> None:
+            pass  # a client that does not trust us is one of the tests
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        if context:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
