@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain_launcher.host import free_port
 from tests.entrypoints.launchers import ENTRYPOINTS, Launcher, clean, document, start_launcher
@@ -161,17 +161,40 @@ def refusal(code: str, inner: str = "") -> dict[str, Any]:
     }
 
 
-@dataclass
-class Vault:
-    """Answers requests by their path, and records them."""
+class Request(NamedTuple):
+    """A request that was recorded."""
 
-    host: str
-    identity: str
-    certificate: Path
+    scheme: str
+    path: str
+    """With its query."""
+    headers: dict[str, str]
+    """By name in lower case."""
+    body: Any
+    """Parsed JSON; None without a body."""
+
+
+@dataclass
+class Answers:
+    """Answers of a JSON server by path, and the requests that it has received."""
+
+    default: tuple[int, Any] = (200, {})
     answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
     """Path -> status and body of one request after another; the last one is repeated."""
-    requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
-    """Scheme, path with query, headers in lower case."""
+    requests: list[Request] = field(default_factory=list)
+
+    def asked(self, scheme: str) -> list[str]:
+        """Return the paths and queries that were requested, in their order."""
+        return [request.path for request in self.requests if request.scheme == scheme]
+
+
+@dataclass
+class Vault(Answers):
+    """A Key Vault and a node's identity endpoint."""
+
+    default: tuple[int, Any] = (404, refusal("SecretNotFound"))
+    host: str = ""
+    identity: str = ""
+    certificate: Path = Path()
 
     def environ(self, **more: str) -> dict[str, str]:
         """The variables of a job with a managed identity."""
@@ -185,39 +208,40 @@ class Vault:
         """The reference to a secret of this vault."""
         return f"keyvault:https://{self.host}/secrets/{path}"
 
-    def asked(self, scheme: str) -> list[str]:
-        """The paths and queries that were requested, in their order."""
-        return [path for used, path, _ in self.requests if used == scheme]
-
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Vault]:
-    """The two servers, until the end of the block."""
+    """The vault's two servers, until the end of the block."""
     public, context = tokens.make_certificate(folder)
-    vault = Vault("", "", public)
-    with _server(vault, "https", context) as safe, _server(vault, "http") as plain:
+    vault = Vault(certificate=public)
+    with json_server(vault, context) as safe, json_server(vault) as plain:
         vault.host = f"localhost:{safe}"
         vault.identity = f"http://127.0.0.1:{plain}/msi"
         yield vault
 
 
 @contextmanager
-def _server(vault: Vault, scheme: str, context: ssl.SSLContext | None = None) -> Iterator[int]:
+def json_server(served: Answers, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Serve these answers on a port of this machine, until the end of the block."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            vault.requests.append((scheme, self.path, headers))
-            answers = vault.answers.get(self.path.partition("?")[0]) or [
-                (404, refusal("SecretNotFound"))
-            ]
+            sent = self.rfile.read(int(headers.get("content-length", "0")))
+            scheme = "https" if context else "http"
+            body = json.loads(sent) if sent else None
+            served.requests.append(Request(scheme, self.path, headers, body))
+            answers = served.answers.get(self.path.partition("?")[0]) or [served.default]
             status, answer = answers.pop(0) if len(answers) > 1 else answers[0]
-            body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+            content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
             self.send_response(status)
             if 300 <= status < 400:
-                self.send_header("Location", vault.identity.replace("/msi", "/stolen"))
-            self.send_header("Content-Length", str(len(body)))
+                self.send_header("Location", "/stolen")
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(content)
+
+        do_POST = do_GET
 
         def log_message(self, *args: Any) -> None:
             pass

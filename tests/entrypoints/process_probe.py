@@ -145,9 +145,8 @@ def main() -> None:
         "torch": [torch.get_num_threads(), torch.get_num_interop_threads()],
     }
     facts |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
-    # Expensive imports, on one rank each: a child that is spawned imports torch again, and
-    # torch.compile a compiler.
-    facts["spawn"] = loaded("spawn") if rank == 0 else []
+    parent = Path(f"/proc/{os.getppid()}/status").read_text()
+    is_forked = f"PPid:\t{launcher}\n" not in parent
     dist.init_process_group("gloo")
     seed = torch.initial_seed()
     facts["trained"] = trained(compiles=rank == 1)
@@ -158,9 +157,9 @@ def main() -> None:
         "torch": seed,
         "numpy": numpy.random.randint(1 << 62),
         "key": bytes(multiprocessing.current_process().authkey).hex(),
-        "parent": {
-            "torchrun": f"PPid:\t{launcher}\n" in Path(f"/proc/{os.getppid()}/status").read_text()
-        },
+        "is_forked": is_forked,
+        # Expensive imports, on one forked rank: a spawned child imports torch again.
+        "spawned": loaded("spawn") if is_forked and rank == 0 else None,
     }
     (folder / f"rank-{rank}.json").write_text(json.dumps(facts))
     atexit.register(print, "registered first")

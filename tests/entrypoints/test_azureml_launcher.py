@@ -7,14 +7,12 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloudtrain_launcher.host import free_port
 from tests.entrypoints.launchers import Launcher, events, finish
 from tests.entrypoints.platforms import SECRET, TOKEN, folders, serving, start_node
-from tests.fakes.azure.metadata import metadata
 
 STOP_FILE = "output/.cloudtrain-stop"
 
@@ -82,10 +80,6 @@ signal.signal(signal.SIGTERM, leave)
 emit("ready")
 time.sleep(600)
 """
-
-
-def last_events(texts: list[str]) -> list[dict[str, Any]]:
-    return [events(text)[-1] for text in texts]
 
 
 def read_until(process: Launcher, kind: str) -> str:
@@ -159,7 +153,8 @@ def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path)
         0,
         0,
     ], texts  # with another the platform would end the job for the peers
-    for text, end in zip(texts, last_events(texts), strict=True):
+    for text in texts:
+        end = events(text)[-1]
         assert (end["outcome"], end["why"], end["forced"], end["error"]) == (
             "stopped",
             "stop_file",
@@ -239,40 +234,3 @@ def test_a_model_sharded_over_the_nodes_resumes_after_a_restart_in_place(tmp_pat
     parts = {"__0_0.distcp", "__1_0.distcp", ".metadata"}
     assert {path.name for path in (newest / "weights-0").iterdir()} == parts
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
-
-
-@pytest.mark.torchrun
-def test_a_preemption_makes_all_nodes_save_and_none_exit_with_success(tmp_path: Path) -> None:
-    port = free_port()
-    programs = {"train": SAVES_ON_SIGTERM}
-    job = {"nodes": 2}
-    old = tmp_path / f"{STOP_FILE}-preempted"
-    old.parent.mkdir()
-    old.write_text("of an earlier attempt")
-    with metadata("gpu_1") as machine:
-        nodes = [start_node(tmp_path, 0, 2, port, programs, job)]
-        nodes += [
-            start_node(tmp_path, 1, 2, port, programs, job, CLOUDTRAIN_SCHEDULED_EVENTS=machine.url)
-        ]
-        output = [read_until(node, "ready") for node in nodes]
-        machine.announce("Preempt", "gpu_1")
-        output = [
-            text + read_until(node, "node_ended") for text, node in zip(output, nodes, strict=True)
-        ]
-        assert [node.poll() for node in nodes] == [
-            None,
-            None,
-        ], "whoever leaves first has failed, for Azure ML"
-        for node in nodes:
-            node.terminate()
-        texts = [text + finish(node) for text, node in zip(output, nodes, strict=True)]
-    assert [node.returncode for node in nodes] == [5, 5], texts
-    assert [(end["outcome"], end["why"]) for end in last_events(texts)] == [
-        ("stopped", "peer_preempted"),
-        ("stopped", "preempted"),
-    ]
-    assert "Azure is about to end this machine (Preempt, not before Mon, 19 Sep 2016" in texts[1]
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
-        "rank-0",
-        "rank-1",
-    ]

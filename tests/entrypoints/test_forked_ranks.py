@@ -69,8 +69,13 @@ def test_what_must_differ_between_ranks_differs(forked_and_new: Found) -> None:
 
 @pytest.mark.torchrun
 def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new: Found) -> None:
-    forked, new = ([only["parent"] for only in kind["only"]] for kind in forked_and_new)
-    assert [parent["torchrun"] for parent in (*forked, *new)] == [False, False, True, True]
+    forked, new = ([only["is_forked"] for only in kind["only"]] for kind in forked_and_new)
+    assert [*forked, *new] == [True, True, False, False]
+
+
+@pytest.mark.torchrun
+def test_a_forked_rank_can_spawn_loader_processes(forked_and_new: Found) -> None:
+    assert forked_and_new[0]["only"][0]["spawned"] == [[0, 1, 4, 9], [16, 25, 36, 49]]
 
 
 @pytest.mark.torchrun

@@ -17,6 +17,7 @@ from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.processes import process_state
 from tests.entrypoints.launchers import (
     ENTRYPOINTS,
+    SHORT_DEADLINE,
     clean,
     document,
     events,
@@ -28,23 +29,6 @@ from tests.entrypoints.launchers import (
 )
 from tests.entrypoints.platforms import MASTER, container, folders, variables
 from tests.support.waiting import HANG_SECONDS
-
-
-@pytest.mark.torchrun
-def test_output_of_ranks_is_written_in_whole_marked_lines(tmp_path: Path) -> None:
-    script = (
-        "import os, sys\nsys.stdout.write('half '); sys.stdout.flush(); sys.stdout.write('and"
-        " half\\n')\nos.write(2, b'step 1\\rstep 2\\rstep 3\\n'); os.write(1, b'\\xff raw\\n');"
-        " os.write(1, b'no end')\n"
-    )
-    text = finish(start(tmp_path, script))
-    lines = [line for line in text.splitlines() if line.startswith("[rank 0]")]
-    assert lines == [
-        "[rank 0] half and half",
-        "[rank 0] step 3",
-        "[rank 0] � raw",
-        "[rank 0] no end",
-    ]
 
 
 @pytest.mark.torchrun
@@ -201,25 +185,22 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
     assert "never" not in rank.output
 
 
-@pytest.mark.torchrun
 def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> None:
     script = (
-        "import atexit, time\natexit.register(time.sleep, 600)\natexit.register(print,"
-        " 'goodbye')\nraise OSError('x')\n"
+        "import atexit, time\natexit.register(time.sleep, 600)\n"
+        "atexit.register(print, 'goodbye')\nraise OSError('x')\n"
     )
-    process = start(tmp_path, script)
-    text = finish(process)
-    assert process.returncode == 1
-    assert "[rank 0] goodbye" in text
-    assert events(text)[-1]["error"]["exception"] == "OSError"
+    rank = run_rank(tmp_path, SHORT_DEADLINE + script)
+    assert rank.code == 1
+    assert "goodbye" in rank.text
+    assert rank.error["exception"] == "OSError"
 
 
-@pytest.mark.torchrun
 def test_sys_exit_with_a_message_is_a_failure(tmp_path: Path) -> None:
-    process = start(tmp_path, "import sys; sys.exit('no data today')")
-    text = finish(process)
-    assert process.returncode == 1
-    assert "[rank 0] no data today" in text
+    rank = run_rank(tmp_path, "import sys; sys.exit('no data today')")
+    assert rank.code == 1
+    assert "no data today" in rank.text
+    assert rank.error["message"] == "no data today"
 
 
 @pytest.mark.torchrun

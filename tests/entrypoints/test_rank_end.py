@@ -15,14 +15,16 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_launcher import shutdown
 from tests.entrypoints.groups import StartGroup
-from tests.entrypoints.launchers import run_rank
+from tests.entrypoints.launchers import SHORT_DEADLINE, run_rank
 from tests.repo.tools import ROOT
 from tests.support.waiting import HANG_SECONDS
 
@@ -130,7 +132,7 @@ def test_a_pipe_without_a_reader_does_not_block_a_failed_rank(tmp_path: Path) ->
         "import os\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\nstuck.write('x'"
         " * 900_000)\nraise ValueError('on purpose')\n"
     )
-    rank = run_rank(tmp_path, script)
+    rank = run_rank(tmp_path, SHORT_DEADLINE + script)
     assert rank.code == 1
     assert rank.error["message"] == "on purpose"
 
@@ -202,35 +204,25 @@ def test_the_model_is_gone_before_its_process_group(
     assert "models left: 0" in rank.output()
 
 
-OUTLIVES = """
-import gc
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-def train():
+def train_and_outlive() -> None:
+    """Train in this rank with a model that outlives its group, and count gloo's threads."""
+    shutdown.keep_destroyed_groups()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    model: Any = DistributedDataParallel(torch.nn.Linear(1, 1))
     model(torch.ones(1, 1)).sum().backward()
     dist.destroy_process_group()
-
-def threads():
+    del model
+    gc.collect()
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    return sum(name.startswith("pt_gloo") for name in names)
-
-from cloudtrain_launcher import shutdown
-shutdown.keep_destroyed_groups()  # as in a forked rank, which begins with torch
-train()
-gc.collect()
-print(threads() > 0, "is kept")
-"""
+    print("threads kept:", any(name.startswith("pt_gloo") for name in names), flush=True)
+    os._exit(0)
 
 
 @pytest.mark.linux("threads are counted in /proc")
-def test_a_group_does_not_end_with_the_model_that_outlives_it(tmp_path: Path) -> None:
-    rank = run_rank(tmp_path, OUTLIVES)
-    assert "True is kept" in rank.text, rank.output
+def test_a_group_does_not_end_with_the_model_that_outlives_it(group: StartGroup) -> None:
+    rank = group(1, program=f"{__name__}:train_and_outlive")
+    assert rank.wait() == [0], rank.output()
+    assert "threads kept: True" in rank.output()
 
 
 def test_rank_stuck_at_its_end_exits_and_shows_the_place() -> None:

@@ -6,7 +6,6 @@ A notebook runs without the lines that IPython alone understands.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,14 +168,6 @@ def test_a_file_outside_the_source_is_reported_by_its_absolute_path(tmp_path: Pa
     assert (
         error_details.display_path(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
     )
-
-
-def test_a_crash_below_python_prints_the_python_stack(tmp_path: Path) -> None:
-    rank = run_rank(tmp_path, "import os\ndef deep():\n    os.kill(os.getpid(), 11)\ndeep()\n")
-    assert rank.code == -11
-    assert "Fatal Python error: Segmentation fault" in rank.text
-    assert f'File "{tmp_path}/train.py", line 3 in deep' in rank.text
-    assert sys.platform == "linux"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,6 @@ def request(file: Path | str = "", after: int = 0) -> tuple[stop_module.StopRequ
     return stop_module.StopRequest(str(file), after, logged.append), logged
 
 
-def wait(until: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return until()
-
-
 def test_no_stop_is_requested_without_a_file_a_limit_or_a_signal() -> None:
     stop, logged = request()
     stop.listen()
@@ -64,7 +57,7 @@ def test_the_first_request_is_the_reason(tmp_path: Path) -> None:
     stop.listen()
     began = time.time()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert wait(stop.is_requested)
+    assert eventually(stop.is_requested)
     (tmp_path / "stop").touch()
     assert stop.recheck()
     assert (stop.reason, logged) == ("sigterm", [])
@@ -85,7 +78,7 @@ def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(
         stop.listen()
         assert not stop.is_requested()
         file.touch()
-        assert wait(stop.is_requested)
+        assert eventually(stop.is_requested)
     assert (stop.reason, logged) == (
         "stop_file",
         ["a stop was requested: stopping with a checkpoint"],
@@ -100,9 +93,9 @@ def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -
     for channel in (stop, peer):
         channel.listen()
         assert not channel.is_requested()
-    assert wait(stop.is_requested)
+    assert eventually(stop.is_requested)
     assert (stop.reason, logged) == ("time", ["the time limit is near: stopping with a checkpoint"])
-    assert wait(peer.is_requested)
+    assert eventually(peer.is_requested)
     assert (peer.reason, peer_logged) == ("time", logged)
     alone, _ = request(after=-1)
     assert not alone.is_requested()
@@ -123,7 +116,7 @@ def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(
     assert not stop.recheck()
     assert time.monotonic() - began < HANG_SECONDS
     hanging.set()
-    assert wait(stop.is_requested)
+    assert eventually(stop.is_requested)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +173,8 @@ def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(
     assert not stop.is_requested()
     assert not peer.is_requested()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert wait(stop.is_requested)
-    assert wait(peer.is_requested)
+    assert eventually(stop.is_requested)
+    assert eventually(peer.is_requested)
     assert (stop.reason, peer.reason) == ("sigterm", "peer_preempted")
     assert peer_logged == [
         "another node of this job is about to be preempted: stopping with a checkpoint"
@@ -238,3 +231,27 @@ def test_the_url_is_azures_unless_a_variable_changes_it() -> None:
         scheduled_events_url({stop_module.URL_VARIABLE: "http://127.0.0.1:1"})
         == "http://127.0.0.1:1"
     )
+
+
+def test_a_preemption_stops_all_nodes_and_none_exits_before_the_machine(tmp_path: Path) -> None:
+    """Azure ML takes the node that exits first for a failure, and does not restart the job."""
+    file = str(tmp_path / "stop")
+    peer, _ = request(file)
+    peer.listen()
+    with metadata("gpu_1") as machine:
+        logged: list[str] = []
+        stop = stop_module.StopRequest(file, 0, logged.append, machine.url)
+        stop.listen()
+        assert not stop.is_requested()
+        machine.announce("Preempt", "gpu_1")
+        assert eventually(stop.is_requested)
+        assert eventually(peer.is_requested)
+    assert (stop.reason, peer.reason) == ("preempted", "peer_preempted")
+    assert "Azure is about to end this machine (Preempt, not before Mon, 19 Sep 2016" in logged[0]
+    leaving = threading.Thread(target=stop.wait_for_preemption, daemon=True)
+    leaving.start()
+    leaving.join(0.3)
+    assert leaving.is_alive()
+    os.kill(os.getpid(), signal.SIGTERM)
+    leaving.join(HANG_SECONDS)
+    assert not leaving.is_alive()

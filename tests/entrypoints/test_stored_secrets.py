@@ -228,11 +228,11 @@ def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
         "resource": ["https://vault.azure.net"],
         "clientid": ["client-1"],
     }
-    assert vault.requests[0][2]["secret"] == MSI_SECRET
+    assert vault.requests[0].headers["secret"] == MSI_SECRET
     assert vault.asked("https") == [
         f"/secrets/{path.partition('#')[0]}?api-version=7.4" for path in paths.values()
     ]
-    for scheme, _, headers in vault.requests:
+    for scheme, _, headers, _ in vault.requests:
         assert headers.get("authorization") == (f"Bearer {TOKEN}" if scheme == "https" else None)
         assert ("secret" in headers) == (scheme == "http")
 
@@ -249,11 +249,9 @@ def test_microsofts_library_sends_the_same_token_request(
         monkeypatch.setenv(name, value)
     with identity.ManagedIdentityCredential(client_id="client-1") as credential:
         assert credential.get_token("https://vault.azure.net/.default").token == TOKEN
-    (_, first_vault, mine), (_, second_vault, yours) = (
-        request for request in vault.requests if request[0] == "http"
-    )
-    assert parse_qs(urlsplit(first_vault).query) == parse_qs(urlsplit(second_vault).query)
-    assert mine["secret"] == yours["secret"]
+    mine, yours = (request for request in vault.requests if request.scheme == "http")
+    assert parse_qs(urlsplit(mine.path).query) == parse_qs(urlsplit(yours.path).query)
+    assert mine.headers["secret"] == yours.headers["secret"]
 
 
 def test_with_the_users_identity_the_token_is_requested_on_their_behalf(vault: Vault) -> None:
@@ -266,7 +264,7 @@ def test_with_the_users_identity_the_token_is_requested_on_their_behalf(vault: V
         "v": ["1"],
         "resource": ["https://vault.azure.net"],
     }
-    assert "secret" not in vault.requests[0][2]
+    assert "secret" not in vault.requests[0].headers
 
 
 def test_transient_errors_are_retried(vault: Vault) -> None:

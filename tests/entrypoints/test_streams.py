@@ -193,6 +193,14 @@ def test_program_events_need_no_signature_and_too_large_numbers_are_infinite(nod
     assert node.seen[1] == {"type": "mine", "any": [1]}
 
 
+def test_output_is_written_in_whole_marked_lines(node: Node) -> None:
+    assert node.write(b"half ") == ""
+    assert node.write(b"and half\n") == "[local rank 0] half and half\n"
+    assert node.write(b"step 1\rstep 2\rstep 3\n") == "[local rank 0] step 3\n"
+    assert node.write(b"\xff raw\nno end") == "[local rank 0] \N{REPLACEMENT CHARACTER} raw\n"
+    assert node.end() == "[local rank 0] no end\n"
+
+
 def unfinished(node: Node) -> str:
     """Return the unfinished lines that are shown, ten seconds after the last time."""
     for pipe in node.streams._pipes.values():

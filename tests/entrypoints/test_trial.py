@@ -233,7 +233,7 @@ def test_a_program_that_ignores_sigterm_is_pruned_and_has_succeeded(tmp_path: Pa
     publish(tmp_path / "published", {1: {0: 9.0}, 3: {0: 1.0, 1: 1.0}})
     printed = {"epoch": "epoch=([0-9]+)", "loss": "loss=([0-9.]+)"}
     process = start(
-        tmp_path, STUBBORN, argv=argv, values=argv, metrics=printed, trial=RULES, grace_seconds=5
+        tmp_path, STUBBORN, argv=argv, values=argv, metrics=printed, trial=RULES, grace_seconds=2
     )
     text = finish(process)
     assert process.returncode == 0, text

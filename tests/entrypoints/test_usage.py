@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +16,7 @@ from cloudtrain_launcher.events import Event, Metrics, RankStarted
 from cloudtrain_launcher.processes import ProcessUse, use_by_root
 from cloudtrain_launcher.service_metric import MlflowServer, ServiceMetric
 from cloudtrain_launcher.usage import Gpus, UsageSampler
+from tests.entrypoints.platforms import Answers, json_server
 
 
 class Nvml(ModuleType):
@@ -153,66 +151,38 @@ WORKSPACE = (
 )
 
 
-class Tracking:
+METRIC_PATH = f"/mlflow/v2.0/{WORKSPACE}/api/2.0/mlflow/runs/log-metric"
+TOKEN_PATH = f"/history/v1.0/{WORKSPACE}/experimentids/e/runs/sweep_3/token"
+
+
+def tracking_variables(server: str) -> dict[str, str]:
+    """Return Azure ML's tracking variables of a job."""
+    return {
+        "MLFLOW_TRACKING_URI": f"{server}/mlflow/v1.0/{WORKSPACE}?",
+        "MLFLOW_TRACKING_TOKEN": "first",
+        "MLFLOW_RUN_ID": "sweep_3",
+        "MLFLOW_EXPERIMENT_ID": "e",
+    }
+
+
+class Tracking(Answers):
     """A tracking server that stores its requests, and answers as configured."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, float | str, int]] = []
-        self.requests: list[str] = []
-        self.tokens = {"first"}
-        self.answers: list[int] = []
-        tracking = self
+    environ: dict[str, str]
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                tracking.tokens = {"next"}
-                self.answer(200, {"token": "next"})
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                is_authorized = self.headers["Authorization"] in {
-                    f"Bearer {token}" for token in tracking.tokens
-                }
-                status = (
-                    tracking.answers.pop(0) if tracking.answers else 200 if is_authorized else 401
-                )
-                if status == 200:
-                    tracking.told.append((body["key"], body["value"], body.get("step", 0)))
-                self.answer(status, {})
-
-            def answer(self, status: int, body: object) -> None:
-                tracking.requests.append(f"{self.command} {self.path}")
-                content = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """Return Azure ML's tracking variables of a job, except for the scheme."""
-        return {
-            "MLFLOW_TRACKING_URI": (
-                f"http://127.0.0.1:{self.server.server_port}/mlflow/v1.0/{WORKSPACE}?"
-            ),
-            "MLFLOW_TRACKING_TOKEN": "first",
-            "MLFLOW_RUN_ID": "sweep_3",
-            "MLFLOW_EXPERIMENT_ID": "e",
-        }
+    def told(self) -> list[tuple[str, float | str, int]]:
+        """Return key, value and step of each attempt at a report."""
+        bodies = [request.body for request in self.requests if request.body]
+        return [(body["key"], body["value"], body.get("step", 0)) for body in bodies]
 
 
 @pytest.fixture
 def tracking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracking]:
     monkeypatch.setattr(service_metric, "PAUSE_SECONDS", 0.0)
-    made = Tracking()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    server = Tracking()
+    with json_server(server) as port:
+        server.environ = tracking_variables(f"http://127.0.0.1:{port}")
+        yield server
 
 
 def report(step: int, **values: float) -> Metrics:
@@ -241,11 +211,9 @@ def test_each_report_is_told_once_by_its_number(tracking: Tracking) -> None:
         )
         == []
     )
-    assert tracking.told[-1] == ("score", 0.3, 2)
-    assert set(tracking.told) <= {("score", 0.1, 1), ("score", 0.3, 2)}
-    assert set(tracking.requests) == {
-        f"POST /mlflow/v2.0/{WORKSPACE}/api/2.0/mlflow/runs/log-metric"
-    }
+    assert tracking.told()[-1] == ("score", 0.3, 2)
+    assert set(tracking.told()) <= {("score", 0.1, 1), ("score", 0.3, 2)}
+    assert set(tracking.asked("http")) == {METRIC_PATH}
 
 
 def test_the_values_of_a_trial_are_told_first(tracking: Tracking) -> None:
@@ -254,9 +222,9 @@ def test_the_values_of_a_trial_are_told_first(tracking: Tracking) -> None:
     )
     metric.on_metrics(report(1, score=1.0))
     metric.finish()
-    names = [request.rpartition("/")[2] for request in tracking.requests]
+    names = [path.rpartition("/")[2] for path in tracking.asked("http")]
     assert names == ["log-parameter", "log-parameter", "log-metric"]
-    assert tracking.told == [
+    assert tracking.told() == [
         ("cloudtrain.lr", "0.1", 0),
         ("cloudtrain.batch_size", "16", 0),
         ("score", 1.0, 1),
@@ -265,23 +233,26 @@ def test_the_values_of_a_trial_are_told_first(tracking: Tracking) -> None:
 
 def test_a_value_that_is_not_finite_is_not_told(tracking: Tracking) -> None:
     assert tell(tracking, report(1, score=float("nan")), report(2, score=1.0)) == []
-    assert tracking.told == [("score", 1.0, 2)]
+    assert tracking.told() == [("score", 1.0, 2)]
 
 
 def test_a_token_that_has_run_out_is_replaced(tracking: Tracking) -> None:
-    tracking.tokens = set()
+    tracking.answers = {METRIC_PATH: [(401, {}), (200, {})], TOKEN_PATH: [(200, {"token": "next"})]}
     assert tell(tracking, report(1, score=1.0)) == []
-    assert tracking.told == [("score", 1.0, 1)]
-    assert f"GET /history/v1.0/{WORKSPACE}/experimentids/e/runs/sweep_3/token" in tracking.requests
+    assert [(request.path, request.headers["authorization"]) for request in tracking.requests] == [
+        (METRIC_PATH, "Bearer first"),
+        (TOKEN_PATH, "Bearer first"),
+        (METRIC_PATH, "Bearer next"),
+    ]
 
 
 def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_warned_of_once(
     tracking: Tracking,
 ) -> None:
-    tracking.answers = [503, 429]
+    tracking.answers[METRIC_PATH] = [(503, {}), (429, {}), (200, {})]
     assert tell(tracking, report(1, score=1.0)) == []
-    assert tracking.told == [("score", 1.0, 1)]
-    tracking.answers = [400]
+    assert tracking.told() == [("score", 1.0, 1)] * 3
+    tracking.answers[METRIC_PATH] = [(400, {})]
     [warning] = tell(tracking, report(1, score=2.0))
     assert warning.startswith(
         "the sweep is not told what this trial reaches (score): HTTP Error 400"
@@ -299,14 +270,6 @@ def test_a_platform_that_names_no_server_is_warned_of_and_a_rehearsal_has_none()
 
 
 def test_the_address_of_azure_ml_is_one_of_https() -> None:
-    server = MlflowServer(
-        {
-            "MLFLOW_TRACKING_URI": f"azureml://eastus.api.azureml.ms/mlflow/v1.0/{WORKSPACE}?x=1",
-            "MLFLOW_TRACKING_TOKEN": "t",
-            "MLFLOW_RUN_ID": "r",
-            "MLFLOW_EXPERIMENT_ID": "e",
-        }
-    )
+    server = MlflowServer(tracking_variables("azureml://eastus.api.azureml.ms"))
     assert server._url == f"https://eastus.api.azureml.ms/mlflow/v2.0/{WORKSPACE}"
-    history = f"https://eastus.api.azureml.ms/history/v1.0/{WORKSPACE}"
-    assert server._token_url == f"{history}/experimentids/e/runs/r/token"
+    assert server._token_url == f"https://eastus.api.azureml.ms{TOKEN_PATH}"
