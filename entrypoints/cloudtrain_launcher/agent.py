@@ -64,6 +64,7 @@ def leave_quickly_and_quietly(output: IO[bytes]) -> None:
     if hasattr(SimpleElasticAgent, "_exit_barrier"):
         barrier: Any = SimpleElasticAgent._exit_barrier
         SimpleElasticAgent._exit_barrier = redirected(barrier, _exit_soon_after_sigterm)  # type: ignore[method-assign]
+
     if hasattr(DynamicRendezvousHandler, "shutdown"):
         shutdown: Any = DynamicRendezvousHandler.shutdown
         DynamicRendezvousHandler.shutdown = redirected(shutdown)  # type: ignore[method-assign]
@@ -81,6 +82,7 @@ def _exit_soon_after_sigterm() -> None:
     def watch() -> None:
         while signal.SIGTERM not in read.recv(64):
             pass
+
         time.sleep(WAIT_FOR_PEERS_SECONDS)
         os._exit(STOPPED_EXIT_CODE)
 
@@ -163,12 +165,14 @@ def main(argv: list[str]) -> int:
         message = f"torch cannot be imported by {sys.executable}: {error}"
         emit_event(Error(exception=type(error).__name__, message=message))
         return 1
+
     with tempfile.TemporaryFile() as shutdown_output:
         code = _run(run, argv, server, shutdown_output)
         if code:
             shutdown_output.seek(0)
             with os.fdopen(2, "wb", closefd=False) as stderr:
                 shutil.copyfileobj(shutdown_output, stderr)
+
     return code
 
 
@@ -186,6 +190,7 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
         )
         api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
+
     checkpoint_sync = start_checkpoint_sync(argv)
     leave_quickly_and_quietly(shutdown_output)
     try:
@@ -206,6 +211,7 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
     finally:
         if checkpoint_sync is not None:
             checkpoint_sync.stop()
+
     return 0
 
 
@@ -239,6 +245,7 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
         )
         sync_before_each_start(LocalElasticAgent, checkpoint_sync)
         return checkpoint_sync
+
     return None
 
 

@@ -40,6 +40,7 @@ def list_files(folder: Path) -> dict[str, Entry]:
             entry = _entry(path)
             if entry is not None:
                 files[str(path.relative_to(folder))] = entry
+
     return files
 
 
@@ -49,6 +50,7 @@ def _entry(path: Path) -> Entry | None:
         target = path.readlink()
         if not target.is_absolute():
             return Entry(0, 0, str(target))
+
     info = path.stat()
     return Entry(info.st_size, info.st_mtime_ns) if path.is_file() else None
 
@@ -92,6 +94,7 @@ class _Sender(socketserver.StreamRequestHandler):
             token, path = json.loads(line)
             if not hmac.compare_digest(token, server.token) or path not in server.files:
                 return
+
             with (server.folder / path).open("rb") as file:
                 self.connection.settimeout(SEND_TIMEOUT_SECONDS)
                 self.connection.sendfile(file, count=server.files[path].size or None)
@@ -125,6 +128,7 @@ def fetch_files(
                     stream.write(json.dumps([token, path]).encode() + b"\n")
                     stream.flush()
                     _receive(stream, draft, entry)
+
                 record(path, entry)
                 draft.replace(target)
             finally:
@@ -138,8 +142,10 @@ def _receive(stream: BufferedRWPair, draft: Path, entry: Entry) -> None:
             block = stream.read(min(remaining, BLOCK_BYTES))
             if not block:
                 raise ConnectionError("the connection to another node was lost")
+
             file.write(block)
             remaining -= len(block)
+
     os.utime(draft, ns=(entry.modified, entry.modified))  # programs look for the newest checkpoint
 
 

@@ -102,9 +102,11 @@ class CheckpointSync:
         """
         if nodes == 1:
             return
+
         if self._files is not None:
             self._deletions.stop()
             self._exchange(store, node, nodes)
+
         self._files = list_files(self._folder)
         self._deletions.start(store, node)
 
@@ -136,6 +138,7 @@ class CheckpointSync:
                     f"node {node} cannot copy the checkpoints of other nodes:"
                     f" {failed.strerror or failed}"
                 )
+
             store.set(f"checkpoints/done/{node}", error or "ok")
             for peer in range(nodes):  # serve files until all peers have finished
                 result = _wait_for(store, f"checkpoints/done/{peer}").decode()
@@ -149,16 +152,19 @@ class CheckpointSync:
             self._record(path, None)
             (self._folder / path).unlink(missing_ok=True)
             _remove_empty_parents(self._folder, path)
+
         downloads = files_to_fetch(reports, node)
         for peer, files in sorted(downloads.items()):
             fetch_files(
                 reports[peer].address, reports[peer].token, files, self._folder, self._record
             )
+
         sizes = [entry.size for files in downloads.values() for entry in files.values()]
         if sizes:
             self._log(
                 f"fetched {len(sizes)} checkpoint files from other nodes, {sum(sizes) / 1e6:.1f} MB"
             )
+
         if obsolete:
             self._log(f"deleted {len(obsolete)} checkpoint files that other nodes have deleted")
 
@@ -200,6 +206,7 @@ class DeletionSync:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(STOP_TIMEOUT_SECONDS)
+
         self._detect()
         self._detect()
         self.deleted = {
@@ -216,6 +223,7 @@ class DeletionSync:
         deleted = self._detect()
         if deleted:
             store.set(f"gone/{store.add('gone/count', 1)}", json.dumps([node, deleted]))
+
         # Do not wait for a missing key: torchrun itself would have to wait.
         while self._n_received < store.add("gone/count", 0) and store.check(
             [f"gone/{self._n_received + 1}"]
@@ -251,6 +259,7 @@ class DeletionSync:
             return
         for file in files:
             self._record(str(file.relative_to(self._folder)), None)
+
         shutil.rmtree(folder, ignore_errors=True)
         self._polls = [
             {name: inode for name, inode in poll.items() if not f"{name}/".startswith(f"{path}/")}
@@ -268,6 +277,7 @@ def _finished_folders(top: Path) -> dict[str, int]:
             with suppress(OSError):
                 if not path.is_symlink():
                     inodes[str(path.relative_to(top))] = path.stat().st_ino
+
     return inodes
 
 
@@ -286,6 +296,7 @@ def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:
             report.files[path].modified < max(times) for report in reports if path in report.files
         ):
             deleted.add(path)
+
     return deleted
 
 
@@ -301,11 +312,13 @@ def files_to_fetch(reports: Sequence[NodeReport], node: int) -> dict[int, dict[s
     for path in sorted(paths - deleted):
         if path.startswith(local_only) and path not in local_files:
             continue
+
         newest = _newest(reports, path)
         entry = reports[newest].files[path]
         is_newer = path in reports[newest].changed and local_files.get(path) != entry
         if newest != node and (path not in local_files or is_newer):
             downloads.setdefault(newest, {})[path] = entry
+
     return downloads
 
 

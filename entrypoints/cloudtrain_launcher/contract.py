@@ -138,6 +138,7 @@ def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
     """Return the context with a job document file: the platform's, or `job.json` in `folder`."""
     if not context.job_document:
         return context
+
     path = folder / "job.json"
     # The bytes of the variable, independent of the locale.
     path.write_bytes(os.fsencode(context.job_document))
@@ -152,6 +153,7 @@ def with_trial(context: NodeContext, folder: Path) -> NodeContext:
     document = read_object(context.job_file, _JOB_DOCUMENT)
     if not document.get("tuned"):
         return context
+
     expanded = {**document, "values": _expand_references(document["values"], document["argv"])}
     texts = {**texts_of(document, context.hyperparameters), **context.hyperparameters}
     trial = {**with_values(expanded, texts), "run_id": context.job_name or document["run_id"]}
@@ -170,6 +172,7 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     for item in fields(Job):
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise RuntimeError(f"the job document {path} has no field {item.name}")
+
     return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
 
 
@@ -183,8 +186,10 @@ def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         raise RuntimeError(f"{what} {path} cannot be read: {why}") from None
+
     if not isinstance(document, dict):
         raise RuntimeError(f"{what} {path} is not a JSON object")
+
     return document
 
 
@@ -195,6 +200,7 @@ def _expand_references(value: Any, argv: list[str]) -> Any:
         # Arguments are never mappings themselves.
         if isinstance(item, dict) and isinstance(item.get(ARGV_REFERENCE), int):
             return argv[item[ARGV_REFERENCE]]
+
         return [expand(part) for part in item] if isinstance(item, list) else item
 
     return (

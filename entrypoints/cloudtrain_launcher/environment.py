@@ -64,6 +64,7 @@ def job_environment(
     if job.trial.get("measures"):
         env[MEASURED] = str(job.trial["metric"])
         env[MEASURED_REPORTS] = str(job.trial.get("until") or 1)
+
     env |= {input_variable(name): path for name, path in input_paths(job, context).items()}
     env["CLOUDTRAIN_ARGS_FILE"] = str(write_args_file(job, scratch, env))
     # Let a bare `torchrun train.py` inside the job join the right world.
@@ -78,6 +79,7 @@ def job_environment(
         env.setdefault(name, value)
     if context.library_dirs:  # at the end, to prefer the user's libraries
         env[LIBRARY_PATH] = _append(env.get(LIBRARY_PATH), *context.library_dirs)
+
     # After a restart the workers must not read the previous addresses (pytorch/pytorch#135712,
     # #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -119,6 +121,7 @@ def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
     if job.nodes * job.processes > 1 and not job.gpus and not has_accelerator():
         # Without it Accelerate and Hugging Face's Trainer train one model per process.
         defaults["ACCELERATE_USE_CPU"] = "true"
+
     return defaults
 
 
@@ -150,8 +153,10 @@ def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
         return _PLACEHOLDER.sub(
             lambda match: environ.get(_placeholder_variable(match), match[0]), value
         )
+
     if isinstance(value, dict):
         return {key: expand_placeholders(item, environ) for key, item in value.items()}
+
     return (
         [expand_placeholders(item, environ) for item in value] if isinstance(value, list) else value
     )
@@ -176,12 +181,14 @@ def input_paths(job: Job, context: NodeContext) -> dict[str, str]:
     """Return input -> path of its folder or file; unassigned channels are inputs themselves."""
     if not context.channel_dir:
         return dict(context.inputs)
+
     channels = {source["channel"] for source in job.inputs.values()}
     paths = {name: path for name, path in context.inputs.items() if name not in channels}
     for name, source in job.inputs.items():
         folder = Path(context.channel_dir, source["channel"])
         file = folder / source.get("file", "")
         paths[name] = str(file if file.exists() else folder)
+
     return paths
 
 
@@ -197,6 +204,7 @@ def require_number(environ: Mapping[str, str], name: str) -> int:
     value = require_text(environ, name)
     if not value.isdecimal():
         raise RuntimeError(f"{name} is {value!r}: expected a whole number")
+
     return int(value)
 
 

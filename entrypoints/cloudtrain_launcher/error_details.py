@@ -73,6 +73,7 @@ def describe(
         name = original.exception
         text = original.text
         message = original.message + (f" ({original.where})" if original.where else "")
+
     syntax = _syntax_error_frame(error)
     user_frames = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
     at = (
@@ -112,6 +113,7 @@ def is_user_code(file: str, folder: Path, payload: Path) -> bool:
     """Return whether a file is the program's: in the folder, not in `payload` or an environment."""
     if not file or file.startswith("<"):  # such as <frozen runpy>
         return False
+
     path = os.path.normpath(folder / file)
     is_below = path.startswith(f"{folder}{os.sep}")
     return is_below and "site-packages" not in path and not path.startswith(f"{payload}{os.sep}")
@@ -121,9 +123,11 @@ def _syntax_error_frame(error: BaseException) -> Frame:
     """Return the place of a SyntaxError, whose file lacks a frame in the traceback."""
     if not isinstance(error, SyntaxError):
         return Frame("", 0, "")
+
     file, line, code = (getattr(error, name, None) for name in ("filename", "lineno", "text"))
     if not isinstance(file, (str, bytes)):
         return Frame("", 0, "")
+
     return Frame(
         os.fsdecode(file),
         line if isinstance(line, int) else 0,
@@ -153,12 +157,14 @@ def _find_original(error: BaseException) -> OriginalError | None:
         if match:
             where = match["where"] or f"in process {match['process']}"
             return _parse_traceback(text, where)
+
     remote = getattr(error.__cause__, "tb", None)
     if type(error.__cause__).__name__ in _REMOTE_TRACEBACKS and isinstance(remote, str):
         original = _parse_traceback(remote.strip('\n"'), "in a worker process")
         return original and original._replace(
             exception=type(error).__name__, message=safe_str(error)
         )
+
     return None
 
 
@@ -167,6 +173,7 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
     _, begin, block = text.rpartition(_BEGIN)
     if not begin:
         return None
+
     lines = block.splitlines()
     end = next(
         (number for number, line in enumerate(lines) if line and not line.startswith(" ")),
@@ -182,6 +189,7 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
                 else ""
             )
             frames.append(Frame(at["file"], int(at["line"]), code))
+
     name, _, message = "\n".join(lines[end:]).strip().partition(":")
     exception = name.strip().rpartition(".")[2]
     return (
@@ -219,6 +227,7 @@ class CrashOutput:
         if self._in_stack and len(self._stack) < _MAX_STACK_LINES and _STACK_LINE.match(line):
             self._stack.append(line)
             return
+
         self._in_stack = False
         thrown, terminate_reason, watchdog, fatal = (
             pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL)
@@ -251,6 +260,7 @@ class CrashOutput:
         ]
         if not frames:
             return error
+
         # Most recent call first, and the crashed thread first.
         file, line = next(
             (frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0]
@@ -270,15 +280,18 @@ def full_disk_hint(error: BaseException, environ: Mapping[str, str]) -> str:
     """Name the full disk and a solution; empty if no disk is full or the cause is another."""
     if not isinstance(error, (OSError, RuntimeError)):
         return ""
+
     for name in FOLDERS:
         folder = environ.get(name, "")
         try:
             disk = os.statvfs(folder)
         except OSError:
             continue
+
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < FULL_BYTES:
             return (
                 f"the disk of {folder} is full: keep fewer checkpoints (checkpoints.keep), or ask"
                 " for more space (resources.disk)"
             )
+
     return ""

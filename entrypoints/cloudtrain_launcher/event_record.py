@@ -83,6 +83,7 @@ def _measure(value: Any) -> float | None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+
     try:
         return value if -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER else float(value)
     except OverflowError:
@@ -93,6 +94,7 @@ def _measures(value: Any) -> dict[str, float] | None:
     """Check an object of measured numbers; drop other values, but keep at least one number."""
     if not isinstance(value, dict):
         return None
+
     checked = {name: _measure(item) for name, item in value.items()}
     numbers = {name: number for name, number in checked.items() if number is not None}
     return numbers if numbers or not value else None
@@ -136,14 +138,18 @@ def field_type(annotation: Any) -> FieldType:
     arguments = get_args(annotation)
     if origin is Annotated:
         return next(item for item in arguments if isinstance(item, FieldType))
+
     if origin is Literal:
         words = " or ".join(f"`{word}`" for word in arguments)
         return FieldType(lambda value: value if value in arguments else None, words)
+
     if origin in (Union, UnionType):  # Optional: null is not a value, and None is not written
         return field_type(next(item for item in arguments if item is not type(None)))
+
     if isinstance(annotation, type) and issubclass(annotation, Record):
         name = annotation.__name__.lower()
         return FieldType(annotation.read_or_none, f"[{name}](#{name})")
+
     return _BUILTIN_TYPES[annotation]
 
 
@@ -191,6 +197,7 @@ class Record:
             }
             without_default = {name for name in cls._types if not hasattr(cls, name)}
             cls._required = cls.REQUIRED | without_default
+
         return cls._types
 
     @classmethod
@@ -207,6 +214,7 @@ class Record:
         """
         if not isinstance(value, dict):
             raise InvalidValue
+
         types = cls._types or cls.field_types()
         valid = {}
         extra = {}
@@ -219,12 +227,15 @@ class Record:
                     raise InvalidValue
             elif name != "type":
                 extra[name] = item
+
         if not cls._required <= valid.keys():
             raise InvalidValue
+
         record = cls.__new__(cls)
         vars(record).update(valid)
         if extra:
             vars(record)["_extra"] = extra
+
         return record
 
     @classmethod
@@ -246,6 +257,7 @@ class Record:
         for name, value in values.items():
             if isinstance(value, Record):
                 values[name] = value.to_json()
+
         return {**values, **self._extra}
 
     def replace(self: R, **changes: Any) -> R:
@@ -264,6 +276,7 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
+
         return all(
             getattr(self, name) == getattr(other, name) for name in (*self.field_types(), "_extra")
         )

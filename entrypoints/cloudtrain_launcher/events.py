@@ -343,9 +343,11 @@ def from_json(value: Any) -> Event | None:
     type_name = value.get("type") if isinstance(value, dict) else None
     if not isinstance(type_name, str) or not 0 < len(type_name) <= MAX_TYPE_CHARS:
         return None
+
     try:
         if type_name in EVENT_TYPES:
             return EVENT_TYPES[type_name].read(value)
+
         event = ProgramEvent.read(value)
         vars(event)["_type"] = type_name
         return event

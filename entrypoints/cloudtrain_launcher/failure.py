@@ -48,6 +48,7 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
         return False
     if exception in _C10D_ERRORS:
         return True
+
     return exception == "RuntimeError" and bool(
         _C10D_MESSAGE.search(message) or _TORCH_FILE.search(file)
     )
@@ -63,6 +64,7 @@ def root_cause(errors: Sequence[C]) -> C | None:
     first = min(of_last_attempt, key=lambda error: error.time, default=None)
     if first is not None and first.exception == "SIGTERM":
         return first.replace(consequence=False)
+
     return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
 
 
@@ -77,6 +79,7 @@ def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Error 
     ]
     if not early or not cause.consequence or cause.exception == "SIGTERM":
         return None
+
     when, rank = min(early)
     message = f"ended with exit code 0 while rank {cause.rank} still waited for it"
     return Error(rank=rank, node=node, time=when, exception="exit", message=message)
@@ -110,6 +113,7 @@ def exit_error(
     else:
         name = "exit"
         message = f"exited with code {exitcode}"
+
     lost_peer = exitcode == -signal.SIGTERM or is_consequence("DistBackendError", reason)
     return Error(rank=rank, time=time, exception=name, message=message, consequence=lost_peer)
 
@@ -125,13 +129,16 @@ def one_line(error: Cause) -> str:
     """Return `rank 3 (node 1) raised ValueError: …`, or `node 0: …` without a rank."""
     if error.rank < 0:
         return f"node {error.node}: {error.message}"
+
     who = f"rank {error.rank} (node {error.node})"
     if error.traceback:
         return f"{who} raised {error.exception}" + (
             f": {error.message}" if error.message.strip() else ""
         )
+
     if error.exception == "SystemExit" and not error.message.startswith("exited with code"):
         return f"{who} ended by sys.exit: {error.message}"
+
     return f"{who} {error.message}"
 
 

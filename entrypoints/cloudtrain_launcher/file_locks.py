@@ -50,14 +50,17 @@ def acquire(
         os.close(file)
         if error.errno not in NO_LOCKS:
             raise
+
         why = "this disk has no file locks (flock): keep the data on another one (XDG_DATA_HOME)"
         raise OSError(error.errno, why, str(path)) from None
     except BaseException:
         os.close(file)
         raise
+
     if not is_held:
         os.close(file)
         return None
+
     return FileLock(file)
 
 
@@ -84,6 +87,7 @@ def is_locked(path: Path) -> bool | None:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
+
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -92,6 +96,7 @@ def is_locked(path: Path) -> bool | None:
         return None
     finally:
         os.close(file)
+
     return False
 
 
@@ -112,6 +117,8 @@ def _flock(file: int, wait: bool, on_wait: Callable[[], None]) -> bool:
     except BlockingIOError:
         if not wait:
             return False
+
         on_wait()
         fcntl.flock(file, fcntl.LOCK_EX)
+
     return True

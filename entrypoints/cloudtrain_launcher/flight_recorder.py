@@ -39,11 +39,13 @@ def enable(
     """
     if not job.gpus:
         return
+
     version = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     old = version < _NEW_NAMES_SINCE
     environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if not any(name in environ for name in _SIZE):
         environ[_SIZE[old]] = str(RECORDED)
+
     if not any(name in environ for name in _FILE):
         folder = Path(output_dir, FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,10 +60,12 @@ def finish(output_dir: str, since: float) -> str:
     folder = Path(output_dir, FOLDER)
     with suppress(OSError):
         folder.rmdir()
+
     paths = [path for path in folder.glob(f"{PREFIX}*") if path.stat().st_size]
     records = [path for path in paths if path.stat().st_mtime >= since]
     if not records:
         return ""
+
     return (
         f"a collective of NCCL has timed out: the last ones of {len(records)} ranks are in {FOLDER}/"
         f" of the output; `cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that"

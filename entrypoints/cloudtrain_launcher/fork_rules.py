@@ -51,6 +51,7 @@ def reason_in_source(source: Mapping[Path, bytes], folder: Path) -> str:
         return "forks are safe on Linux only"
     if os.environ.get("PYTHON_EXEC", sys.executable) != sys.executable:
         return "PYTHON_EXEC names another interpreter"
+
     for path, text in source.items():
         match = _SETS_VARIABLE.search(text)
         if match:
@@ -59,6 +60,7 @@ def reason_in_source(source: Mapping[Path, bytes], folder: Path) -> str:
                 f"{_location(path, folder, text, match)} sets {name}, which is read when torch is"
                 " imported"
             )
+
         match = _IMPORTS_FIRST.search(text)
         if match:
             name = match[1].decode()
@@ -66,6 +68,7 @@ def reason_in_source(source: Mapping[Path, bytes], folder: Path) -> str:
                 f"{_location(path, folder, text, match)} imports {name}, which may need to come"
                 " before torch"
             )
+
     return ""
 
 
@@ -87,6 +90,7 @@ def reason_in_process(program_dirs: Iterable[Path]) -> str:
         return f"importing torch has started {_threads() - 1} threads"
     if b"/libcuda.so" in _read(Path("/proc/self/maps"), limit=-1):
         return "importing torch has loaded the CUDA driver"
+
     shadowed = next(filter(None, map(_shadowed_module, program_dirs)), "")
     return (
         f"{shadowed} has the name of a module that has been imported with torch" if shadowed else ""
@@ -145,4 +149,5 @@ def _shadowed_module(program_dir: Path) -> str:
             file and Path(file).resolve().parent in (program_dir.resolve(), path.resolve())
         ):
             return path.name
+
     return ""

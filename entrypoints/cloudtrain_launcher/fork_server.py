@@ -70,6 +70,7 @@ class ForkServer:
         if os.fork() == 0:
             self._socket.close()
             _serve(server_socket, agent, modules, program_dirs)
+
         server_socket.close()
         self._socket.settimeout(ANSWER_SECONDS)
 
@@ -91,6 +92,7 @@ class ForkServer:
                 self._ended.update({int(key): code for key, code in self._ask()["ended"].items()})
             except ForkServerError:
                 return -signal.SIGKILL
+
         return self._ended.get(pid)
 
     def _ask(self, **request: Any) -> dict[str, Any]:
@@ -99,6 +101,7 @@ class ForkServer:
         message = json.dumps({"number": self._requests, **request}).encode()
         if len(message) > MAX_MESSAGE_BYTES:
             raise ForkServerError("its variables are too long")
+
         answer: dict[str, Any] = {}
         try:
             self._socket.send(message)
@@ -111,8 +114,10 @@ class ForkServer:
             ) from None
         except (OSError, ValueError):
             raise ForkServerError("the process that forks them has died") from None
+
         if "error" in answer:
             raise ForkServerError(answer["error"])
+
         return answer
 
 
@@ -139,6 +144,7 @@ class ForkedProcess:
                 return code
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0)
+
             time.sleep(POLL_SECONDS)
 
 
@@ -150,9 +156,11 @@ def _serve(
         set_parent_death_signal(agent)
         for signum in _TORCHRUN_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
+
         environ = dict(os.environ)
         for name in modules:
             import_module(name)
+
         reason = reason_in_process(program_dirs)
         gc.collect()
         gc.freeze()  # keep a rank's garbage collection away from shared memory
@@ -162,6 +170,7 @@ def _serve(
             message = connection.recv(MAX_MESSAGE_BYTES)
             if not message:
                 break
+
             request = json.loads(message)
             answer: dict[str, Any] = {"number": request["number"]}
             if reason:
@@ -170,9 +179,11 @@ def _serve(
                 answer.update(_fork_rank(connection, request, environ, ranks))
             else:
                 answer["ended"] = _ended(ranks)
+
             connection.send(json.dumps(answer).encode())
     except BaseException:  # noqa: BLE001  (shown in the log; the agent then starts the ranks itself)
         traceback.print_exc()
+
     os._exit(0)
 
 
@@ -194,6 +205,7 @@ def _fork_rank(
         os.close(began)
         os.close(ready)
         return {"error": str(error)}
+
     if pid == 0:
         try:
             connection.close()
@@ -204,7 +216,9 @@ def _fork_rank(
             worker.main(server)
         except BaseException:  # noqa: BLE001  (whatever it is, it must not run the server's loop)
             traceback.print_exc()
+
         os._exit(1)
+
     os.close(began)
     os.read(ready, 1)  # its end: the rank has closed it
     os.close(ready)
@@ -216,6 +230,7 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
     """Reset state shared with the parent: signals, variables, arguments, random state, the key."""
     for signum, handler in _TORCHRUN_SIGNALS.items():
         signal.signal(signum, handler)
+
     inherited = {name: value for name, value in environ.items() if name not in request["removed"]}
     os.environ.clear()  # imports may have set some
     os.environ.update({**inherited, **request["changed"]})
@@ -223,6 +238,7 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
     set_native_id = getattr(threading.current_thread(), "_set_native_id", None)
     if set_native_id is not None:  # unchanged by Python 3.11
         set_native_id()
+
     modules: Any = sys.modules
     modules["torch"].default_generator.seed()
     if "numpy.random" in modules:  # Python's own generator seeds itself after a fork
@@ -238,6 +254,7 @@ def _ended(ranks: dict[int, int | None]) -> dict[int, int]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 ranks[pid] = os.waitstatus_to_exitcode(status)
+
     return {pid: code for pid, code in ranks.items() if code is not None}
 
 
@@ -271,6 +288,7 @@ def fork_server(job: Job) -> ForkServer | None:
     """
     if not job.warm:
         return None
+
     folder = Path.cwd()
     programs = {"script": folder / job.target, "notebook": folder / job.target}
     programs["module"] = folder / f"{job.target.replace('.', os.sep)}.py"
@@ -284,6 +302,7 @@ def fork_server(job: Job) -> ForkServer | None:
     if reason:
         _log(reason)
         return None
+
     modules: list[str] = [
         *([] if program else _TRAINER),
         *([_DYNAMO] if uses_dynamo(source) else []),
@@ -314,6 +333,7 @@ def start_as_forks(start: Callable[..., Any], server: ForkServer) -> Callable[..
             except ForkServerError as error:
                 usable = False
                 _log(str(error))
+
         return start(**options)
 
     return fork_or_start

@@ -76,8 +76,10 @@ class HangWatch:
             self._samples.clear()
             self._take_back()
             return
+
         if time_now < self._next_sample:
             return
+
         is_new = silent_seconds < 2 * NAMED_AFTER_SECONDS
         interval = self._limit / SAMPLES
         self._next_sample = time_now + (min(interval, SAMPLE_SECONDS) if is_new else interval)
@@ -90,6 +92,7 @@ class HangWatch:
         samples = self._samples.by_rank()
         if self._samples.count() < _MIN_SAMPLES:
             return
+
         folder = Path.cwd()
         ranks = [
             activity(self._ranks.rank_of(local_rank), samples[local_rank], folder)
@@ -99,12 +102,14 @@ class HangWatch:
         result = verdict(ranks, self._job.nodes)
         if result is None:
             return
+
         rank, waiting = result
         message = describe(rank, waiting, silent_seconds, self._job.processes)
         limit = self._limit * (1 + _OTHER_NODE_SHARE) if rank in waiting else self._limit
         if silent_seconds >= limit:
             for line in (line for rank in ranks for line in stack_lines(rank)):
                 self._log(line)
+
             self._end(
                 to_error(rank, message, time.time(), folder).replace(consequence=rank in waiting)
             )
@@ -177,6 +182,7 @@ class RankSamples:
             if not samples:
                 # the text is of an earlier silence; the answer comes with the next sample
                 stack = "(asked)"
+
             samples.append(sample._replace(stack=stack))
             del samples[:-MAX_SAMPLES]
 

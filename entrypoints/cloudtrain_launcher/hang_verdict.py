@@ -126,6 +126,7 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
         call = "backward"  # of DistributedDataParallel, whose all_reduce is in C++
     elif not call and is_idle and inner and inner[0].file.endswith(_DATA_PARALLEL):
         call = "forward"  # which broadcasts buffers, in C++ too
+
     kind = "busy"
     if _moves(samples, inner, in_collective=bool(call)):
         pass
@@ -133,6 +134,7 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
         kind = "frozen"
     elif is_still and (is_idle or call):
         kind = "collective" if call else "blocked"
+
     return RankActivity(
         rank,
         kind,
@@ -154,11 +156,13 @@ def _moves(samples: Sequence[Sample], inner: Sequence[StackFrame], *, in_collect
     last = samples[-1].moves
     if first is None or last is None:
         return False
+
     expected = len(samples) - 1.0  # a request by signal wakes the rank once
     if any(frame.file.endswith(_LOADER) for frame in inner):
         expected += (samples[-1].time - samples[0].time) / POLL_SECONDS
     if last.wakeups - first.wakeups > SPARE_WAKEUPS * expected + FEW_WAKEUPS:
         return True
+
     return last.bytes_read > first.bytes_read and not in_collective
 
 
@@ -176,15 +180,19 @@ def verdict(
         running = [rank for rank in ranks if rank.kind != "ended"]
         if not running or any(rank.kind == "busy" for rank in running):
             return None
+
         blamed = min(running, key=_blame)
         return blamed, [rank for rank in running if rank is not blamed]
+
     if not_waiting:
         return min(not_waiting, key=_blame), waiting
+
     places = Counter((rank.call, rank.file, rank.line) for rank in waiting)
     if len(places) == 1:
         return (
             (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
         )
+
     # The smallest group went another way; of equal groups, the one that is further on has left a
     # collective out.
     odd = min(waiting, key=lambda rank: (places[rank.call, rank.file, rank.line], -rank.line))
@@ -204,6 +212,7 @@ def describe(
     where = f" at {blamed.place}" if blamed.place else ""
     if blamed in waiting:
         return f"{silence}: all ranks of its node wait in {blamed.call}{where} for another node"
+
     text = f"{silence}: it {_does(blamed)}{where}"
     peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
     if peers:
@@ -214,11 +223,13 @@ def describe(
             else f"{len(waiting)} other ranks wait"
         )
         text += f", and {who} for it in {call}" + (f" at {place}" if place else "")
+
     if blamed.has_children and processes > 1:
         text += (
             ". It waits for processes that it has started itself: if those are the ranks, use"
             " processes: 1"
         )
+
     return text
 
 
@@ -226,9 +237,11 @@ def describe_wait(blamed: RankActivity, waiting: Sequence[RankActivity]) -> str:
     """Return the node's activity for an `activity` event."""
     if blamed in waiting:
         return "waiting for another node"
+
     text = f"rank {blamed.rank}"
     if any(peer.call for peer in waiting):
         text = f"waiting for {text}, which"
+
     return f"{text} {_does(blamed)}" + (f" at {blamed.place}" if blamed.place else "")
 
 
@@ -266,6 +279,7 @@ def duration(seconds: float) -> str:
 def _does(rank: RankActivity) -> str:
     if rank.kind == "frozen":
         return _FROZEN.get(rank.state, "does not run")
+
     return {
         "blocked": "is blocked",
         "collective": f"waits in {rank.call}",

@@ -24,9 +24,11 @@ def visible_gpus() -> int:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return 0
+
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
+
     return count.value
 
 
@@ -74,6 +76,7 @@ def set_parent_death_signal(parent: int, signum: int = signal.SIGKILL) -> None:
     """
     if sys.platform != "linux":
         return
+
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signum))
     if os.getppid() != parent:
         os._exit(128 + int(signum))
@@ -93,9 +96,11 @@ def free_port() -> int:
         try:
             with socket.socket() as server:
                 server.bind(("127.0.0.1", port + 1))
+
             _reserve_port(port + 1)
         except (OSError, OverflowError):  # in use, or above the last port
             continue
+
         return port
 
 
@@ -115,4 +120,5 @@ def _reserve_port(port: int) -> int:
             accepted, _ = server.accept()
             accepted.close()
             client.recv(1)
+
         return int(address[1])

@@ -36,10 +36,13 @@ def plain_code(source: str) -> tuple[str, list[str]]:
         number = _error_line(lines)
         if number is None or not _is_for_ipython(lines[number]):
             break
+
         left_out += _leave_out(lines, number)
+
     if number is not None:  # the mistake is elsewhere, as after a quotation mark in such a line
         numbers = [index for index, line in enumerate(lines) if _is_for_ipython(line)]
         left_out += [line for index in numbers for line in _leave_out(lines, index)]
+
     return "\n".join(lines) + "\n", left_out
 
 
@@ -59,6 +62,7 @@ def _error_line(lines: list[str]) -> int | None:
         OverflowError,
     ):  # raised again later
         return None
+
     return None
 
 
@@ -75,5 +79,6 @@ def _leave_out(lines: list[str], index: int) -> list[str]:
     if timed:
         lines[index] = timed[1] + timed["statement"]
         return []
+
     lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
     return [] if _RUNS_THE_REST.match(line) else [line.strip()]

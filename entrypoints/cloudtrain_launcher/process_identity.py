@@ -41,9 +41,11 @@ class ProcessIdentity:
             isinstance(value.get(key), str) for key in texts
         ):
             return None
+
         pid = value.get("pid")
         if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:
             return None
+
         return ProcessIdentity(
             value["host"], value["boot"], value["pid_namespace"], pid, value["start"]
         )
@@ -73,6 +75,7 @@ class ProcessIdentity:
         """Return whether it still runs; None if unknown, as in another PID namespace."""
         if not self.shares_pid_namespace():
             return None
+
         state = _process_stat(self.pid)
         if state is None:
             try:
@@ -81,9 +84,12 @@ class ProcessIdentity:
                 return False
             except OSError:
                 return None
+
             return None  # the id is in use, perhaps by another process
+
         if state[0] in "ZX":
             return False
+
         return state[1] == self.start if self.start else None
 
 
@@ -96,9 +102,11 @@ def _process_stat(pid: int) -> tuple[str, str] | None:
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115  (a word, no path)
             return None
+
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
+
     return (fields[0], fields[19]) if len(fields) > 19 else None
 
 
@@ -120,6 +128,7 @@ def _boot() -> str:
 def _namespace() -> str:
     if sys.platform != "linux":
         return ""
+
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

@@ -59,6 +59,7 @@ class ProcessTree:
             use = self._stats[pid][1]
             cpu_seconds += use.cpu_seconds
             memory_bytes += use.memory_bytes
+
         return ProcessUse(cpu_seconds, memory_bytes)
 
     def descendants(self, root: int) -> list[int]:
@@ -69,6 +70,7 @@ class ProcessTree:
             children = self._children.get(parents.pop(), [])
             descendants += children
             parents += children
+
         return descendants
 
 
@@ -82,9 +84,11 @@ def kill_descendants() -> None:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
         time.sleep(0.01)
 
 
@@ -105,6 +109,7 @@ def process_moves(pid: int) -> ProcessMoves | None:
     threads: list[str] = []
     with suppress(OSError):
         threads = os.listdir(tasks)  # noqa: PTH208  (a tenth of the time)
+
     # Some kernels do not count reads, or hide them from others.
     counts = (_read_count(f"{tasks}/{thread}/io", "rchar:") for thread in threads)
     return ProcessMoves(wakeups, sum(count or 0 for count in counts))
@@ -115,6 +120,7 @@ def _read_count(path: str, name: str) -> int | None:
     for line in (_read_text(path) or "").splitlines():
         if line.startswith(name):
             return int(line[len(name) :])
+
     return None
 
 
@@ -128,6 +134,7 @@ def process_state(pid: int) -> str:
             text = file.read()
     except OSError:
         return ""
+
     return text[text.rindex(b")") + 2 :][:1].decode("ascii")
 
 
@@ -144,6 +151,7 @@ def _read_stat(pid: int) -> tuple[int, ProcessUse] | None:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
         return None
+
     try:
         text = os.read(file, 1024)
         values = text[
@@ -168,6 +176,7 @@ def _container_memory() -> tuple[int, int] | None:
     used = _read_text(f"{folder}/memory.current")
     if not (limit or "").strip().isdecimal() or not used:
         return None
+
     statistics = (line.split() for line in (_read_text(f"{folder}/memory.stat") or "").splitlines())
     cached = next((int(words[1]) for words in statistics if words[:1] == ["inactive_file"]), 0)
     return max(0, int(used) - cached), int(limit or 0)
@@ -178,6 +187,7 @@ def _system_memory() -> tuple[int, int] | None:
     sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) > 1}
     if "MemTotal:" not in sizes or "MemAvailable:" not in sizes:
         return None
+
     return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
 
 

@@ -116,6 +116,7 @@ class RankTracker:
             errors = [error for error in self.errors if error.attempt == self.attempt]
             if failed.time < self._attempt_started:  # of an earlier attempt
                 continue
+
             if failed.exitcode == 0:
                 # os._exit(0) does not report the end of the rank, which precedes these errors
                 self.finished.setdefault(
@@ -123,6 +124,7 @@ class RankTracker:
                 )
             elif not stopping and not any(error.rank == rank for error in errors):
                 self.add_error(self._error_of(failed, rank))
+
         self.failures.clear()
 
     def add_error(self, error: Error) -> Error:
@@ -217,9 +219,11 @@ class PrintedMetrics:
             value = _number(match[1] if match else None)
             if value is not None:
                 values[name] = value
+
         for name in POSITIONS:
             if name in values:
                 self._position[name] = values.pop(name)
+
         if values:
             self._report(Metrics(rank=0, values=values).replace(**self._position))
 
@@ -230,6 +234,8 @@ def _number(text: str | None) -> float | None:
         value = float((text or "").strip().rstrip("."))
     except ValueError:
         return None
+
     if not math.isfinite(value):
         return None
+
     return int(value) if value.is_integer() and abs(value) < 2**53 else value

@@ -41,6 +41,7 @@ class SecretMasker:
                             "utf-8", "surrogateescape"
                         )
                     )
+
         # A value that contains another comes first.
         self._values = sorted(masked, key=len, reverse=True)
 
@@ -49,18 +50,22 @@ class SecretMasker:
         for value in self._values:
             if value in line:
                 line = line.replace(value, MASK.encode())
+
         return line
 
     def mask_json(self, value: Any) -> Any:
         """Return a JSON value with every string in it masked, keys included."""
         if not self._values:
             return value
+
         if isinstance(value, str):
             return self.mask(value.encode("utf-8", "surrogateescape")).decode(
                 "utf-8", "surrogateescape"
             )
+
         if isinstance(value, dict):
             return {self.mask_json(name): self.mask_json(item) for name, item in value.items()}
+
         return [self.mask_json(item) for item in value] if isinstance(value, list) else value
 
     def partial_match_length(self, text: bytes) -> int:
@@ -130,6 +135,7 @@ def report_failure(error: Error, path: str) -> None:
             failure.write_failure_file(path, error)
         except OSError as write_error:
             log(error.node, f"cannot write {path}: {write_error.strerror}")
+
     log(error.node, f"failed: {failure.one_line(error)}")
 
 

@@ -44,19 +44,23 @@ def restore(
     for path in _files(source, log):
         if cancelled():
             return
+
         destination = target / path.with_name(path.name.removesuffix(LINK_SUFFIX))
         try:
             _make_folders(target, path.parent)
             if os.path.lexists(destination):
                 continue
+
             if path.name.endswith(LINK_SUFFIX):
                 _make_link(source / path, destination, len(path.parents) - 1)
                 continue
+
             info = (source / path).lstat()
             if link_large_files and stat.S_ISREG(info.st_mode) and info.st_size >= LINK_MIN_BYTES:
                 destination.symlink_to(source / path)
                 linked += 1
                 continue
+
             with _open(source / path) as content:
                 if _write(
                     content,
@@ -68,8 +72,10 @@ def restore(
                     size = size + destination.stat().st_size
         except _SkipFile as reason:
             log(f"not restored: {path}: {reason}")
+
     if count:
         log(f"restored {count} files of an earlier run's checkpoints, {size / 1e6:.1f} MB")
+
     if linked:
         log(
             f"{linked} large files of earlier checkpoints are read from storage when they are"
@@ -110,6 +116,7 @@ def _open(path: Path) -> BinaryIO:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
             raise _SkipFile("a link" if stat.S_ISLNK(mode) else "not a file")
+
         return os.fdopen(
             os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
         )
@@ -124,10 +131,12 @@ def _make_link(path: Path, destination: Path, depth: int) -> None:
     """
     with _open(path) as content:
         link = os.fsdecode(content.read(MAX_LINK_BYTES))
+
     parts = [part for part in link.split("/") if part not in ("", ".")]
     up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
     if not link or link.startswith("/") or "\0" in link or up > depth or ".." in parts[up:]:
         raise _SkipFile(f"a link to outside ({link})")
+
     destination.symlink_to(link)
 
 
@@ -141,13 +150,17 @@ def _write(
             while block := _read(content):
                 if cancelled():
                     return False
+
                 file.write(block)
+
             file.flush()
             os.fsync(file.fileno())
+
         info = os.fstat(content.fileno())
         with suppress(OSError):  # a mount of cloud storage may not store times
             # Programs look for the newest checkpoint.
             os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))
+
         temporary.replace(destination)
         return True
     finally:

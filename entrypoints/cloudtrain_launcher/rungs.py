@@ -42,10 +42,12 @@ def goes_on(metric: float, peers: Iterable[float], eta: int, goal: str) -> bool:
     """
     if math.isnan(metric):
         return False
+
     values = list(peers)
     count = len(values) + 1
     if count < eta:
         return True
+
     better = sum(is_better(value, metric, goal) for value in values)
     return better < max(1, count // eta)
 
@@ -82,9 +84,11 @@ class MetricReports:
         value = event.values.get(self.metric)
         if value is None:
             return None
+
         position = event.epoch if event.step is None else event.step
         if position is not None and self.position is not None and position <= self.position:
             return None
+
         self.count += 1
         self.position = position
         return value

@@ -63,11 +63,13 @@ class ServiceMetric:
         self._thread: threading.Thread | None = None
         if environ.get(SWITCH) == "off":
             return
+
         try:
             server = MlflowServer(environ)
         except RuntimeError as error:
             self._fail(str(error))
             return
+
         self._thread = threading.Thread(
             target=self._tell_all, args=(server,), daemon=True, name="service metric"
         )
@@ -91,14 +93,17 @@ class ServiceMetric:
         for name, text in self._values.items():
             with suppress(OSError, HTTPException):  # the service may report them itself
                 server.log_parameter(f"{PARAMETERS}{name}", text)
+
         while True:
             try:
                 report = self._queue.get(timeout=TOKEN_SECONDS)
             except queue.Empty:
                 server.refresh_token()
                 continue
+
             if report is None:
                 return
+
             try:
                 server.log_metric(self._reports.metric, *report)
             except (OSError, HTTPException) as error:
@@ -120,6 +125,7 @@ class MlflowServer:
         missing = [name for name in names if not environ.get(name)]
         if missing:
             raise RuntimeError(f"the platform has not set {', '.join(missing)}")
+
         uri, self._token, self._run = (environ[name] for name in names)
         address = re.sub("^azureml://", "https://", uri.partition("?")[0]).rstrip("/")
         # The address is for MLflow 1; azureml-mlflow converts it like this for MLflow 2 and 3.
@@ -145,6 +151,7 @@ class MlflowServer:
         """Send a request about the run; retry after temporary errors."""
         if time.monotonic() > self._token_time + TOKEN_SECONDS:
             self.refresh_token()
+
         pause = PAUSE_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -156,6 +163,7 @@ class MlflowServer:
                     raise
                 if code in (401, 403):
                     self.refresh_token()
+
             time.sleep(pause)
             pause *= 2
 
@@ -173,8 +181,10 @@ class MlflowServer:
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
+
         with urllib.request.urlopen(
             urllib.request.Request(url, data, headers), timeout=TIMEOUT_SECONDS
         ) as answer:
             content: bytes = answer.read(1 << 20)
+
         return content

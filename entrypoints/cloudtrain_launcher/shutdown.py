@@ -51,6 +51,7 @@ def keep_destroyed_groups() -> None:
     c10d = modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return
+
     destroy = c10d.destroy_process_group
 
     @functools.wraps(destroy)
@@ -83,6 +84,7 @@ class Watchdog:
         while self._was_reset.wait(self._seconds):
             self._was_reset.clear()
             self._limit_locked_time()
+
         _print_error(f"the end took longer than {self._seconds:g} s: open files may lack their end")
         os._exit(self._code)
 
@@ -94,6 +96,7 @@ def open_files() -> list[Any]:
     """Return the process's open files, without StringIO and BytesIO."""
     if gc.get_freeze_count() > _frozen_before:
         gc.unfreeze()  # get_objects() does not list the objects that the program has frozen
+
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
     is_file_class: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
     files = []
@@ -103,8 +106,10 @@ def open_files() -> list[Any]:
             is_file_class[kind] = any(
                 base is _io._IOBase or base is zip_file for base in kind.__mro__
             )
+
         if is_file_class[kind] and not _is_closed(item):
             files.append(item)
+
     return files
 
 
@@ -146,6 +151,7 @@ def clear_modules(names: Iterable[str]) -> None:
         module = sys.modules.pop(name, None)
         if type(module) is ModuleType:
             dropped[id(module.__dict__)] = name
+
     module = None
     gc.collect()
     alive = [
@@ -157,6 +163,7 @@ def clear_modules(names: Iterable[str]) -> None:
         for key in reversed(list(namespace)):  # last defined, first cleared
             if key != "__builtins__":
                 namespace[key] = None
+
     if alive:
         gc.collect()
 
@@ -183,8 +190,10 @@ def _close_order(file: Any) -> int:
     for depth, name in enumerate(("TextIOWrapper", "_ZipWriteFile", "ZipFile")):
         if name in names:
             return depth
+
     if _io._RawIOBase in bases:
         return 5
+
     return (
         4
         if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases)

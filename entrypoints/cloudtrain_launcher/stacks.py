@@ -45,6 +45,7 @@ def write_on_request(folder: str, local_rank: int) -> None:
     faulthandler.register(STACK_SIGNAL, file=output, all_threads=True)
     with suppress(OSError):  # an earlier attempt made it, or the disk cannot hold a pipe
         os.mkfifo(request, 0o600)
+
     # Programs may count or join what `threading` lists.
     _thread.start_new_thread(_answer_requests, (request, output))
 
@@ -74,10 +75,12 @@ def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, slee
 
     with suppress(OSError):  # no such pipe, or no reader at its other end
         os.close(os.open(_request_path(folder, local_rank), os.O_WRONLY | os.O_NONBLOCK))
+
     if was_asked and not text and sleeps:
         with suppress(OSError):
             if _catches_signal(pid):
                 os.kill(pid, STACK_SIGNAL)
+
     return text
 
 
@@ -95,6 +98,7 @@ def main_thread(text: str) -> list[StackFrame]:
             break
         if frame:
             frames.append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
+
     return frames
 
 
@@ -112,4 +116,5 @@ def _catches_signal(pid: int) -> bool:
         name, _, value = line.partition(":")
         if name == "SigCgt":
             return bool(int(value, 16) >> (STACK_SIGNAL - 1) & 1)
+
     return False

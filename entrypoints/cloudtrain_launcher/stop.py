@@ -74,12 +74,14 @@ class StopRequest:
             # left by an earlier attempt at this job
             self._peers.ignore_existing()
             self._peers.watch()
+
         self._scheduled_events.watch()
 
     def is_requested(self) -> bool:
         """Return whether the node must stop. Call it from the main thread: it writes the log."""
         if self.reason == "sigterm" or (not self.reason and self._scheduled_events.event):
             self._preempted()
+
         if not self.reason and self._first_node:
             self.end_trial(*self._first_node)
         elif not self.reason and self._file and self._file.content:
@@ -97,6 +99,7 @@ class StopRequest:
             self._time_limit_near()
             if self._file:  # peers with other start times must not take this stop for a failure
                 self._file.write(TIME_LIMIT)
+
         return bool(self.reason)
 
     def recheck(self) -> bool:
@@ -104,6 +107,7 @@ class StopRequest:
         for file in (self._file, self._peers) if not self.reason else ():
             if file and not file.content:
                 file.check()
+
         return self.is_requested()
 
     def end_trial(self, outcome: str, when: float | None = None) -> None:
@@ -128,6 +132,7 @@ class StopRequest:
         while self.reason in ("preempted", "peer_preempted") and not self.sigterm_received:
             if time.monotonic() > self.requested_monotonic + PREEMPTION_WAIT_SECONDS:
                 break
+
             time.sleep(0.1)
 
     def _on_signal(self) -> None:
@@ -142,6 +147,7 @@ class StopRequest:
                 f"Azure is about to end this machine ({self._scheduled_events.event}): stopping"
                 " with a checkpoint"
             )
+
         if self._peers and not self._peers_notified:
             self._peers_notified = True
             self._peers.write(f"{os.uname().nodename} {time.time():.3f}")
@@ -218,6 +224,7 @@ class ScheduledEvents:
                 AttributeError,
             ):  # no answer, or not from this service
                 failures += 1
+
             time.sleep(EVENTS_POLL_SECONDS)
 
     def _get(self, path: str) -> bytes:
@@ -226,6 +233,7 @@ class ScheduledEvents:
             request, timeout=TIMEOUT_SECONDS if self._answered else FIRST_TIMEOUT_SECONDS
         ) as response:
             content: bytes = response.read(1 << 20)
+
         return content
 
 
@@ -240,6 +248,7 @@ def terminating_event(document: Mapping[str, Any], machine: str) -> str:
             return (
                 f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
             )
+
     return ""
 
 

@@ -114,6 +114,7 @@ class StorageSync:
         self._wakeup.set()
         if self._thread is not None:
             self._thread.join()
+
         return self._sync(everything=True)
 
     def sync_soon(self) -> None:
@@ -139,10 +140,12 @@ class StorageSync:
         error = self._copy_moved_links()
         if error:  # no change in storage before that
             return error
+
         files = sorted(self._files(), key=lambda file: file.state.modified)
         for file in files:
             if file.state == IN_STORAGE:
                 self._synced[file.path] = file.state
+
             is_settled = (
                 everything
                 or file.folder in self._linked
@@ -156,6 +159,7 @@ class StorageSync:
                     continue  # deleted meanwhile
                 except OSError as failed:
                     error = f"{file.path.name}: {failed.strerror or failed}"
+
         self._read_journal()
         self._delete_in_storage(
             {file.path: file.state for file in files}, everything=everything, failed=bool(error)
@@ -181,6 +185,7 @@ class StorageSync:
             for local, storage in self._pairs:
                 if local in path.parents:
                     _delete(storage, path.relative_to(local))
+
         self._deleted = deleted - due
 
     def _copy_moved_links(self) -> str:
@@ -197,6 +202,7 @@ class StorageSync:
                     continue  # deleted meanwhile
                 except OSError as error:
                     return f"{path.name}: {error.strerror or error}"
+
         return ""
 
     def _is_storage_link(self, path: Path) -> bool:
@@ -209,9 +215,11 @@ class StorageSync:
         """Read the journal: peers themselves copy and delete their own files in storage."""
         if self._journal is None or not self._journal.exists():
             return
+
         with self._journal.open("rb") as journal:
             journal.seek(self._journal_bytes_read)
             content = journal.read()
+
         lines = content[: content.rfind(b"\n") + 1]
         self._journal_bytes_read += len(lines)
         for path, entry in map(json.loads, lines.splitlines()):
@@ -253,6 +261,7 @@ def _store(path: Path, folder: Path, copy: Path) -> None:
         obsolete = copy
     else:
         _copy(path, copy)
+
     with suppress(OSError):  # an earlier link that is now a file, or the reverse
         obsolete.unlink()
 
@@ -269,6 +278,7 @@ def _delete(storage: Path, relative: Path) -> None:
     for path in (copy, _link_file(copy)):
         with suppress(OSError):
             path.unlink()
+
     with suppress(OSError):  # not empty
         for folder in relative.parents[:-1]:
             (storage / folder).rmdir()
@@ -292,10 +302,12 @@ def _hard_link(path: Path, target: Path) -> None:
     """Make a file available under another path: by a hard link, or a copy if necessary."""
     if path.is_symlink() and not path.is_file():
         return
+
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         if target.samefile(path):
             return
+
     target.unlink(missing_ok=True)
     try:
         os.link(path.resolve(), target)

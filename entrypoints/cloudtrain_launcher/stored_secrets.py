@@ -48,6 +48,7 @@ def look_up(
     missing = {name: reference for name, reference in secrets.items() if name not in environ}
     if not missing:
         return {}
+
     values: dict[str, str] = {}
     errors: list[BaseException] = []
 
@@ -67,6 +68,7 @@ def look_up(
         return {}
     if errors:
         raise errors[0]
+
     return values
 
 
@@ -76,16 +78,20 @@ def _resolve(variable: str, reference: str, environ: Mapping[str, str], vaults: 
     name, _, key = name_and_key.partition("#")
     if store not in (*PERMISSIONS, "keyvault") or not name:
         raise RuntimeError(f"secret {variable}: cannot read {reference!r}; write {FORMS}")
+
     if store == "keyvault":
         value = vaults.get_secret(label, name)
     else:
         value = get_aws_secret(label, store, name, environ)
+
     if key:
         value = _json_field(label, value, key)
+
     if "\0" in value:
         raise RuntimeError(
             f"{label} contains a zero byte, which an environment variable cannot contain"
         )
+
     return value
 
 
@@ -95,10 +101,12 @@ def _json_field(label: str, value: str, key: str) -> str:
         document = json.loads(value)
     except ValueError:
         document = None
+
     if not isinstance(document, dict):
         raise RuntimeError(f"{label} is not a JSON object: remove #{key} from the reference")
     if key not in document:
         raise RuntimeError(f"{label} has no field {key!r}")
+
     return document[key] if isinstance(document[key], str) else json.dumps(document[key])
 
 
@@ -115,12 +123,14 @@ def get_aws_secret(label: str, store: str, name: str, environ: Mapping[str, str]
             f"{label} needs boto3, which cannot be imported here ({error}): "
             "add boto3 to the image, or use an image that has it"
         ) from None
+
     region = region_of(name, environ)
     label += f" in {region}" if region else ""
     try:
         client = aws_client(store, region, connect_seconds=10, read_seconds=20, attempts=5)
         if store == "ssm":
             return str(client.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+
         answer: dict[str, Any] = client.get_secret_value(SecretId=name)
     except errors.ClientError as error:
         code = error.response.get("Error", {}).get("Code", "an error without a code")
@@ -130,10 +140,12 @@ def get_aws_secret(label: str, store: str, name: str, environ: Mapping[str, str]
             f"{label}: {type(error).__name__}: {error}; let the job reach {store} (no network"
             f" isolation; inside a VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
         ) from None
+
     if "SecretString" not in answer:
         raise RuntimeError(
             f"{label} is binary, and a variable can only contain text: store it as text"
         )
+
     return str(answer["SecretString"])
 
 
@@ -205,10 +217,12 @@ class KeyVault:
         cloud = _token_audience(url)
         if cloud not in self._tokens:
             self._tokens[cloud] = self._token(label, f"https://{cloud}")
+
         host = urlsplit(url).netloc
         status, answer = _get(url, {"Authorization": f"Bearer {self._tokens[cloud]}"})
         if status == 200 and isinstance(answer.get("value"), str):
             return str(answer["value"])
+
         raise RuntimeError(f"{label}: {host} {_explain(status, answer)}")
 
     def _token(self, label: str, resource: str) -> str:
@@ -222,10 +236,12 @@ class KeyVault:
         if not on_behalf:
             if not managed or not _HEADER_VALUE.fullmatch(secret):
                 raise RuntimeError(f"{label}: the job has no identity for the vault; {NO_IDENTITY}")
+
             headers = {"secret": secret}
             query["api-version"] = "2017-09-01"
             if environ.get("DEFAULT_IDENTITY_CLIENT_ID"):
                 query["clientid"] = environ["DEFAULT_IDENTITY_CLIENT_ID"]
+
         url = on_behalf or managed
         # The endpoint is on the node itself: bypass any proxy.
         status, answer = _get(
@@ -234,6 +250,7 @@ class KeyVault:
         token = answer.get("access_token") or answer.get("token")
         if status == 200 and isinstance(token, str) and _HEADER_VALUE.fullmatch(token):
             return token
+
         who = "the user" if on_behalf else "the compute's identity"
         why = _unreachable(answer) if status == 0 else f"answered {status}{_code(answer)}"
         raise RuntimeError(
@@ -251,8 +268,10 @@ def secret_url(label: str, name: str) -> str:
     else:
         match = re.fullmatch(r"([A-Za-z0-9-]+)/([A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)", name)
         url = f"https://{match[1]}.{PUBLIC_DOMAIN}/secrets/{match[2]}" if match else ""
+
     if not url:
         raise RuntimeError(f"{label}: does not name a Key Vault secret; write {KEY_VAULT_FORMS}")
+
     return f"{url}?api-version=7.4"
 
 
@@ -270,17 +289,21 @@ def _explain(status: int, answer: Mapping[str, Any]) -> str:
             f"{_unreachable(answer)}; let the job reach the vault: open its firewall, or add a private"
             " endpoint"
         )
+
     if status == 403 and "Disabled" in code:
         return f"says that the secret is disabled{code}: enable it, or name another version"
+
     if status == 403 and ("Firewall" in code or "Connection" in code):
         return (
             f"does not accept this node{code}: open the vault's firewall to the compute, or give it"
             " a private endpoint"
         )
+
     if status == 404:
         return f"has no such secret or version{code}"
     if status in (401, 403):
         return f"answered {status}{code}: the job's identity, of the vault's tenant, needs {ROLE}"
+
     return f"answered {status}{code}, without a value: use the vault's final address"
 
 
@@ -298,6 +321,7 @@ def _code(answer: Mapping[str, Any]) -> str:
             code if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code) else innermost
         )
         error = error.get("innererror")
+
     return f" ({innermost})" if innermost else ""
 
 
@@ -309,6 +333,7 @@ def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[i
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if not proxy:
         handlers.append(urllib.request.ProxyHandler({}))
+
     opener = urllib.request.build_opener(*handlers)
     status = 0
     answer = dict[str, Any]()
@@ -318,7 +343,9 @@ def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[i
         )
         if not is_transient:
             break
+
         time.sleep(delay)
+
     return status, answer
 
 
@@ -331,6 +358,7 @@ def _request_once(
             response = opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
             response = error  # also a response to close
+
         with response:
             status = int(response.status)
             return status, _json(response.read(MAX_RESPONSE_BYTES)), status == 429 or status >= 500
@@ -342,10 +370,12 @@ def _request_once(
                 " SSL_CERT_FILE to the trusted ones"
             )
             return 0, {"why": why}, False
+
         why = (reason.strerror or "") if isinstance(reason, OSError) else ""
         if not why:
             timed_out = isinstance(reason, socket.timeout)
             why = f"no answer within {TIMEOUT_SECONDS} s" if timed_out else type(reason).__name__
+
         return 0, {"why": why}, isinstance(error, (OSError, http.client.HTTPException))
 
 
@@ -354,6 +384,7 @@ def _json(content: bytes) -> dict[str, Any]:
         document = json.loads(content)
     except (ValueError, RecursionError):
         return {}
+
     return document if isinstance(document, dict) else {}
 
 

@@ -91,6 +91,7 @@ class Streams:
                 os.read(key.fd, 4096)
             else:
                 self._read(key.fd)
+
         self._show_unfinished(time.monotonic())
 
     def drain(self) -> None:
@@ -100,6 +101,7 @@ class Streams:
                 pass
             if pipe.buffer:
                 self._handle_line(pipe, pipe.buffer)
+
             pipe.buffer = b""
 
     def _add(self, fd: int, pipe: _Pipe) -> None:
@@ -112,21 +114,28 @@ class Streams:
             chunk = os.read(fd, MAX_UNFINISHED_BYTES)
         except BlockingIOError:
             return False
+
         if not chunk:
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
+
             return False
+
         if pipe.local_rank >= 0:
             self.last_output = time.monotonic()
+
         was_empty = not pipe.buffer
         *lines, pipe.buffer = (pipe.buffer + chunk).split(b"\n")
         for line in lines:
             self._handle_line(pipe, line)
+
         if lines or was_empty:
             pipe.last_shown = b""
             pipe.shown_at = time.monotonic()
+
         if len(pipe.buffer) > MAX_UNFINISHED_BYTES:
             pipe.buffer = self._flush_long_line(pipe)
+
         return True
 
     def _flush_long_line(self, pipe: _Pipe) -> bytes:
@@ -137,6 +146,7 @@ class Streams:
         visible = _visible_text(pipe.buffer)
         if len(visible) <= MAX_UNFINISHED_BYTES:
             return b"\r" + visible
+
         # Do not split a secret value.
         split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)
         self._handle_line(pipe, pipe.buffer[:split])
@@ -147,6 +157,7 @@ class Streams:
         for pipe in self._pipes.values():
             if not pipe.buffer or time_now - pipe.shown_at < UNFINISHED_SECONDS:
                 continue
+
             pipe.shown_at, visible = time_now, _visible_text(pipe.buffer)
             visible = visible[: len(visible) - masker.partial_match_length(visible)]
             if visible.strip() and visible != pipe.last_shown and _MARKER[:12] not in visible:
@@ -159,6 +170,7 @@ class Streams:
             before, mark, report = line.partition(marker)
             if not mark:
                 continue
+
             event = _accepted_event(report, is_signed)
             if event is not None:
                 if isinstance(event, RankStarted):
@@ -167,11 +179,15 @@ class Streams:
                     self._handle_line(pipe, before)
                 if event.WRITER == PROGRAM:  # before the launcher's reaction to the report
                     write_line(_MARKER + _encode(event))
+
                 self._on_event(event)
                 if event.WRITER != PROGRAM:
                     write_line(_MARKER + _encode(event))
+
                 return
+
             line = before + _MARKER + report
+
         visible = _visible_text(line)
         self._on_line(pipe.local_rank, visible.decode("utf-8", "replace"))
         self._write_line(pipe, visible)
@@ -191,6 +207,7 @@ def _accepted_event(line: bytes, is_signed: bool) -> Event | None:
     event = parse(line)
     if event is None or not (event.WRITER == PROGRAM or (is_signed and event.WRITER == RANK)):
         return None
+
     return from_json(masker.mask_json(event.to_json()))
 
 

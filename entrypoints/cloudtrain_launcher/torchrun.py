@@ -55,6 +55,7 @@ def run_torchrun(
     streams.add_wakeup(_wakeup_on_signals())
     if stop.is_requested():
         return TorchrunExit(NOT_STARTED)
+
     torchrun = _start(job, context, scratch, {STREAM_KEY: key})
     assert torchrun.stdout is not None  # noqa: S101  (a pipe, see _start)
     streams.add_torchrun(torchrun.stdout.fileno())
@@ -66,15 +67,19 @@ def run_torchrun(
         if stop.is_requested() and not terminated:
             terminated = True
             torchrun.terminate()
+
         streams.pump(timeout=hang.seconds_between_checks)
         _report_failures(ranks, streams, stop)
         if not stop.reason:
             hang.check(streams.last_output)
+
         if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
             killed = True
             torchrun.kill()  # its ranks end with it: see set_parent_death_signal
+
     if killed:  # before files are saved, which these processes may still change
         kill_descendants()
+
     streams.drain()
     _report_failures(ranks, streams, stop)
     return TorchrunExit(torchrun.returncode, killed)
@@ -146,4 +151,5 @@ def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
         # c10d sorts the nodes by these addresses: node order keeps the platform's ranks.
         if context.address:
             arguments.append(f"--local-addr={context.address}")
+
     return [*arguments, str(Path(__file__).with_name("worker.py"))]

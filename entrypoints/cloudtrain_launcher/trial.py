@@ -98,10 +98,12 @@ class TrialWatch:
         count = reports.count
         if value is None or self._is_over:
             return
+
         self._memory.write(count, reports.position)
         is_last = trial.until is not None and count >= trial.until
         if not is_last and count not in trial.rungs:
             return
+
         outcome = self._outcome(count, value, is_last=is_last)
         self._report(RungReached(report=count, value=value, outcome=outcome))
         if outcome != "goes_on":
@@ -124,6 +126,7 @@ class TrialWatch:
             return "pruned"
         if trial.until is not None:
             return "paused" if is_last else "goes_on"
+
         return (
             "goes_on"
             if goes_on(value, self._peer_values(count), trial.eta, trial.goal)
@@ -138,6 +141,7 @@ class TrialWatch:
         except (OSError, RuntimeError) as error:
             self._warn(str(error))
             return []
+
         return [
             value for number, value in rungs.get(count, {}).items() if number != self._trial.trial
         ]
@@ -160,6 +164,7 @@ def _values_by_report(text: str) -> dict[int, dict[int, float]]:
             raise RuntimeError(
                 f"{RUNGS_FILE} is of version {document['version']!r}, this launcher knows version 1"
             )
+
         return {
             int(rung["at"]): {
                 int(n): math.nan if v is None else float(v) for n, v in rung["values"].items()
@@ -187,6 +192,7 @@ def read_published(place: str, name: str) -> str | None:
         raise RuntimeError(
             "this platform has no place at which a job reads what its client publishes"
         )
+
     data = _read_object(place, name) if place.startswith(SCHEME) else _read_file(Path(place, name))
     try:
         return data if data is None else data.decode("utf-8")
@@ -214,6 +220,7 @@ def _read_file(path: Path) -> bytes | None:
         raise RuntimeError(f"{path} could not be read within {READ_TIMEOUT_SECONDS:g} s")
     if isinstance(answers[0], OSError):
         raise answers[0]
+
     return answers[0]
 
 
@@ -227,17 +234,20 @@ def _read_object(place: str, name: str) -> bytes | None:
         raise RuntimeError(
             f"{place}/{name} is read with boto3, which does not work here: {error}"
         ) from None
+
     try:
         data: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
     except Exception as error:  # noqa: BLE001  (also of what lies below boto3)
         code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
         if code in ("NoSuchKey", "404"):
             return None
+
         hint = (
             "the job's role needs s3:GetObject there, and the job a way to S3 (no network"
             " isolation)"
         )
         raise RuntimeError(f"{place}/{name}: {code or error}; {hint}") from None
+
     return data
 
 
@@ -258,6 +268,7 @@ class TrialMemory:
                 document = json.loads((self._folder / FILE_NAME).read_text(encoding="utf-8"))
                 if document["run"] == self._run_id:
                     return int(document["reports"]), document["position"]
+
         return 0, None
 
     def write(self, reports: int, position: float | None) -> None:
@@ -265,6 +276,7 @@ class TrialMemory:
         with suppress(OSError):
             if self._folder is None or not any(self._folder.iterdir()):
                 return
+
             text = json.dumps({"run": self._run_id, "reports": reports, "position": position})
             draft = self._folder / f"{FILE_NAME}.{os.getpid()}"
             draft.write_text(text, encoding="utf-8")
@@ -295,6 +307,7 @@ class Announcer:
             raise RuntimeError(
                 f"port {port} of {address} cannot be used: {error.strerror or error}"
             ) from None
+
         threading.Thread(target=self._accept, daemon=True, name="peers of the trial").start()
 
     def announce(self, outcome: str) -> None:
@@ -310,6 +323,7 @@ class Announcer:
             for connection in (self._server, *self._peers):
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+
                 connection.close()
 
     def _accept(self) -> None:
@@ -318,6 +332,7 @@ class Announcer:
                 peer, _ = self._server.accept()
             except OSError:  # closed
                 return
+
             with self._lock:
                 self._peers.append(peer)
                 if self._outcome:
@@ -338,14 +353,17 @@ def _listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -
         except OSError:  # the first node does not listen yet
             time.sleep(CONNECT_SECONDS)
             continue
+
         with connection:
             connection.settimeout(None)
             try:
                 data = connection.recv(MAX_BYTES)
             except OSError:
                 data = b""
+
         if data:
             on_outcome(data.decode("ascii", "replace").strip(), time.time())
+
         return  # the first node ended without a word
 
 

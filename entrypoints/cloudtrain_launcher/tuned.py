@@ -48,13 +48,17 @@ def value_of(rule: Rule, text: str) -> Any:
             raise ValueError(
                 f"is {text!r}, which is none of {', '.join(map(text_of, rule['values']))}"
             )
+
         return matches[0]
+
     try:
         number = float(text)
     except ValueError:
         number = math.nan
+
     if not math.isfinite(number) or (rule["type"] == "int" and number != int(number)):
         raise ValueError(f"is {text!r}: expected a {'whole ' * (rule['type'] == 'int')}number")
+
     return int(number) if rule["type"] == "int" else number
 
 
@@ -74,6 +78,7 @@ def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> dict[s
             del argv[at - 1 : at + 1]
         else:
             argv[at : at + 1] = words
+
     placed = {rules[name]["key"]: value for name, value in values.items()}
     remaining = {key: value for key, value in document.items() if key != "tuned"}
     return {**remaining, "argv": argv, "values": {**document["values"], **placed}}
@@ -82,6 +87,7 @@ def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> dict[s
 def _value(name: str, rule: Rule, texts: Mapping[str, str]) -> Any:
     if name not in texts:
         raise RuntimeError(f"the platform has chosen no value for {name}, which this sweep varies")
+
     try:
         return value_of(rule, texts[name])
     except ValueError as error:

@@ -64,6 +64,7 @@ class UsageSampler:
             values["memory_gb"], values["memory_total_gb"] = (
                 round(size / 1e9, 3) for size in memory
             )
+
         ranks = dict(self._pids)
         uses = use_by_root(ranks.values())
         present = {rank: uses[pid] for rank, pid in ranks.items() if pid in uses}
@@ -71,6 +72,7 @@ class UsageSampler:
             values["rank_memory_gb"] = {
                 str(rank): round(use.memory_bytes / 1e9, 3) for rank, use in present.items()
             }
+
         percents = {
             str(rank): self._cpu_percent(ranks[rank], use, time_now)
             for rank, use in present.items()
@@ -79,14 +81,17 @@ class UsageSampler:
         if measured:
             values["rank_cpu_percent"] = measured
             values["cpu_percent"] = round(sum(measured.values()), 1)
+
         self._last = {ranks[rank]: (time_now, use) for rank, use in present.items()}
         if self._gpus is not None:
             values.update(self._gpus.read())
+
         return Usage().replace(**values)
 
     def _cpu_percent(self, pid: int, use: ProcessUse, time_now: float) -> float | None:
         if pid not in self._last or time_now <= self._last[pid][0]:
             return None
+
         before, last = self._last[pid]
         return round(100 * max(0.0, use.cpu_seconds - last.cpu_seconds) / (time_now - before), 1)
 
@@ -94,12 +99,14 @@ class UsageSampler:
         began = time.monotonic()
         if self._with_gpus:
             self._gpus = Gpus()
+
         pause = PAUSE_SECONDS
         while not self._ended.wait(pause):
             cpu = time.thread_time()
             time_now = time.monotonic()
             with suppress(ValueError):  # too many ranks for one line
                 self._report(self.measure(time_now))
+
             shortest = PAUSE_SECONDS if time_now - began < 60 else LONG_PAUSE_SECONDS
             pause = max(shortest, (time.thread_time() - cpu) / MAX_CPU_SHARE)
 
@@ -136,6 +143,7 @@ class Gpus:
             for number, handle in self._handles.items():
                 with suppress(Exception):  # NVMLError_NotSupported, mostly
                     values.setdefault(name, {})[str(number)] = reading(handle)
+
         return values
 
     def _visible(self, visible: str | None) -> dict[int, Any]:
@@ -146,6 +154,7 @@ class Gpus:
                 number: nvml.nvmlDeviceGetHandleByIndex(number)
                 for number in range(nvml.nvmlDeviceGetCount())
             }
+
         handles = {}
         for number, name in enumerate(part.strip() for part in visible.split(",") if part.strip()):
             with suppress(Exception):  # a part of a GPU (MIG) lacks such a handle
@@ -154,4 +163,5 @@ class Gpus:
                     nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
                 )
                 handles[number] = get(int(name) if by_index else name)
+
         return handles

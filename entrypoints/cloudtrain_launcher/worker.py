@@ -72,6 +72,7 @@ def main(parent: int) -> NoReturn:
     write_on_request(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()
+
     shutdown.keep_destroyed_groups()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
@@ -89,6 +90,7 @@ def main(parent: int) -> NoReturn:
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report_error(error, attempt)
+
     if (
         code == 0
         and job.require_group
@@ -101,6 +103,7 @@ def main(parent: int) -> NoReturn:
             " (launch.require_group)"
         )
         emit(Error(attempt=attempt, exception="NoProcessGroup", message=message))
+
     _exit(code)
 
 
@@ -117,6 +120,7 @@ def run(job: Job) -> None:
         sys.path[0] = str(WORKING_DIR)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
         return
+
     path = PAYLOAD_DIR / "train.py" if job.kind == "trainer" else WORKING_DIR / job.target
     sys.argv = [job.target or str(path), *job.argv]
     sys.path[0] = str(path.parent)
@@ -146,6 +150,7 @@ def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
         code, left_out = plain_code(source)
         for line in left_out:
             _print_left_out(name, line)
+
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102
 
@@ -200,14 +205,17 @@ def _group_size() -> int:
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return 1 if os.environ["WORLD_SIZE"] == "1" else 0
+
     try:
         if c10d.is_initialized():
             return 0 if _are_unused(c10d) else int(c10d.get_world_size())
+
         # Traces of init_process_group after the group's end.
         hooked = getattr(sys.excepthook, "__module__", "") == c10d.__name__
         joined = hooked or getattr(c10d, "_default_pg_init_method", None) is not None
     except Exception:  # noqa: BLE001  (a torch that is built otherwise: no alarm that may be false)
         joined = True
+
     return int(os.environ["WORLD_SIZE"]) if joined else 0
 
 
@@ -219,6 +227,7 @@ def _are_unused(c10d: Any) -> bool:
     major, minor = sys.modules["torch"].__version__.split(".")[:2]
     if (int(major), int(minor)) < (2, 6):  # earlier ones do not all count
         return False
+
     groups = list(c10d._world.pg_map)
     return all(
         group.name() == "gloo" and group._get_sequence_number_for_group() == 0 for group in groups
@@ -228,6 +237,7 @@ def _are_unused(c10d: Any) -> bool:
 def _exit_code(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
+
     print(safe_str(error.code), file=sys.stderr)
     return 1
 
@@ -237,6 +247,7 @@ def _report_error(error: BaseException, attempt: int) -> None:
     frames = error.__traceback__
     while frames is not None and _is_launcher_frame(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
+
     error = error.with_traceback(frames)
     described = describe(error, frames, WORKING_DIR, PAYLOAD_DIR).replace(attempt=attempt)
     hint = full_disk_hint(error, os.environ)
@@ -262,9 +273,11 @@ def _exit(code: int) -> NoReturn:
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
         with suppress(BaseException):  # each prints its own error; the next step must still run
             step()
+
     emit(RankEnded(exitcode=code, group=_group_size()))
     with suppress(BaseException):
         _finalize(watchdog or shutdown.Watchdog(code))
+
     os._exit(code)
 
 
@@ -292,6 +305,7 @@ def _program_modules() -> list[str]:
         is_foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD_DIR}{os.sep}")
         if is_below and not is_foreign and module.__dict__ is not globals():
             names.append(name)
+
     return names
 
 

@@ -83,11 +83,13 @@ class WorkingFolder:
             except OSError as error:
                 result.errors.append(f"{file.path}: {error.strerror or error}")
                 continue
+
             if reason:
                 result.left_out.append(f"{file.path}: {reason}")
             else:
                 result.files = result.files + 1
                 result.bytes = result.bytes + file.size
+
         return result
 
     def warning(self, program: str) -> str:
@@ -97,12 +99,15 @@ class WorkingFolder:
             if self._is_left(file):
                 top, slash, _ = file.path.partition("/")
                 groups.setdefault(top + slash, []).append(file)
+
         if not groups:
             return ""
+
         largest = sorted(groups, key=lambda name: -_size(groups[name]))
         shown = [f"{name} ({_describe(groups[name])})" for name in largest[:MAX_SHOWN]]
         if more_files := [file for name in largest[MAX_SHOWN:] for file in groups[name]]:
             shown.append(f"more ({_describe(more_files)})")
+
         patterns = [*(pattern.text for pattern in self._patterns), *largest[:MAX_SHOWN]]
         return (
             f"{program} left {', '.join(shown)} in its working folder, which is not kept:"
@@ -127,6 +132,7 @@ class WorkingFolder:
                 entries = sorted(os.scandir(self._folder / prefix), key=lambda entry: entry.name)
             except OSError:  # removed, or unreadable and so impossible to keep
                 continue
+
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):
@@ -135,10 +141,12 @@ class WorkingFolder:
                     )
                     todo += [] if is_ours else [f"{path}/"]
                     continue
+
                 try:
                     info = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
+
                 if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
                     yield _File(path, info.st_size, info.st_ctime_ns, stat.S_ISLNK(info.st_mode))
 
@@ -149,8 +157,10 @@ class WorkingFolder:
             path = path.resolve()
             if self._folder.resolve() not in path.parents or not path.is_file():
                 return "a link to a folder, to nothing, or out of the working folder"
+
         if os.path.lexists(target):
             return "" if target.exists() and target.samefile(path) else _TAKEN
+
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(path, target)
@@ -163,8 +173,10 @@ class WorkingFolder:
                 draft.replace(target)
             finally:
                 draft.unlink(missing_ok=True)
+
             if not file.is_link:
                 path.unlink()  # to use the space only once
+
         return ""
 
 
@@ -191,5 +203,7 @@ def format_size(size: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+
         size /= 1000
+
     return f"{size:.1f} TB"

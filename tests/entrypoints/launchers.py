@@ -63,6 +63,7 @@ class ForkedLauncher:
     def __init__(self, entry: Path, folder: Path, env: Mapping[str, str]) -> None:
         if not _servers:
             _servers.append(ForkServer(*MODULES))
+
         self._server = _servers[0]
         reader, writer = os.pipe()
         request = {"folder": str(folder), "argv": [str(entry)], "env": dict(env), "before": ""}
@@ -87,6 +88,7 @@ class ForkedLauncher:
         watch.start()
         with self.stdout:
             text = self.stdout.read()
+
         self.returncode = self._server.code(self.pid, time.monotonic() + HANG_SECONDS)
         watch.cancel()
         return text, None
@@ -110,6 +112,7 @@ class ForkedAgent:
         self.pid = os.fork()
         if self.pid == 0:
             become_agent(command, env, writer)
+
         os.close(writer)
         self.stdout = os.fdopen(reader, "rb")
         self.returncode: int | None = None
@@ -119,6 +122,7 @@ class ForkedAgent:
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+
         return self.returncode
 
     def terminate(self) -> None:
@@ -141,11 +145,13 @@ def become_agent(command: Sequence[str], env: Mapping[str, str], output: int) ->
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
+
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         for name in [name for name in sys.modules if name.startswith("cloudtrain_")]:
             del sys.modules[name]
+
         getattr(weakref.finalize, "_registry").clear()  # noqa: B009  (else the launcher's scratch folder ends with a rank)
         os.environ.clear()
         os.environ.update(env)
@@ -161,6 +167,7 @@ def become_agent(command: Sequence[str], env: Mapping[str, str], output: int) ->
         runpy.run_path(agent, run_name="__main__")
     except BaseException:  # noqa: BLE001  (shown in the launcher's log, whatever it is)
         traceback.print_exc()
+
     os._exit(1)
 
 
@@ -168,6 +175,7 @@ def main() -> NoReturn:
     """Run the launcher in this process."""
     for path in OF_TESTS:
         sys.path.remove(str(path))
+
     entry = sys.argv[0]
     sys.path[:0] = [entry, str(Path(entry) / "job")]
     torchrun: Any = __import__("cloudtrain_launcher.torchrun").torchrun
@@ -181,6 +189,7 @@ def main() -> NoReturn:
         code = int(end.code or 0)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
+
     sys.stdout.flush()
     os._exit(code)
 
@@ -236,6 +245,7 @@ def start(
     }
     if changes.get("nodes", 1) > 1 and sys.platform == "linux":
         env["CLOUDTRAIN_NODE_ADDR"] = f"127.0.0.{101 + node}"  # c10d orders the nodes by it
+
     command = [sys.executable, str(ENTRYPOINTS)] if new_process else []
     return start_launcher(ENTRYPOINTS, folder, env, command)
 
@@ -246,6 +256,7 @@ def start_launcher(
     """Start the launcher of the folder `entry`: as a fork, or as a new process by `command`."""
     if not command and sys.platform == "linux":
         return ForkedLauncher(entry, folder, env)
+
     return subprocess.Popen(
         command or [sys.executable, str(entry)],
         cwd=folder,
@@ -281,6 +292,7 @@ def output_until(process: Launcher, text: str) -> str:
         output += line
         if text in line:
             break
+
     return output
 
 
@@ -359,6 +371,7 @@ def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **jo
         reader.join()
         os.close(pipe)
         (folder / "rank-0").unlink()
+
     return Rank(process.returncode, b"".join(output).removesuffix(_END).decode("utf-8", "replace"))
 
 

@@ -51,6 +51,7 @@ def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> di
         "code",
     ):
         (base / folder).mkdir(parents=True, exist_ok=True)
+
     (base / "input/config/resourceconfig.json").write_text(json.dumps(resources(**nodes)))
     (base / "input/config/hyperparameters.json").write_text("{}")
     (base / "input/data/cloudtrain-job/job.json").write_text(json.dumps(document(**(job or {}))))
@@ -72,6 +73,7 @@ def put_source(base: Path, **files: str) -> None:
     with tarfile.open(channel / "source.tar.gz", "w:gz") as tar:
         for path in sorted(ENTRYPOINTS.rglob("*.py")):
             tar.add(path, f".cloudtrain/{path.relative_to(ENTRYPOINTS).as_posix()}")
+
         for name, text in files.items():
             member = tarfile.TarInfo(f"{name}.py")
             member.size = len(text.encode())
@@ -110,6 +112,7 @@ def folders(base: Path) -> dict[str, str]:
     }
     for path in mounts.values():
         (base / path).mkdir(parents=True, exist_ok=True)
+
     return {name: str(base / path) for name, path in mounts.items()}
 
 
@@ -136,11 +139,13 @@ def start_node(
     )
     for name, text in programs.items():
         (code / f"{name}.py").write_text(text)
+
     exports = " ".join(f'{name}="{path}"' for name, path in folders(base).items())
     env = clean() | variables(rank, nodes, port, CLOUDTRAIN_JOB=json.dumps(document(**job)))
     env |= {"CLOUDTRAIN_NODE_ADDR": f"127.0.0.{101 + rank}"} | environ
     if not new_process:
         return start_launcher(code / ".cloudtrain", code, env | folders(base))
+
     command = ["sh", "-c", f'export {exports} && exec "{sys.executable}" -u .cloudtrain']
     return start_launcher(code / ".cloudtrain", code, env, command)
 
@@ -237,6 +242,7 @@ def json_server(served: Answers, context: ssl.SSLContext | None = None) -> Itera
             self.send_response(status)
             if 300 <= status < 400:
                 self.send_header("Location", "/stolen")
+
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -253,6 +259,7 @@ def json_server(served: Answers, context: ssl.SSLContext | None = None) -> Itera
     with Server(("127.0.0.1", 0), Handler) as server:
         if context:
             server.socket = context.wrap_socket(server.socket, server_side=True)
+
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -75,6 +75,7 @@ def trained(*, compiles: bool) -> str:
         optimizer.zero_grad()
         step(torch.randn(8, 16)).backward()
         optimizer.step()
+
     parameters: numpy.ndarray[Any, Any] = model.module.weight.detach().numpy()
     return parameters.tobytes().hex()
 

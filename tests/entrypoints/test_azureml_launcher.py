@@ -90,6 +90,7 @@ def read_until(process: Launcher, kind: str) -> str:
         output += line
         if f'"type":"{kind}"' in line:
             return output
+
     raise AssertionError(f"no {kind} in:\n{output}")
 
 
@@ -113,6 +114,7 @@ def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secret
             for rank in range(2)
         ]
         texts = [finish(node) for node in nodes]
+
     assert [node.returncode for node in nodes] == [0, 0], texts
     assert not [text for text in texts if SECRET in text or TOKEN in text]
     ranks = {
@@ -163,6 +165,7 @@ def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path)
         )
         assert "a stop was requested: stopping with a checkpoint" in text
         assert "Traceback" not in text
+
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         "rank-0",
         "rank-1",

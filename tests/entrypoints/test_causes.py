@@ -124,6 +124,7 @@ def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_p
     node = launcher(tmp_path)
     for event in (started(4), started(5), finished(5, 2.0), lost_peer(4, 3.0)):
         node._on_event(event)
+
     outcome, cause = node._outcome(1)
     assert outcome == "failed"
     assert cause is not None
@@ -141,6 +142,7 @@ def test_a_rank_whose_process_is_gone_has_ended(tmp_path: Path) -> None:
         process.wait()
     for rank, pid in ((4, os.getpid()), (5, process.pid)):
         ranks.on_event(started(rank).replace(pid=pid))
+
     assert ranks.running() == {0: os.getpid()}
     assert ranks.ended() == [5]
 
@@ -159,6 +161,7 @@ def test_an_error_of_the_program_counts_more_than_an_early_exit(
     node = launcher(tmp_path)
     for event in events:
         node._on_event(event)
+
     assert node._outcome(1)[1].rank == 6  # type: ignore[union-attr]
 
 
@@ -166,6 +169,7 @@ def crash_output(*lines: str) -> CrashOutput:
     crash = CrashOutput()
     for line in lines:
         crash.feed(line)
+
     return crash
 
 
@@ -232,6 +236,7 @@ def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
         node = launcher(tmp_path)
         for rank, size in enumerate(groups):
             node._on_event(finished(rank, 2.0).replace(group=size))
+
         assert node._conclude(0, 1.0) == 0
         output = capfdbinary.readouterr().out.decode()
         assert ("warning: the processes of this job never formed one" in output) == warned
@@ -251,10 +256,12 @@ def test_a_long_chain_keeps_the_exception_that_began_it(tmp_path: Path) -> None:
     def go_on(depth: int, error: OSError) -> None:
         if depth == 0:
             raise RuntimeError("step 40 was not saved") from error
+
         go_down(depth - 1, error)
 
     with pytest.raises(RuntimeError) as raised:
         save(depth=40)
+
     error = raised.value
     described = describe(error, error.__traceback__, tmp_path, tmp_path / "payload")
     assert "No space left on device" in described.traceback
@@ -269,6 +276,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     def statvfs(folder: str) -> SimpleNamespace:
         if folder not in free:
             raise FileNotFoundError(folder)
+
         return SimpleNamespace(f_blocks=1 << 20, f_bavail=free[folder], f_frsize=1)
 
     monkeypatch.setattr(os, "statvfs", statvfs)

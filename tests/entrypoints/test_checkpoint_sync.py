@@ -27,6 +27,7 @@ class Nodes:
         self.logged: list[list[str]] = [[] for _ in range(count)]
         for folder in self.folders:
             folder.mkdir()
+
         self.journals = [base / f"journal-{node}" for node in range(count)]
         self.shared = [
             CheckpointSync(folder, "127.0.0.1", journal, logged.append)
@@ -54,6 +55,7 @@ class Nodes:
             thread.start()
         for thread in threads:
             thread.join(HANG_SECONDS)
+
         assert not any(thread.is_alive() for thread in threads)
         return errors
 
@@ -68,6 +70,7 @@ class Nodes:
         path.write_text(text)
         if when:
             os.utime(path, ns=(when, when))
+
         return path
 
     def contents(self) -> list[dict[str, str]]:
@@ -98,6 +101,7 @@ def test_every_node_gets_the_shards_of_all_nodes(tmp_path: Path) -> None:
     nodes.start()
     for node in range(3):
         nodes.write(node, f"step-1/rank-{node}.pt", f"shard {node}")
+
     nodes.write(2, "step-1/empty", "")
     assert nodes.start() == []
     shards = {f"step-1/rank-{node}.pt": f"shard {node}" for node in range(3)}
@@ -108,6 +112,7 @@ def test_every_node_gets_the_shards_of_all_nodes(tmp_path: Path) -> None:
 def test_what_one_node_deletes_is_deleted_on_all_with_its_folder(nodes: Nodes) -> None:
     for step in range(4):
         nodes.write(0, f"step-{step}/model.pt", "weights")
+
     nodes.start()
     (nodes.folders[0] / "step-0/model.pt").unlink()
     (nodes.folders[0] / "step-0").rmdir()
@@ -123,6 +128,7 @@ def test_what_one_node_deletes_is_deleted_on_all_with_its_folder(nodes: Nodes) -
 def test_the_newer_of_two_versions_wins_and_a_rewritten_file_is_not_deleted(nodes: Nodes) -> None:
     for name in ("last.pt", "best.pt"):
         nodes.write(0, name, "old", when=10**9)
+
     nodes.start()
     nodes.write(0, "last.pt", "newer", when=3 * 10**9)
     nodes.write(1, "last.pt", "new", when=2 * 10**9)
@@ -145,6 +151,7 @@ def test_a_folder_that_only_its_node_needs_is_not_fetched(nodes: Nodes) -> None:
     for node in range(2):
         nodes.write(node, f"step-1/weights-{node}/model.pt", "the whole model")
         nodes.write(node, f"step-1/weights-{node}/.own", "")
+
     assert nodes.start() == []
     names = [
         {f"step-1/weights-{node}/{name}" for name in ("model.pt", ".own")} for node in range(2)
@@ -215,11 +222,14 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
     for node in range(2):
         for step in range(steps):
             nodes.write(node, f"step-{step}/rank-{node}.pt", "part")
+
         nodes.write(node, "draft/model.pt", f"of node {node}")
+
     settled = [shared._deletions for shared in nodes.shared]
     assert eventually(lambda: all(len(sync._polls[0]) == steps + 1 for sync in settled))
     for step in range(steps - 2):
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
+
     (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
     assert eventually(lambda: not (nodes.folders[1] / f"step-{steps - 3}").exists())
     kept_steps = [
@@ -263,19 +273,23 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     last = tmp_path / "disk" / "last" / "model.pt"
     for node_sync in (sync, peer):
         node_sync._polls = [{"last": 2}] * 2
+
     for step in range(6):
         for node, node_sync in enumerate((sync, peer)):
             node_sync.exchange(store, node)
+
         if step % 2 == 0:
             last.parent.mkdir()
             last.write_text("weights")
         else:
             shutil.rmtree(last.parent)
+
     last.parent.mkdir()
     last.write_text("weights")
     for _ in range(4):
         for node, node_sync in enumerate((sync, peer)):
             node_sync.exchange(store, node)
+
     assert last.read_text() == "weights"
 
 

@@ -141,6 +141,7 @@ def test_local_modules_and_notebooks_are_read_but_not_installed_packages(
     for folder in (".venv/lib", "lib/site-packages", "__pycache__"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "some.py").write_text(sets)
+
     source = read_source(tmp_path / "train.py", tmp_path)
     assert reason_in_source(source, tmp_path) == ""
     (tmp_path / "data").mkdir()

@@ -383,4 +383,5 @@ def test_a_process_that_replaced_the_rank_is_left_alone(tmp_path: Path) -> None:
     with running_rank(tmp_path, program) as process:
         for _ in range(20):
             next_stack(tmp_path, 0, process.pid, was_asked=True, sleeps=True)
+
         assert process.poll() is None

@@ -286,6 +286,7 @@ def test_ranks_that_were_recorded_in_this_attempt_are_named(tmp_path: Path) -> N
     folder.mkdir()
     for rank in (0, 3, 10):
         (folder / f"rank_{rank}").write_bytes(b"x")
+
     os.utime(folder / "rank_0", (1, 1))  # an earlier job with the same output
     (folder / "rank_4").touch()
     summary = flight_recorder.finish(str(tmp_path), since=2)

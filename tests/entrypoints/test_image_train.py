@@ -61,6 +61,7 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
     for path, text in {"train/k.csv": "1", "cloudtrain-resume/step-1/shared.pt": "weights"}.items():
         (data / path).parent.mkdir(parents=True)
         (data / path).write_text(text)
+
     put_source(tmp_path, train=SCRIPT)
     process = train(environ, **aws)
     assert process.returncode == 0, process.stdout
@@ -84,6 +85,7 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
                 "sees": "weights",
             }.items()
         )
+
     assert not (tmp_path / "output/failure").exists()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
@@ -96,6 +98,7 @@ def test_a_stop_is_handled_while_the_source_is_extracted(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name, value in container(tmp_path).items():
         monkeypatch.setenv(name, value)
+
     put_source(tmp_path, train="print('never')")
     image = load()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -106,6 +109,7 @@ def test_a_stop_is_handled_while_the_source_is_extracted(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
     assert ended.value.code == launch.STOPPED
     assert capsys.readouterr().err == "train: stopped before the job started\n"
 
@@ -155,6 +159,7 @@ def test_nothing_is_written_outside(
     pack(tmp_path / "source.tar.gz", HOSTILE[why])
     with pytest.raises(ValueError, match=why):
         load().unpack(tmp_path / "source.tar.gz", tmp_path / "code")
+
     assert list((tmp_path / "code").iterdir()) == []
 
 
@@ -173,6 +178,7 @@ def test_a_job_that_cannot_start_writes_why_into_the_failure_file(
     archive = tmp_path / "input/data/cloudtrain-source/source.tar.gz"
     if content is not None:
         pack(archive, content)
+
     process = train(environ)
     assert process.returncode == 1
     assert message in process.stdout
@@ -218,6 +224,7 @@ def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path)
     finally:
         process.kill()
         process.communicate()
+
     assert process.returncode == launch.STOPPED, [*output, out]
     assert events(out)[-1]["outcome"] == "stopped"
     assert (base / "checkpoints/saved").read_text() == "weights"

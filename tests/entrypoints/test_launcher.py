@@ -128,9 +128,11 @@ def environ_of(platform: str, folder: Path) -> dict[str, str]:
     """The variables of a node that could start, except for those of a plain platform."""
     if platform == "sagemaker":
         return container(folder)
+
     if platform == "azureml":
         job = json.dumps(document(nodes=3))
         return variables(CLOUDTRAIN_JOB=job, CLOUDTRAIN_NODE_ADDR=MASTER) | folders(folder)
+
     return {"CLOUDTRAIN_PLATFORM": "plain", "CLOUDTRAIN_NODE_RANK": "0"}
 
 
@@ -216,6 +218,7 @@ def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
     text = finish(process)
     assert process.returncode == 1
     assert "torch cannot be imported" in events(text)[-1]["error"]["message"]

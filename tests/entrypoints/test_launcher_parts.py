@@ -215,6 +215,7 @@ def test_a_kill_for_want_of_memory_counts_for_two_minutes_at_most() -> None:
         times.append(at)
         kills.refresh()
         kinds.append(kills.any())
+
     assert kinds == [True, True, True, True, False]
 
 
@@ -256,12 +257,14 @@ def test_each_node_reads_the_result_of_its_own_first_rank(
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("LOCAL_RANK", str(local_rank))
         write_result("stopped", step=7)
+
     assert launch._read_result(tmp_path / "result.json") == "stopped"
 
 
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("prctl is Linux's own")
+
     child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\n"
     child += "from cloudtrain_launcher.host import set_parent_death_signal\n"
     child += (
@@ -303,5 +306,6 @@ def test_an_older_python_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "version_info", (3, 9, 18))
     with pytest.raises(SystemExit) as refusal:
         runpy.run_path(str(ENTRYPOINTS))
+
     assert "a job needs Python 3.10 or newer" in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1

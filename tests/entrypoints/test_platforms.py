@@ -113,6 +113,7 @@ def test_an_invalid_resourceconfig_is_reported_with_its_path(
         path.write_text(content)
     with pytest.raises(RuntimeError) as caught:
         context(tmp_path)
+
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
 
@@ -122,6 +123,7 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
     data = tmp_path / "input/data"
     for channel in ("train", "held-out.v2", "cloudtrain-source", "cloudtrain-resume", "ch-3"):
         (data / channel).mkdir()
+
     (data / "train" / "k.csv").write_text("1\n")
     (data / "train-manifest").write_text("SageMaker's own")
     inputs = {
@@ -191,6 +193,7 @@ def test_efa_libraries_are_on_the_path_only_with_an_adapter(
     ):
         (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "amazon" / file).touch()
+
     folders = host.efa_library_dirs(str(tmp_path / "amazon"))
     assert folders == (f"{tmp_path}/amazon/ofi-nccl/lib/x86_64", f"{tmp_path}/amazon/efa/lib")
     assert host.efa_library_dirs(str(tmp_path / "elsewhere")) == ()
@@ -222,9 +225,11 @@ def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, messa
         changes = json.dumps(
             {key: value for key, value in document(**changes).items() if value is not ...}
         )
+
     path.write_text(changes)
     with pytest.raises(RuntimeError) as caught:
         contract.read_job(path)
+
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
 
@@ -355,6 +360,7 @@ def test_invalid_variables_are_reported_with_what_to_do(
 ) -> None:
     with pytest.raises(RuntimeError) as caught:
         azureml_context(variables() | folders(tmp_path) | HERE | changes)
+
     assert message in str(caught.value)
 
 
@@ -362,6 +368,7 @@ def test_the_interface_is_the_one_that_has_the_address() -> None:
     carried = {name: azureml._address_of(name) for _, name in socket.if_nameindex()}
     for name, address in carried.items():
         assert azureml.interface_of(address) == ("" if not address else name)
+
     assert azureml.interface_of("127.0.0.102").startswith("lo")
     assert azureml.interface_of("192.0.2.250") == ""
     assert azureml.interface_of("node-0.example") == ""

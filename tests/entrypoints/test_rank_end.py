@@ -95,6 +95,7 @@ def content(folder: Path) -> dict[str, bytes]:
     contents = {name: (folder / name).read_bytes() for name in EXPECTED}
     with zipfile.ZipFile(folder / "all.zip") as archive:
         contents |= {name: archive.read(name) for name in archive.namelist()}
+
     return contents | {
         name: gzip.decompress((folder / name).read_bytes()) for name in ("log.gz", "bare.gz")
     }

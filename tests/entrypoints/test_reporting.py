@@ -97,8 +97,10 @@ def test_the_original_exception_is_reported_whatever_class_torch_raises_instead(
         fail()
     except Exception:  # noqa: BLE001  (as torch's own workers do)
         passed_on = wrapper(where="in pin memory thread for device 0")
+
     with pytest.raises(Exception) as raised:
         passed_on.reraise()
+
     reported = error_details.describe(
         raised.value, raised.tb, Path(__file__).parent, Path("/payload")
     )

@@ -79,6 +79,7 @@ def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(
         assert not stop.is_requested()
         file.touch()
         assert eventually(stop.is_requested)
+
     assert (stop.reason, logged) == (
         "stop_file",
         ["a stop was requested: stopping with a checkpoint"],
@@ -93,6 +94,7 @@ def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -
     for channel in (stop, peer):
         channel.listen()
         assert not channel.is_requested()
+
     assert eventually(stop.is_requested)
     assert (stop.reason, logged) == ("time", ["the time limit is near: stopping with a checkpoint"])
     assert eventually(peer.is_requested)
@@ -211,6 +213,7 @@ def test_a_short_freeze_and_events_of_other_machines_are_ignored() -> None:
 def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
+
     requested: list[str] = []
     get = ScheduledEvents._get
 
@@ -246,6 +249,7 @@ def test_a_preemption_stops_all_nodes_and_none_exits_before_the_machine(tmp_path
         machine.announce("Preempt", "gpu_1")
         assert eventually(stop.is_requested)
         assert eventually(peer.is_requested)
+
     assert (stop.reason, peer.reason) == ("preempted", "peer_preempted")
     assert "Azure is about to end this machine (Preempt, not before Mon, 19 Sep 2016" in logged[0]
     leaving = threading.Thread(target=stop.wait_for_preemption, daemon=True)

@@ -95,6 +95,7 @@ def test_files_are_copied_in_the_order_in_which_they_were_written(
     for number, name in enumerate(["z-rank", "a-manifest"]):
         (local / name).write_text(name)
         os.utime(local / name, ns=(number, number))
+
     storage_sync_of(local, storage).finish()
     assert copied == ["z-rank", "a-manifest"]
 
@@ -108,10 +109,12 @@ def test_a_deleted_file_is_deleted_in_storage_but_not_those_of_other_nodes(
     (local / "step-2").mkdir()
     for step in ("step-1", "step-2"):
         (local / step / "rank-0").write_text("mine")
+
     sync = storage_sync_of(local, storage)
     sync.finish()
     for step in ("step-1", "step-2"):
         (local / step / "rank-0").unlink()
+
     sync.finish()
     assert content(storage) == {"step-1/rank-7": "another node's"}
     assert not (storage / "step-2").exists()
@@ -129,6 +132,7 @@ def test_a_deleted_file_stays_in_storage_until_its_replacement_is_stored(
     for _ in range(3):
         sync._sync(everything=False)
         copied.append(content(storage))
+
     assert copied == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]
 
 
@@ -163,6 +167,7 @@ def test_a_link_to_storage_can_be_moved_and_deleted_as_a_file(local: Path, stora
     for name in ("stays", "moves", "goes", "renewed"):
         (storage / name).write_text(f"{name}, stored before")
         (local / name).symlink_to(storage / name)
+
     sync = storage_sync_of(local, storage)
     sync.mark_synced()
     assert sync.finish() == ""
@@ -220,6 +225,7 @@ def test_a_file_that_the_platform_uploads_is_linked_while_it_is_written(
         eventually(lambda: content(shown) == {"log.txt": "first\n"})
         log.write("second\n")
         assert content(shown) == {"log.txt": "first\nsecond\n"}, "at once: it is the same file"
+
     (local / "new").write_text("another file")
     (local / "new").replace(local / "log.txt")
     eventually(lambda: content(shown) == {"log.txt": "another file"})
@@ -241,6 +247,7 @@ def earlier(tmp_path: Path) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
     return folder
 
 
@@ -310,6 +317,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_partial_file(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         restore(earlier, tmp_path / "new", 0, print)
+
     assert tree(tmp_path / "new") == {}
 
 
@@ -334,6 +342,7 @@ def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(
         "empty": "",
     }.items():
         (earlier / f"{name}.cloudtrain-link").write_text(target)
+
     restore(earlier, tmp_path / "new", 0, logged.append)
     links = {
         str(p.relative_to(tmp_path / "new")): str(p.readlink())

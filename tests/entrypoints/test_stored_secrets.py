@@ -83,6 +83,7 @@ def test_an_error_names_the_variable_the_reference_and_what_to_do(
 ) -> None:
     with pytest.raises(RuntimeError) as caught:
         look_up({"FIRST": "ssm:/path/b", "B": reference}, ENVIRON)
+
     assert "secret B" in str(caught.value)
     assert reference in str(caught.value)
     assert message in str(caught.value)
@@ -125,6 +126,7 @@ def test_sigterm_stops_a_launcher_whose_endpoint_does_not_answer(
         with connection:
             process.send_signal(signal.SIGTERM)
             text = finish(process)
+
     assert process.returncode == 5
     assert events(text)[-1]["outcome"] == "stopped"
     assert "never" not in text
@@ -155,6 +157,7 @@ def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
         "ALL_PROXY",
     ):
         monkeypatch.delenv(name, raising=False)
+
     monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
     monkeypatch.setattr(stored_secrets, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     return server
@@ -164,6 +167,7 @@ def failure(vault: Vault, path: str = "hf-token", **environ: str) -> str:
     """The message of a failed look-up, which contains no secret."""
     with pytest.raises(RuntimeError) as caught:
         look_up({"B": vault.reference(path)}, vault.environ(**environ))
+
     shown = str(caught.getrepr(style="long"))
     assert not [word for word in (SECRET, TOKEN, MSI_SECRET) if word in shown]
     assert str(caught.value).startswith(f"secret B ({vault.reference(path)}): ")
@@ -243,12 +247,14 @@ def test_microsofts_library_sends_the_same_token_request(
     identity = pytest.importorskip("azure.identity")
     for name in ("IDENTITY_ENDPOINT", "IDENTITY_HEADER"):
         monkeypatch.delenv(name, raising=False)
+
     environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
     look_up({"T": vault.reference("hf-token")}, environ)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with identity.ManagedIdentityCredential(client_id="client-1") as credential:
         assert credential.get_token("https://vault.azure.net/.default").token == TOKEN
+
     mine, yours = (request for request in vault.requests if request.scheme == "http")
     assert parse_qs(urlsplit(mine.path).query) == parse_qs(urlsplit(yours.path).query)
     assert mine.headers["secret"] == yours.headers["secret"]
@@ -324,6 +330,7 @@ def test_a_missing_identity_is_reported_with_how_to_add_one(vault: Vault) -> Non
         assert "no identity for the vault; set `azure: {identity: managed}`" in failure(
             vault, **environ
         )
+
     nowhere = f"http://127.0.0.1:{free_port()}/"
     assert "the node's own endpoint cannot be reached (Connection refused)" in failure(
         vault, MSI_ENDPOINT=nowhere
@@ -343,6 +350,7 @@ def test_an_unreachable_or_untrusted_vault_is_reported(
         )
     finally:
         vault.host = real
+
     monkeypatch.delenv("SSL_CERT_FILE")
     assert "its certificate is not trusted here: self" in failure(vault)
     assert vault.asked("https") == []

@@ -44,6 +44,7 @@ class Node:
         for start in range(0, len(data) or 1, 60_000):
             os.write(self.pipe, data[start : start + 60_000])
             self.streams.pump(0)
+
         return self._output.readouterr().out.decode("utf-8", "replace")  # type: ignore[no-any-return]
 
     def end(self) -> str:
@@ -57,6 +58,7 @@ def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> I
     masker = SecretMasker()
     for module in (streams, reporting):
         monkeypatch.setattr(module, "masker", masker)
+
     monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
     streams_node = Node(tmp_path, capfdbinary, masker)
     yield streams_node
@@ -154,6 +156,7 @@ def fuzzed(count: int) -> Iterator[bytes]:
             event[name] = chance.choice(ODD)
             if chance.random() < 0.3:
                 del event[name]
+
         line = (MARKER + json.dumps(event)).encode()
         yield line[: chance.randint(0, len(line))] if chance.random() < 0.1 else line
 
@@ -177,6 +180,7 @@ def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(
     node.write(b"\n".join(lines[:500]) + b"\n")
     if code:
         node.write(SIGNED.encode() + json.dumps(true).encode() + b"\n")
+
     node.write(b"\n".join(lines[500:]) + b"\n")
     outcome, cause = launcher._outcome(code)
     assert (outcome, cause and cause.to_json()) == (
@@ -205,6 +209,7 @@ def unfinished(node: Node) -> str:
     """Return the unfinished lines that are shown, ten seconds after the last time."""
     for pipe in node.streams._pipes.values():
         pipe.shown_at -= streams.UNFINISHED_SECONDS
+
     return node.write(b"")
 
 
@@ -226,6 +231,7 @@ def test_an_unfinished_event_is_not_shown_as_a_line(node: Node) -> None:
 def test_an_endless_progress_bar_does_not_fill_the_memory(node: Node) -> None:
     for number in range(30):
         assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""
+
     assert len(node.streams._pipes[min(node.streams._pipes)].buffer) < 200_000
     assert node.write(b"\n").startswith("[local rank 0]   29 #")
 
@@ -254,6 +260,7 @@ def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Nod
         masked = {"type": "note", "text": "it is ***", "deep": [{"***": "***"}], "rank": 0}
         assert json.loads(output.removeprefix(MARKER)) == masked
         assert node.seen[-1] == masked
+
     assert node.write(f"{MARKER}{json.dumps({'type': 7, 'x': SECRET})}\n".encode()).endswith(
         '"x": "***"}\n'
     )
@@ -274,6 +281,7 @@ def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
     masker.add([SECRET])
     for module in (streams, reporting):
         monkeypatch.setattr(module, "masker", masker)
+
     context = platforms.plain_context(ENVIRON)
     launcher = launch.Launcher(
         JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path
@@ -290,6 +298,7 @@ def metrics_of(expressions: dict[str, str], *lines: str) -> list[dict[str, Any]]
     metrics = PrintedMetrics(expressions, events.append)
     for line in lines:
         metrics.on_line(line)
+
     return [event.to_json() for event in events]
 
 
@@ -328,5 +337,6 @@ def test_only_the_first_ranks_lines_are_looked_at(monkeypatch: pytest.MonkeyPatc
     for local_rank, rank in ((0, 1), (1, 0)):
         ranks.on_event(RankStarted(time=1.0, rank=rank, local_rank=local_rank))
         ranks.on_line(local_rank, f"Accuracy: 0.{rank + 1}")
+
     ranks.on_line(-1, "Accuracy: 0.9")
     assert [event.to_json()["values"] for event in emitted] == [{"accuracy": 0.1}]

@@ -74,6 +74,7 @@ class Watched:
             self.watch.on_metrics(
                 Metrics(rank=0, values={"loss": value, "other": 1.0}).replace(**more)
             )
+
         return [
             (event.report, event.outcome) for event in self.told if isinstance(event, RungReached)
         ]
@@ -133,6 +134,7 @@ def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_
     before = Watched(tmp_path, tmp_path, until=3)
     for epoch in (1, 2):
         before.report(1.0, epoch=epoch)
+
     second = Watched(tmp_path, tmp_path, until=3)
     assert second.report(1.0, epoch=2) == [], "it is reported again"
     assert second.report(1.0, epoch=3) == [(3, "paused")]
@@ -157,6 +159,7 @@ def test_a_file_that_cannot_be_read_means_go_on_and_one_warning(
 ) -> None:
     if text is not None:
         (tmp_path / RUNGS_FILE).write_text(text, errors="surrogateescape")
+
     watched = Watched("" if text is None else tmp_path)
     assert watched.report(9.0, 9.0, 9.0) == [(1, "goes_on"), (3, "goes_on")]
     (warning,) = [event.message for event in watched.told if isinstance(event, Warned)]
@@ -277,6 +280,7 @@ def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_pat
             "restarts": 1,
         }
         processes.append(start(tmp_path / str(node), WAITING, node=node, port=port, **changes))
+
     for process in processes:
         text = finish(process)
         assert process.returncode == 0, text
@@ -300,11 +304,13 @@ def test_a_disk_that_refuses_is_an_error_and_a_mount_that_hangs_is_not_waited_fo
     (tmp_path / "rungs.json").mkdir()
     with pytest.raises(IsADirectoryError):
         read_published(str(tmp_path), "rungs.json")
+
     hanging = threading.Event()
     monkeypatch.setattr(trial, "READ_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(Path, "read_bytes", lambda _: hanging.wait(2 * HANG_SECONDS) and b"")
     with pytest.raises(RuntimeError, match="could not be read within"):
         read_published(str(tmp_path), "rungs.json")
+
     hanging.set()
 
 
@@ -353,6 +359,7 @@ def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
         listen(HERE, server.getsockname()[1], lambda outcome, _: heard.append(outcome))
         connection, _ = server.accept()
         connection.close()
+
     assert heard == []
 
 

@@ -117,6 +117,7 @@ def sampler(
     usage_sampler = UsageSampler(report, gpus=False)
     for rank in (0, 1):
         usage_sampler.on_event(RankStarted(time=1.0, rank=rank, pid=100 + rank))
+
     return usage_sampler
 
 
@@ -195,6 +196,7 @@ def tell(tracking: Tracking, *events: Metrics) -> list[str]:
     metric = ServiceMetric("score", {}, tracking.environ, warnings.append)
     for event in events:
         metric.on_metrics(event)
+
     metric.finish()
     return warnings
 

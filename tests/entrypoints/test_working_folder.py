@@ -36,6 +36,7 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
             path.lstat().st_ctime_ns for path in folder.rglob("*") if path != probe
         ):
             break
+
     return WorkingFolder(folder, patterns, uploaded, probe.stat().st_ctime_ns - 1)
 
 
@@ -133,6 +134,7 @@ def test_a_link_becomes_its_file_and_none_is_followed_out_of_the_folder(
     }
     for name, target in links.items():
         (folder / "out" / name).symlink_to(target)
+
     (folder / "linked-out").symlink_to(tmp_path / "secret")
     os.mkfifo(folder / "out/pipe")
     report = work.keep(output)

@@ -56,6 +56,7 @@ def find_node_context(environ: Mapping[str, str]) -> NodeContext:
     name = environ.get(PLATFORM, "plain")
     if name not in PLATFORMS:
         raise RuntimeError(f"{PLATFORM} is {name!r}; known: {', '.join(PLATFORMS)}")
+
     return PLATFORMS[name](environ)
 
 
@@ -83,5 +84,6 @@ def wait_for_dns(
                 raise TimeoutError(
                     f"{host} did not resolve within {timeout_seconds:.0f} s: {error}"
                 ) from None
+
         time.sleep(delay)
         delay = min(delay * 2, 1)

@@ -99,12 +99,15 @@ def _own_folders(environ: Mapping[str, str], job_name: str) -> JobFolders:
             "Azure ML has not set AZUREML_RUN_ID: trials of the sweep would write to the same"
             " folder"
         )
+
     shared = job_folders(environ)
     if not subfolder:
         return shared
+
     output, model, checkpoints = (f"{folder}/{subfolder}" for folder in shared[:3])
     for folder in (output, model, checkpoints):
         Path(folder).mkdir(parents=True, exist_ok=True)
+
     return JobFolders(output, model, checkpoints, shared.inputs)
 
 
@@ -116,6 +119,7 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
             f"Azure ML has not set {', '.join(missing)}: the job was submitted without"
             f" {DISTRIBUTION}, so its nodes do not know each other"
         )
+
     rank = require_number(environ, "NODE_RANK")
     nodes = require_number(environ, "WORLD_SIZE")
     local = environ.get("LOCAL_RANK") or "0"
@@ -124,11 +128,13 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
             f"LOCAL_RANK is {local!r}: Azure ML has started several launchers on one node, because "
             f"process_count_per_instance is more than 1; submit the job with {DISTRIBUTION}"
         )
+
     if rank >= nodes:
         raise RuntimeError(
             f"NODE_RANK is {rank} and WORLD_SIZE is {nodes}: ranks are below the number of nodes; "
             f"submit the job with {DISTRIBUTION}"
         )
+
     return rank, nodes
 
 
@@ -143,6 +149,7 @@ def own_address(master: str, port: int) -> str:
             address = str(probe.getsockname()[0])
     except (OSError, OverflowError, UnicodeError):
         return ""
+
     # A hosts file may map a node's name to 127.0.1.1, which its peers cannot reach.
     return "" if address.startswith("127.") and not master.startswith("127.") else address
 
@@ -153,8 +160,10 @@ def interface_of(address: str) -> str:
         names = [name for _, name in socket.if_nameindex()]
     except OSError:
         return ""
+
     if address.startswith("127."):  # loopback has all of them, and shows only the first
         return next((name for name in ("lo", "lo0") if name in names), "")
+
     return next((name for name in names if address and _address_of(name) == address), "")
 
 
@@ -162,6 +171,7 @@ def _address_of(interface: str) -> str:
     """Return the IPv4 address of an interface (netdevice(7), Linux); empty without one."""
     if sys.platform != "linux":
         return ""
+
     request = struct.pack("16s24x", interface.encode()[:15])
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

@@ -49,6 +49,7 @@ def sagemaker_context(
     port = environ.get("CLOUDTRAIN_MASTER_PORT") or str(MASTER_PORT)
     if not port.isdecimal():
         raise RuntimeError(f"CLOUDTRAIN_MASTER_PORT is {port!r}: expected a port number")
+
     channels = f"{base}/input/data"
     job_name = environ.get("TRAINING_JOB_NAME", "")
     chosen = _hyperparameters(f"{base}/input/config/hyperparameters.json")
@@ -106,6 +107,7 @@ def _resources(path: str) -> tuple[str, list[str], str, str]:
     hosts = document.get("hosts")
     if not isinstance(hosts, list) or current not in hosts or len(set(hosts)) < len(hosts):
         raise RuntimeError(f"{path}: current_host is {current!r} and hosts is {hosts!r}")
+
     interface, machine = (
         document.get(name) or "" for name in ("network_interface_name", "current_instance_type")
     )
@@ -116,6 +118,7 @@ def _hyperparameters(path: str) -> dict[str, str]:
     """Read hyperparameters.json, by name; empty without the file."""
     if not os.path.lexists(path):
         return {}
+
     document = read_object(path, "SageMaker's list of hyperparameters")
     return {name: str(value) for name, value in document.items()}
 
@@ -126,4 +129,5 @@ def _channels(folder: str) -> dict[str, str]:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except FileNotFoundError:
         return {}
+
     return {name: f"{folder}/{name}" for name in names if name not in RESERVED}
