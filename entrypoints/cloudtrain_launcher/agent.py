@@ -183,11 +183,10 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
 
     if hasattr(api, "get_subprocess_handler"):
         monitor = _FailureMonitor()
-        start = (
-            start_as_forks(api.get_subprocess_handler, server)
-            if server
-            else api.get_subprocess_handler
-        )
+        if server:
+            start = start_as_forks(api.get_subprocess_handler, server)
+        else:
+            start = api.get_subprocess_handler
         api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
 

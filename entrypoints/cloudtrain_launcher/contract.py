@@ -203,8 +203,7 @@ def _expand_references(value: Any, argv: list[str]) -> Any:
 
         return [expand(part) for part in item] if isinstance(item, list) else item
 
-    return (
-        {key: expand(item) for key, item in value.items()}
-        if isinstance(value, dict)
-        else expand(value)
-    )
+    if isinstance(value, dict):
+        return {key: expand(item) for key, item in value.items()}
+
+    return expand(value)

@@ -157,19 +157,19 @@ def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         return {key: expand_placeholders(item, environ) for key, item in value.items()}
 
-    return (
-        [expand_placeholders(item, environ) for item in value] if isinstance(value, list) else value
-    )
+    if isinstance(value, list):
+        return [expand_placeholders(item, environ) for item in value]
+
+    return value
 
 
 def _placeholder_variable(match: Match[str]) -> str:
     """Return the variable with a path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `${inputs.train-set}`."""
     name = match["name"]
-    return (
-        input_variable(name)
-        if match["kind"] == "inputs"
-        else f"CLOUDTRAIN_{_OUTPUTS.get(name, '')}_DIR"
-    )
+    if match["kind"] == "inputs":
+        return input_variable(name)
+
+    return f"CLOUDTRAIN_{_OUTPUTS.get(name, '')}_DIR"
 
 
 def input_variable(name: str) -> str:

@@ -76,11 +76,10 @@ def describe(
 
     syntax = _syntax_error_frame(error)
     user_frames = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
-    at = (
-        syntax
-        if is_user_code(syntax.file, folder, payload)
-        else (user_frames or stack or [syntax])[-1]
-    )
+    if is_user_code(syntax.file, folder, payload):
+        at = syntax
+    else:
+        at = (user_frames or stack or [syntax])[-1]
     described = Error(
         exception=name,
         message=message[:MAX_MESSAGE_CHARS],
@@ -88,11 +87,10 @@ def describe(
         traceback=text[-MAX_TRACEBACK_CHARS:],
         consequence=is_consequence(name, message, stack[-1].file if stack else ""),
     )
-    return (
-        described.replace(file=display_path(at.file, folder), line=at.line)
-        if at.file
-        else described
-    )
+    if at.file:
+        return described.replace(file=display_path(at.file, folder), line=at.line)
+
+    return described
 
 
 def safe_str(value: object) -> str:
@@ -183,20 +181,17 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
     for number, line in enumerate(lines[:end]):
         at = _FRAME.match(line)
         if at:
-            code = (
-                lines[number + 1].strip()
-                if number + 1 < end and lines[number + 1].startswith("    ")
-                else ""
-            )
+            code = ""
+            if number + 1 < end and lines[number + 1].startswith("    "):
+                code = lines[number + 1].strip()
             frames.append(Frame(at["file"], int(at["line"]), code))
 
     name, _, message = "\n".join(lines[end:]).strip().partition(":")
     exception = name.strip().rpartition(".")[2]
-    return (
-        OriginalError(exception, message.strip(), where, frames, begin + block)
-        if exception
-        else None
-    )
+    if exception:
+        return OriginalError(exception, message.strip(), where, frames, begin + block)
+
+    return None
 
 
 _MAX_STACK_LINES = 60

@@ -92,9 +92,10 @@ def reason_in_process(program_dirs: Iterable[Path]) -> str:
         return "importing torch has loaded the CUDA driver"
 
     shadowed = next(filter(None, map(_shadowed_module, program_dirs)), "")
-    return (
-        f"{shadowed} has the name of a module that has been imported with torch" if shadowed else ""
-    )
+    if shadowed:
+        return f"{shadowed} has the name of a module that has been imported with torch"
+
+    return ""
 
 
 def _source_files(program: Path, folder: Path) -> Iterator[Path]:

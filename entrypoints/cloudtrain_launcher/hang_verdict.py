@@ -189,9 +189,8 @@ def verdict(
 
     places = Counter((rank.call, rank.file, rank.line) for rank in waiting)
     if len(places) == 1:
-        return (
-            (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
-        )
+        is_elsewhere = nodes > 1 or len(waiting) == 1
+        return waiting[0], waiting if is_elsewhere else waiting[1:]
 
     # The smallest group went another way; of equal groups, the one that is further on has left a
     # collective out.
@@ -217,11 +216,10 @@ def describe(
     peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
     if peers:
         call, place = peers[0]
-        who = (
-            f"rank {waiting[0].rank} waits"
-            if len(waiting) == 1
-            else f"{len(waiting)} other ranks wait"
-        )
+        if len(waiting) == 1:
+            who = f"rank {waiting[0].rank} waits"
+        else:
+            who = f"{len(waiting)} other ranks wait"
         text += f", and {who} for it in {call}" + (f" at {place}" if place else "")
 
     if blamed.has_children and processes > 1:
@@ -247,11 +245,6 @@ def describe_wait(blamed: RankActivity, waiting: Sequence[RankActivity]) -> str:
 
 def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) -> Error:
     """Return the verdict as an error of the rank. `time_now`: a Unix timestamp."""
-    code = (
-        linecache.getline(str(folder / blamed.file), blamed.line).strip()[:MAX_CODE_CHARS]
-        if blamed.file
-        else ""
-    )
     error = Error(
         rank=blamed.rank,
         time=time_now,
@@ -259,7 +252,11 @@ def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) 
         message=message,
         stack=blamed.stack[:MAX_TRACEBACK_CHARS],
     )
-    return error.replace(file=blamed.file, line=blamed.line, code=code) if blamed.file else error
+    if not blamed.file:
+        return error
+
+    code = linecache.getline(str(folder / blamed.file), blamed.line).strip()[:MAX_CODE_CHARS]
+    return error.replace(file=blamed.file, line=blamed.line, code=code)
 
 
 def stack_lines(rank: RankActivity) -> list[str]:

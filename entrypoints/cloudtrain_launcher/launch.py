@@ -319,9 +319,10 @@ class Launcher:
         else:
             how = self.stop.reason if self.stop.reason in TRIAL_REASONS and was_stopped else outcome
             self._log(f"{how} after {seconds:.1f} s")
-        stopped = (
-            self.context.stopped_exit_code if self.stop.reason in REQUESTED_REASONS else STOPPED
-        )
+        if self.stop.reason in REQUESTED_REASONS:
+            stopped = self.context.stopped_exit_code
+        else:
+            stopped = STOPPED
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[Outcome, Error | None]:

@@ -57,9 +57,9 @@ class RankTracker:
         self._group_sizes: list[int] = []
         """Finished rank -> size of its torch.distributed group; 0: it used none."""
         self._crash_output: dict[int, CrashOutput] = {}
-        self._printed_metrics = (
-            PrintedMetrics(job.metrics, self._on_printed) if job.metrics else None
-        )
+        self._printed_metrics: PrintedMetrics | None = None
+        if job.metrics:
+            self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed)
 
     def on_event(self, event: Event) -> None:
         """Process an event of a rank or of torchrun."""

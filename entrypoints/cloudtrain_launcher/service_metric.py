@@ -133,9 +133,9 @@ class MlflowServer:
         history = self._url.replace("/mlflow/v2.0/", "/history/v1.0/", 1)
         self._named = {"run_uuid": self._run, "run_id": self._run}
         experiment = environ.get("MLFLOW_EXPERIMENT_ID", "")
-        self._token_url = (
-            f"{history}/experimentids/{experiment}/runs/{self._run}/token" if experiment else ""
-        )
+        self._token_url = ""
+        if experiment:
+            self._token_url = f"{history}/experimentids/{experiment}/runs/{self._run}/token"
         self._token_time = time.monotonic()
 
     def log_metric(self, name: str, value: float, step: int) -> None:

@@ -194,11 +194,10 @@ def _close_order(file: Any) -> int:
     if _io._RawIOBase in bases:
         return 5
 
-    return (
-        4
-        if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases)
-        else 3
-    )
+    if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases):
+        return 4
+
+    return 3
 
 
 def _fileno(file: Any) -> int:

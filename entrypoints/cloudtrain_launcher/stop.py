@@ -245,9 +245,10 @@ def terminating_event(document: Mapping[str, Any], machine: str) -> str:
     for event in document["Events"]:
         if event["EventType"] in TERMINATING_TYPES and machine in event["Resources"]:
             when = event.get("NotBefore")
-            return (
-                f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
-            )
+            if when:
+                return f"{event['EventType']}, not before {when}"
+
+            return f"{event['EventType']}, now"
 
     return ""
 

@@ -291,11 +291,10 @@ def _link_file(copy: Path) -> Path:
 def _link_target(path: Path, folder: Path) -> str:
     """Return a link's target, as a relative path if it is inside the local folder."""
     target = Path(os.path.normpath(path.readlink()))
-    return (
-        os.path.relpath(target, path.parent)
-        if folder in (target, *target.parents)
-        else str(path.readlink())
-    )
+    if folder in (target, *target.parents):
+        return os.path.relpath(target, path.parent)
+
+    return str(path.readlink())
 
 
 def _hard_link(path: Path, target: Path) -> None:

@@ -317,9 +317,8 @@ def _code(answer: Mapping[str, Any]) -> str:
     innermost = ""
     while isinstance(error, dict):
         code = error.get("code")
-        innermost = (
-            code if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code) else innermost
-        )
+        if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code):
+            innermost = code
         error = error.get("innererror")
 
     return f" ({innermost})" if innermost else ""

@@ -127,11 +127,10 @@ class TrialWatch:
         if trial.until is not None:
             return "paused" if is_last else "goes_on"
 
-        return (
-            "goes_on"
-            if goes_on(value, self._peer_values(count), trial.eta, trial.goal)
-            else "pruned"
-        )
+        if goes_on(value, self._peer_values(count), trial.eta, trial.goal):
+            return "goes_on"
+
+        return "pruned"
 
     def _peer_values(self, count: int) -> list[float]:
         """Return the other trials' published values at this report; empty if unreadable."""

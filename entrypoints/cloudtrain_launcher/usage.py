@@ -159,9 +159,10 @@ class Gpus:
         for number, name in enumerate(part.strip() for part in visible.split(",") if part.strip()):
             with suppress(Exception):  # a part of a GPU (MIG) lacks such a handle
                 by_index = name.isdecimal()
-                get = (
-                    nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
-                )
+                if by_index:
+                    get = nvml.nvmlDeviceGetHandleByIndex
+                else:
+                    get = nvml.nvmlDeviceGetHandleByUUID
                 handles[number] = get(int(name) if by_index else name)
 
         return handles

@@ -208,7 +208,7 @@ def test_the_model_is_gone_before_its_process_group(
 def train_and_outlive() -> None:
     """Train in this rank with a model that outlives its group, and count gloo's threads."""
     shutdown.keep_destroyed_groups()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo")
     model: Any = DistributedDataParallel(torch.nn.Linear(1, 1))
     model(torch.ones(1, 1)).sum().backward()
     dist.destroy_process_group()

@@ -196,11 +196,10 @@ class Installation:
         """Add the failing requirement and a hint to an error."""
         output = str(error)
         requirement = installers.blamed(str(error), self.lines)
-        subject = (
-            f"{requirement.place}: {requirement.shown}"
-            if requirement
-            else ", ".join(self.requested.files) or "dependencies"
-        )
+        if requirement:
+            subject = f"{requirement.place}: {requirement.shown}"
+        else:
+            subject = ", ".join(self.requested.files) or "dependencies"
         return InstallationError(
             f"{subject} cannot be installed for {image.platform_name()}: {output}",
             installers.hint_for_output(output),
