@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import failure, launch, platforms
+from cloudtrain_launcher import failure
 from cloudtrain_launcher.error_details import FULL_BYTES, CrashOutput, describe, full_disk_hint
 from cloudtrain_launcher.events import Error, RankEnded, RankStarted
-from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+from tests.entrypoints.test_launcher_parts import error, launcher_of
 
 GLOO = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415"
 WATCHDOG = (
@@ -102,10 +102,6 @@ def test_an_error_of_the_program_is_not_a_consequence(
     assert not failure.is_consequence(exception, message, file)
 
 
-def launcher(tmp_path: Path) -> launch.Launcher:
-    return launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
-
-
 def started(rank: int, attempt: int = 0, time: float = 1.0) -> RankStarted:
     return RankStarted(time=time, rank=rank, local_rank=rank % 4, attempt=attempt)
 
@@ -121,7 +117,7 @@ def lost_peer(rank: int, time: float, attempt: int = 0) -> Error:
 
 
 def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
-    node = launcher(tmp_path)
+    node = launcher_of(tmp_path)
     for event in (started(4), started(5), finished(5, 2.0), lost_peer(4, 3.0)):
         node._on_event(event)
 
@@ -137,7 +133,7 @@ def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_p
 
 @pytest.mark.linux("states of processes are in /proc")
 def test_a_rank_whose_process_is_gone_has_ended(tmp_path: Path) -> None:
-    ranks = launcher(tmp_path).ranks
+    ranks = launcher_of(tmp_path).ranks
     with subprocess.Popen(["true"]) as process:
         process.wait()
     for rank, pid in ((4, os.getpid()), (5, process.pid)):
@@ -158,7 +154,7 @@ def test_a_rank_whose_process_is_gone_has_ended(tmp_path: Path) -> None:
 def test_an_error_of_the_program_counts_more_than_an_early_exit(
     tmp_path: Path, events: tuple[Any, ...]
 ) -> None:
-    node = launcher(tmp_path)
+    node = launcher_of(tmp_path)
     for event in events:
         node._on_event(event)
 
@@ -233,7 +229,7 @@ def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
         ((0, 8), False),
         ((), False),
     ):
-        node = launcher(tmp_path)
+        node = launcher_of(tmp_path)
         for rank, size in enumerate(groups):
             node._on_event(finished(rank, 2.0).replace(group=size))
 

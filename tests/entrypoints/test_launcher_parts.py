@@ -53,6 +53,17 @@ ENVIRON = {
 }
 
 
+def launcher_of(
+    folder: Path,
+    environ: dict[str, str] | None = None,
+    context: dict[str, Any] | None = None,
+    **job: Any,
+) -> launch.Launcher:
+    """Return the launcher of node 1 of 2; the parameters change variables, context and job."""
+    node = replace(platforms.plain_context(ENVIRON | (environ or {})), **(context or {}))
+    return launch.Launcher(replace(JOB, **job), node, folder)
+
+
 def error(rank: int, time: float, **fields: Any) -> Error:
     reported = Error(
         rank=rank, node=0, time=time, exception="ValueError", message="x", traceback="t"
@@ -73,7 +84,7 @@ def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
 
 
 def test_restarts_mean_a_c10d_rendezvous_that_keeps_the_nodes_in_order() -> None:
-    job = contract.Job(**{**vars(JOB), "restarts": 3})
+    job = replace(JOB, restarts=3)
     arguments = torchrun.torchrun_arguments(job, platforms.plain_context(ENVIRON))
     assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(
         arguments
@@ -110,7 +121,7 @@ def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:
 
 
 def test_a_stop_after_the_end_does_not_change_the_outcome(tmp_path: Path) -> None:
-    launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
+    launcher = launcher_of(tmp_path)
     launcher.stop.reason = "sigterm"
     launcher.stop.requested_at = 1.0
     assert launcher._outcome(0) == ("succeeded", None)
@@ -121,8 +132,7 @@ def test_a_stop_after_the_end_does_not_change_the_outcome(tmp_path: Path) -> Non
 def test_a_stop_during_a_restart_ends_as_stopped(
     tmp_path: Path, restarts: int, outcome: str
 ) -> None:
-    job = contract.Job(**{**vars(JOB), "restarts": restarts})
-    launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
+    launcher = launcher_of(tmp_path, restarts=restarts)
     launcher.ranks.errors.append(error(1, 5.0, attempt=0))
     launcher.stop.reason = "sigterm"
     launcher.stop.requested_at = 6.0
@@ -227,7 +237,10 @@ def test_the_failure_file_begins_with_the_summary_and_stays_below_its_limit(tmp_
     assert len(text) <= 1024
 
 
-@given(st.text(max_size=9000), st.text(max_size=9000))
+texts = st.builds(str.__mul__, st.text(max_size=9), st.integers(0, 1500))
+
+
+@given(texts, texts)
 def test_an_event_is_one_line_below_the_limit_of_an_atomic_write(first: str, second: str) -> None:
     from cloudtrain_job import MARKER, MAX_LINE_BYTES, event_line
 

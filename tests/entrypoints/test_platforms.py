@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,6 @@ def context(
     return sagemaker_context(
         {"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders
     )
-
-
-def job(**changes: Any) -> contract.Job:
-    return contract.Job(**{**vars(JOB), **changes})
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
         "late": {"channel": "not-yet-there"},
     }
     variables = environment.job_environment(
-        job(inputs=inputs), context(tmp_path), tmp_path, environ
+        replace(JOB, inputs=inputs), context(tmp_path), tmp_path, environ
     )
     assert {
         key: value for key, value in variables.items() if key.startswith("CLOUDTRAIN_INPUT_")

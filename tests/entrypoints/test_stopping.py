@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher import stop as stop_module
 from cloudtrain_launcher.stop import (
     ScheduledEvents,
     scheduled_events_url,
     terminating_event,
 )
-from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+from tests.entrypoints.test_launcher_parts import error, launcher_of
 from tests.fakes.azure.metadata import Metadata, metadata
 from tests.support.waiting import HANG_SECONDS
 from tests.support.waiting import eventually
@@ -89,13 +88,14 @@ def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(
 
 def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    stop, logged = request(file, after=1)
+    stop, logged = request(file, after=600)
     peer, peer_logged = request(file)
     for channel in (stop, peer):
         channel.listen()
         assert not channel.is_requested()
 
-    assert eventually(stop.is_requested)
+    stop._deadline = time.monotonic()
+    assert stop.is_requested()
     assert (stop.reason, logged) == ("time", ["the time limit is near: stopping with a checkpoint"])
     assert eventually(peer.is_requested)
     assert (peer.reason, peer_logged) == ("time", logged)
@@ -128,8 +128,7 @@ def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(
 def test_a_node_that_lost_stopped_peers_has_stopped(
     tmp_path: Path, capfdbinary: Any, mine: dict[str, Any], outcome: str, why: str | None
 ) -> None:
-    context = platforms.plain_context({**ENVIRON, "CLOUDTRAIN_STOP_FILE": str(tmp_path / "stop")})
-    launcher = launch.Launcher(JOB, context, tmp_path)
+    launcher = launcher_of(tmp_path, {"CLOUDTRAIN_STOP_FILE": str(tmp_path / "stop")})
     launcher.ranks.errors.append(error(1, time.time(), **mine))
     (tmp_path / "stop").touch()
     assert launcher._conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
@@ -137,28 +136,13 @@ def test_a_node_that_lost_stopped_peers_has_stopped(
 
 
 @pytest.mark.parametrize(
-    ("why", "code"),
-    [
-        ("stop_file", 0),
-        ("time", 0),
-        ("sigterm", 5),
-        ("preempted", 5),
-    ],
-    ids=[
-        "the stop file",
-        "the time limit",
-        "SIGTERM",
-        "a preemption",
-    ],
+    ("why", "code"), [("stop_file", 0), ("time", 0), ("sigterm", 5), ("preempted", 5)]
 )
 def test_on_azure_only_a_stop_that_the_job_was_asked_for_exits_with_0(
     tmp_path: Path, why: str, code: int
 ) -> None:
     """Azure ML shows a job as Completed if all its nodes exit with 0."""
-    context = contract.NodeContext(
-        **{**vars(platforms.plain_context(ENVIRON)), "stopped_exit_code": 0}
-    )
-    launcher = launch.Launcher(JOB, context, tmp_path)
+    launcher = launcher_of(tmp_path, context={"stopped_exit_code": 0})
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.reason = why
     assert launcher._conclude(0, 1.0) == code

@@ -5,7 +5,6 @@ An unfinished line is shown, and printed numbers are reported as metrics.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -16,12 +15,12 @@ from typing import Any
 import pytest
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher import events, launch, platforms, rank_tracker, reporting, streams
+from cloudtrain_launcher import events, rank_tracker, reporting, streams
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.events import Event, RankStarted
 from cloudtrain_launcher.rank_tracker import PrintedMetrics, RankTracker
 from cloudtrain_launcher.reporting import SecretMasker
-from tests.entrypoints.test_launcher_parts import ENVIRON, JOB
+from tests.entrypoints.test_launcher_parts import launcher_of
 
 KEY = "00ff"
 SIGNED = signed_marker(KEY)
@@ -165,7 +164,7 @@ def fuzzed(count: int) -> Iterator[bytes]:
 def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(
     tmp_path: Path, node: Node, code: int
 ) -> None:
-    launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
+    launcher = launcher_of(tmp_path)
     node.streams._on_event = launcher._on_event
     true = {
         "type": "error",
@@ -282,10 +281,7 @@ def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
     for module in (streams, reporting):
         monkeypatch.setattr(module, "masker", masker)
 
-    context = platforms.plain_context(ENVIRON)
-    launcher = launch.Launcher(
-        JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path
-    )
+    launcher = launcher_of(tmp_path, context={"failure_file": str(tmp_path / "failure")})
     launcher.ranks.add_error(reporting.node_error(OSError(f"no such folder: {SECRET}")))
     assert launcher._conclude(1, 1.0) == 1
     output = capfdbinary.readouterr().out.decode()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import contract, launch, platforms, trial
+from cloudtrain_launcher import trial
 from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.trial import (
@@ -31,7 +31,7 @@ from cloudtrain_launcher.trial import (
     read_published,
 )
 from tests.entrypoints.launchers import events, finish, start
-from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+from tests.entrypoints.test_launcher_parts import error, launcher_of
 from tests.support.waiting import HANG_SECONDS
 
 RULES: dict[str, Any] = {
@@ -168,12 +168,9 @@ def test_a_file_that_cannot_be_read_means_go_on_and_one_warning(
 
 
 def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Path) -> None:
-    job = contract.Job(
-        **{**vars(JOB), "trial": RULES | {"until": 2}, "metrics": {"loss": "loss=([0-9.]+)"}}
-    )
-    launcher = launch.Launcher(
-        job, platforms.plain_context({**ENVIRON, "CLOUDTRAIN_NODE_RANK": "0"}), tmp_path
-    )
+    metrics = {"loss": "loss=([0-9.]+)"}
+    first_node = {"CLOUDTRAIN_NODE_RANK": "0"}
+    launcher = launcher_of(tmp_path, first_node, trial=RULES | {"until": 2}, metrics=metrics)
     launcher.ranks._ranks = {0: 0, 1: 1}
     launcher._on_event(Metrics(rank=1, values={"loss": 1.0}))
     launcher._on_event(Metrics(rank=0, values={"loss": 1.0}))
@@ -197,9 +194,7 @@ def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Pa
 def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
     tmp_path: Path, node: int, reason: str, code: int
 ) -> None:
-    job = contract.Job(**{**vars(JOB), "trial": RULES})
-    context = platforms.plain_context({**ENVIRON, "CLOUDTRAIN_NODE_RANK": str(node)})
-    launcher = launch.Launcher(job, context, tmp_path)
+    launcher = launcher_of(tmp_path, {"CLOUDTRAIN_NODE_RANK": str(node)}, trial=RULES)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.reason = reason
     assert launcher._conclude(1 if reason else 0, 1.0) == code
@@ -209,9 +204,7 @@ def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
 def test_a_trial_that_waits_for_its_promotion_has_failed_without_its_checkpoint(
     tmp_path: Path, outcome: str, code: int
 ) -> None:
-    launcher = launch.Launcher(
-        contract.Job(**{**vars(JOB), "trial": RULES}), platforms.plain_context(ENVIRON), tmp_path
-    )
+    launcher = launcher_of(tmp_path, trial=RULES)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.end_trial(outcome)
     launcher.unsaved = launcher.ranks.add_error(error(-1, time.time() + 1, exception="OSError"))
