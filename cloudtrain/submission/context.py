@@ -26,7 +26,7 @@ from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.submission.rehearsals import with_rehearsal
-from cloudtrain_launcher.keep_patterns import KeepPattern
+from cloudtrain_launcher.contract import KeepPattern
 
 if TYPE_CHECKING:
     from cloudtrain.submission.wheels import WheelSet

@@ -1,15 +1,22 @@
-"""The contract with a job: job document and node context. Standard library only."""
+"""The contract with a job: job document and node context. Standard library only.
+
+All trials of a sweep that a cloud service runs share one job document, whose `tuned` names the
+settings: `at`, the index in `argv` after the flag, `key`, the argument's name in `values`, and the
+`type` of a range (int, float) or the `values` to choose from. A service passes every value as text.
+Client and job share these rules.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-
-from cloudtrain_launcher.tuned import texts_of, with_values
 
 JOB = "CLOUDTRAIN_JOB"
 JOB_FILE = "CLOUDTRAIN_JOB_FILE"
@@ -129,7 +136,7 @@ class NodeContext:
     job_name: str = ""
     """The platform's name of this job: the run id of a trial that the platform started."""
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
-    """Values chosen by the platform for a trial, as strings by setting or `tuned.plain_name`."""
+    """Values chosen by the platform for a trial, as strings by setting or `plain_name`."""
     published: str = ""
     """Folder or `s3://` address with files from the client for the running job; empty: none."""
 
@@ -207,3 +214,117 @@ def _expand_references(value: Any, argv: list[str]) -> Any:
         return {key: expand(item) for key, item in value.items()}
 
     return expand(value)
+
+
+Rule = Mapping[str, Any]
+"""`tuned`'s entry for one setting."""
+
+VARIABLES = "CLOUDTRAIN_TUNED_"
+"""Prefix of variables with the values, if a service passes them in the command."""
+
+PARAMETERS = "cloudtrain."
+"""Prefix of the parameters with the values in a service's run history."""
+
+
+def plain_name(setting: str) -> str:
+    """Return a setting's name in letters, digits and underscores, as some services require."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", setting)
+
+
+def texts_of(document: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, str]:
+    """Return the service's texts by setting, from texts by `plain_name`."""
+    names = {setting: plain_name(setting) for setting in document["tuned"]}
+    return {setting: named[name] for setting, name in names.items() if name in named}
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text for the service: a string unchanged, other values as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def value_of(rule: Rule, text: str) -> Any:
+    """Return the typed value of a service's text. Raise ValueError if it is not possible."""
+    if "values" in rule:
+        matches = [value for value in rule["values"] if text_of(value) == text]
+        if not matches:
+            raise ValueError(
+                f"is {text!r}, which is none of {', '.join(map(text_of, rule['values']))}"
+            )
+
+        return matches[0]
+
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+
+    if not math.isfinite(number) or (rule["type"] == "int" and number != int(number)):
+        raise ValueError(f"is {text!r}: expected a {'whole ' * (rule['type'] == 'int')}number")
+
+    return int(number) if rule["type"] == "int" else number
+
+
+def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Insert a trial's values into the job document's arguments and remove `tuned`.
+
+    Raise RuntimeError for a missing or impossible value.
+    """
+    rules: Mapping[str, Rule] = document["tuned"]
+    values = {name: _value(name, rule, texts) for name, rule in rules.items()}
+    argv: list[str] = list(document["argv"])
+    # From the end, so that earlier indexes stay valid.
+    for name in sorted(rules, key=lambda name: -int(rules[name]["at"])):
+        at = int(rules[name]["at"])
+        words = _words(values[name])
+        if words is None:
+            del argv[at - 1 : at + 1]
+        else:
+            argv[at : at + 1] = words
+
+    placed = {rules[name]["key"]: value for name, value in values.items()}
+    remaining = {key: value for key, value in document.items() if key != "tuned"}
+    return {**remaining, "argv": argv, "values": {**document["values"], **placed}}
+
+
+def _value(name: str, rule: Rule, texts: Mapping[str, str]) -> Any:
+    if name not in texts:
+        raise RuntimeError(f"the platform has chosen no value for {name}, which this sweep varies")
+
+    try:
+        return value_of(rule, texts[name])
+    except ValueError as error:
+        raise RuntimeError(f"the platform's value for {name} {error}") from None
+
+
+def _words(value: Any) -> list[str] | None:
+    """Return the words after the flag: none for true; None for false, which removes the flag."""
+    if isinstance(value, bool):
+        return [] if value else None
+    return [text_of(value)]
+
+
+class KeepPattern:
+    """A pattern below the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`, `**/*.ckpt`.
+
+    `*`, `?` and `[…]` stay within one name; `**` matches any number of folders. A matching folder
+    includes its whole content; a pattern with a slash at its end matches folders only.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = [part for part in text.split("/") if part not in ("", ".")]
+        self._folders_only = text.endswith("/")
+
+    def covers(self, path: str) -> bool:
+        """Return whether a file matches. `path`: relative, with `/` between its parts."""
+        parts = path.split("/")
+        depths = range(1, len(parts) + (0 if self._folders_only else 1))
+        return any(_matches(self._parts, parts[:depth]) for depth in depths)
+
+
+def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], parts[start:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(pattern[1:], parts[1:])

@@ -21,7 +21,7 @@ from cloudtrain_launcher.error_details import (
     is_user_code,
 )
 from cloudtrain_launcher.events import Error
-from cloudtrain_launcher.processes import ProcessMoves
+from cloudtrain_launcher.host import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread
 
 IDLE_CPU = 0.02

@@ -21,7 +21,7 @@ from cloudtrain_launcher.events import (
     Restarted,
     Warned,
 )
-from cloudtrain_launcher.processes import OutOfMemoryKills, process_state
+from cloudtrain_launcher.host import OutOfMemoryKills, process_state
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 _ENDED = ("", "Z", "X")

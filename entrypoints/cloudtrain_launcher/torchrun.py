@@ -15,7 +15,7 @@ from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.events import Event
 from cloudtrain_launcher.hang import HangWatch
-from cloudtrain_launcher.processes import kill_descendants
+from cloudtrain_launcher.host import kill_descendants
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import log
 from cloudtrain_launcher.stop import StopRequest

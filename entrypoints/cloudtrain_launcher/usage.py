@@ -14,8 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from cloudtrain_launcher.events import Event, RankStarted, Usage
-from cloudtrain_launcher.host import available_cores
-from cloudtrain_launcher.processes import ProcessUse, machine_memory, use_by_root
+from cloudtrain_launcher.host import ProcessUse, available_cores, machine_memory, use_by_root
 
 PAUSE_SECONDS = 5.0
 """Seconds between measurements in the first minute."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain_launcher.contract import PAYLOAD_DIR
-from cloudtrain_launcher.keep_patterns import KeepPattern
+from cloudtrain_launcher.contract import PAYLOAD_DIR, KeepPattern
 from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 
 MAX_SHOWN = 3

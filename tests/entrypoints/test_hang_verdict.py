@@ -26,7 +26,7 @@ from cloudtrain_launcher.hang_verdict import (
     describe_wait,
     verdict,
 )
-from cloudtrain_launcher.processes import ProcessMoves, process_state
+from cloudtrain_launcher.host import ProcessMoves, process_state
 from cloudtrain_launcher.stacks import main_thread, next_stack
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.support.waiting import eventually

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher.host import free_port
-from cloudtrain_launcher.processes import process_state
+from cloudtrain_launcher.host import free_port, process_state
 from tests.entrypoints.launchers import (
     ENTRYPOINTS,
     SHORT_DEADLINE,

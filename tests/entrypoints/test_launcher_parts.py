@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import contract, environment, failure, launch, platforms, torchrun
 from cloudtrain_launcher.events import Error
-from cloudtrain_launcher.processes import OutOfMemoryKills
+from cloudtrain_launcher.host import OutOfMemoryKills
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

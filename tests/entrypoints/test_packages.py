@@ -380,10 +380,14 @@ def test_what_a_program_installs_reaches_no_other_run(tmp_path: Path) -> None:
         python = str(layered.python_of(Path(environment)))
         find = [python, "-c", "import importlib.util as u; print(bool(u.find_spec('other')))"]
         found.append(subprocess.check_output(find, text=True).strip())
+        if name == "second":
+            continue
+
         installed = [python, "-m", "pip", "install", "-q", "other"]
         subprocess.run(installed, env={**os.environ, **offline(index)}, check=True)
         found.append(subprocess.check_output(find, text=True).strip())
-    assert found == ["False", "True"] * 2
+
+    assert found == ["False", "True", "False"]
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"installed": 1}', "{", "\x00"])

@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain_launcher import service_metric, usage
 from cloudtrain_launcher.events import Event, Metrics, RankStarted
-from cloudtrain_launcher.processes import ProcessUse, use_by_root
+from cloudtrain_launcher.host import ProcessUse, use_by_root
 from cloudtrain_launcher.service_metric import MlflowServer, ServiceMetric
 from cloudtrain_launcher.usage import Gpus, UsageSampler
 from tests.entrypoints.platforms import Answers, json_server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher.keep_patterns import KeepPattern
+from cloudtrain_launcher.contract import KeepPattern
 from cloudtrain_launcher.working_folder import WorkingFolder
 from tests.support.samples import write
 

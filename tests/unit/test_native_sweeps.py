@@ -26,7 +26,7 @@ from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.sweeps.planning import planned
 from cloudtrain_launcher import contract
-from cloudtrain_launcher.tuned import with_values
+from cloudtrain_launcher.contract import with_values
 from tests.golden.cases import AZURE_RANDOM, TUNING, plan_of
 from tests.support.native_sweeps import changed
 
