@@ -42,9 +42,9 @@ Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"seen-{rank}.json").write_text(json.d
 """
 
 
-def train(environ: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+def train(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(TRAIN), "train"], env=clean(**environ, **more), stdin=subprocess.DEVNULL,
+        [sys.executable, str(TRAIN), *arguments], env=environ, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
         (data / path).write_text(text)
 
     put_source(tmp_path, train=SCRIPT)
-    process = train(environ, **aws)
+    process = train(clean(**environ, **aws), "train")
     assert process.returncode == 0, process.stdout
     assert "[node 0] restored 1 files of an earlier run's checkpoints" in process.stdout
     reports = [
@@ -179,7 +179,7 @@ def test_a_job_that_cannot_start_writes_why_into_the_failure_file(
     if content is not None:
         pack(archive, content)
 
-    process = train(environ)
+    process = train(clean(**environ), "train")
     assert process.returncode == 1
     assert message in process.stdout
     assert "Traceback" not in process.stdout
@@ -232,19 +232,24 @@ def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path)
     assert report == {"argv": ["--lr", "0.1"], "data": "mine", "cwd": str(work)}
 
 
-def test_a_manual_training_without_its_script_says_how_to_mount_it(tmp_path: Path) -> None:
-    messages = {
-        ("own.py",): 'docker run -v "$PWD:/work" -w /work IMAGE train own.py',
-        (): "this image contains no trainer",
-        ("--help",): "--strategy",
-    }
-    for arguments, message in messages.items():
-        payload = tmp_path if not arguments else ENTRYPOINTS
-        environ = clean(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), CLOUDTRAIN_PAYLOAD=str(payload))
-        process = subprocess.run(
-            [sys.executable, str(TRAIN), *arguments], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, check=False,
-        )  # fmt: skip
-        assert message in process.stdout
-        assert process.returncode == (0 if arguments == ("--help",) else 1)
-        assert "Traceback" not in process.stdout
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["own.py"], 'docker run -v "$PWD:/work" -w /work IMAGE train own.py'),
+        ([], "this image contains no trainer"),
+        (["--help"], "options of the trainer: --help"),
+    ],
+    ids=str,
+)
+def test_a_manual_training_without_a_program_says_what_to_do(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint('options of the trainer:', sys.argv[1])")
+    if arguments:
+        (tmp_path / "__main__.py").touch()
+
+    environ = clean(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), CLOUDTRAIN_PAYLOAD=str(tmp_path))
+    process = train(environ, *arguments)
+    assert message in process.stdout
+    assert process.returncode == (0 if arguments == ["--help"] else 1)
+    assert "Traceback" not in process.stdout

@@ -23,8 +23,7 @@ from cloudtrain_launcher.stop import (
 )
 from tests.entrypoints.test_launcher_parts import error, launcher_of
 from tests.fakes.azure.metadata import Metadata, metadata
-from tests.support.waiting import HANG_SECONDS
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 
 @pytest.fixture(autouse=True)
