@@ -112,11 +112,13 @@ def spoiled(kind: FaultKind, answer: Response) -> Response:
     """Return the answer as it arrives: unreadable, cut off, or unchanged."""
     if kind == "html":
         return Response(200, [("Content-Type", "text/html")], _PAGE)
-    if kind == "half":  # as a cache gives it that was cut off: its length is the one it says
+    if kind in (
+        "half",
+        "empty",
+    ):  # as a cache gives it that was cut off: its length is the one it says
         headers = [header for header in answer.headers if header[0].lower() != "content-length"]
-        return Response(answer.status, headers, answer.body[: len(answer.body) // 2])
-    if kind == "empty":
-        return Response(answer.status, [("Content-Type", "application/json")], b"")
+        size = len(answer.body) // 2 if kind == "half" else 0
+        return Response(answer.status, headers, answer.body[:size])
     if kind == "truncated":
         whole = str(len(answer.body))
         return Response(

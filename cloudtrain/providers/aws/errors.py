@@ -260,14 +260,25 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
     if not any(name in response["headers"] for name in _REQUEST_IDS):
         return f"{status} without the request id that AWS always sends"
     body = response["body"]
-    if not isinstance(body, bytes) or not body:
+    if not isinstance(body, bytes):
         return ""
+    if not body:
+        is_cut_off = response["status_code"] == 200 and _has_content(operation)
+        return f"{status} with an empty body" if is_cut_off else ""
     read = json.loads if _is_json(operation) else ElementTree.fromstring
     try:
         read(body)
     except (ValueError, ElementTree.ParseError):
         return f"{status} with {len(body)} bytes that are not {'JSON' if _is_json(operation) else 'XML'}"
     return ""
+
+
+def _has_content(operation: Any) -> bool:
+    """Return whether an operation answers with a body: some members are not in headers."""
+    shape = operation.output_shape
+    return shape is not None and any(
+        "location" not in member.serialization for member in shape.members.values()
+    )
 
 
 def _is_json(operation: Any) -> bool:
