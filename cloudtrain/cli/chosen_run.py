@@ -53,6 +53,9 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
                 f"{len(running)} submissions from this folder are running: {names}",
                 hint="name the one you mean",
             )
+        for submission in running:
+            if submission.id != candidates[0].id:
+                print_message(f"note: {submission.id} from this folder is still running")
     newest = candidates[0]
     print_message(f"{newest.id}, the last {'sweep' if newest.is_sweep else 'run'} from this folder")
     return _open(newest)

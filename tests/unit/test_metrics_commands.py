@@ -209,6 +209,14 @@ def test_several_running_submissions_are_listed_and_none_is_chosen(
     assert "2 submissions from this folder are running: digits-bbbb, digits-aaaa" in result.err
 
 
+def test_an_older_run_that_still_runs_is_named(ended: Ended) -> None:
+    ended("digits-aaaa", None, provider="aws")
+    ended("digits-bbbb")
+    result = call("stop")
+    assert "note: digits-aaaa from this folder is still running\n" in result.err
+    assert "digits-bbbb had ended already" in result.err
+
+
 def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(
     ended: Ended, tmp_path: Path
 ) -> None:
