@@ -10,6 +10,7 @@ from itertools import islice
 
 from cloudtrain.errors import CloudError, StorageError, UsageError
 from cloudtrain.providers import Provider, get_provider
+from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, raised_limit, told_once
 from cloudtrain.runs.history import History
@@ -89,7 +90,8 @@ class RunMonitor:
             hint = f"what is left of it is in {self.folder.path}"
             message = f"run {self.folder.run_id} is damaged: its events do not tell how it began"
             raise StorageError(message, hint=hint)
-        if not self.state.has_ended and self._is_poll_due():
+        is_settled = self.state.has_ended and not may_appear(self.state, time.time())
+        if not is_settled and self._is_poll_due():
             try:
                 self.observe()
                 self._backoff = 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
@@ -122,8 +122,7 @@ class NativeMirror:
             self._mirror(self._observed)
             return
         run = self._history.read()
-        may_appear = run.may_have_started and is_new(run, time.time())
-        if run.has_ended and not may_appear:
+        if run.has_ended and not may_appear(run, time.time()):
             self.journal.write(SweepEnded(time=time.time(), state="failed", reason=run.reason))
 
     def _mirror(self, sweep: NativeSweepState) -> None:

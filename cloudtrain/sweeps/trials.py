@@ -16,6 +16,7 @@ from cloudtrain.diagnosis.rules.tensors import MEMORY
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
+from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import PlanRecord, RunRecord
@@ -178,7 +179,8 @@ class RunTrials:
         with suppress(CloudError):
             run.monitor.refresh()
         state = run.monitor.state
-        ended = state.has_ended  # before reading events: the end is the last one
+        # Before reading events: the end is the last one.
+        ended = state.has_ended and not may_appear(state, time.time())
         events, run.offset = run.monitor.folder.events_since(run.offset)
         sweep_events: list[SweepEvent] = list(_reports(trial, run, events))
         if ended:

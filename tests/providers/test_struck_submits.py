@@ -14,12 +14,18 @@ from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
+from cloudtrain.submission.monitor import RunMonitor
+from cloudtrain.sweeps.events import Launching, RunEnded
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.state import Trial
+from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import run_id_of
-from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
+from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, NEW_JOB, Site, Strike
 from tests.providers.struck_submits import VERBS, Campaign
 from tests.support.native_sweeps import begin
 from tests.support.samples import events_of
+from tests.support.sweep_lives import definition_of
 
 SUBMITS = 5
 THOROUGH_SUBMITS = 500
@@ -196,6 +202,32 @@ def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
     state = find_run(run_id).cached_status()
     assert state.ref is not None
     assert state.state == ("stopped" if verb == "stop" else "pending")
+
+
+def test_a_trial_that_appears_late_has_not_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.strike([Strike("create", "late", 1, ALWAYS)])
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit("late-trial")
+    monkeypatch.setattr(CREATE_TIMEOUT, 0)
+    monkeypatch.setattr(RunMonitor, "_is_poll_due", lambda _: True)
+    run = find_run("late-trial").folder
+    documents = {name: run.text(name) for name in ("spec.yaml", "plan.json")}
+    folder = SweepFolder.create(run.path.parents[1], definition_of(), documents)
+    trials = RunTrials(folder, definition_of())
+    launching = Launching(time=0, trial=0, run=run.run_id)
+    trial = Trial(number=0, parameters={}, state="running", runs=[launching])
+    assert trials.observe(trial) == []
+    with monkeypatch.context() as later:
+        later.setattr(NEW_JOB, 0)
+        (ended,) = trials.observe(trial)
+    assert isinstance(ended, RunEnded)
+    assert ended.outcome == "interrupted"
+
+    site.cloud.endpoint.deliver_late()
+    assert trials.observe(trial) == []
+    assert History(run).read().ref is not None
 
 
 @pytest.mark.parametrize("verb", ["status", "rerun", "stop"])

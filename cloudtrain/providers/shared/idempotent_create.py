@@ -140,6 +140,11 @@ def is_new(state: RunState, time_now: float) -> bool:
     return abs(time_now - state.requested) < NEW_JOB_SECONDS
 
 
+def may_appear(state: RunState, time_now: float) -> bool:
+    """Return True while the job of a run that ended as not started may still be shown."""
+    return state.may_have_started and is_new(state, time_now)
+
+
 def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
     """Return the error of an attempt, with its outcome; unreadable answers are errors, too."""
     if isinstance(error, CloudError):
