@@ -21,7 +21,7 @@ from cloudtrain_job import activity, emit_event, to_json, write_result
 from cloudtrain_launcher.events import Checkpoint, Result
 from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
-from cloudtrain_trainer.own.task import from_options
+from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.rules import Refused
 
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -56,11 +56,10 @@ def use_expandable_segments(environ: MutableMapping[str, str]) -> None:
 
 def train(options: Options, folders: Folders) -> NoReturn:
     """Train as one rank, export the model, and end the process; never returns."""
-    from cloudtrain_trainer import finite, network, rules, strategies, tasks
+    from cloudtrain_trainer import finite, hardware, rules, strategies, tasks
     from cloudtrain_trainer.checkpoints.store import CheckpointStore, SavedCheckpoint
-    from cloudtrain_trainer.hardware import device_name
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
-    from cloudtrain_trainer.reporting.trackers import Trackers
+    from cloudtrain_trainer.reporting.metrics import Trackers
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.training import memory
     from cloudtrain_trainer.training.loop import Loop
@@ -88,7 +87,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
         tasks.capabilities(task) if rules.is_own(options) else None,
     )
     if options.network_check:
-        network.check(ranks)
+        hardware.check_network(ranks)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
     checkpoints = CheckpointStore(
         folders.checkpoints,
@@ -105,7 +104,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
     if not options.resume and not restarted:
         checkpoints.set_aside()
-    key = f"{options.task} {options.strategy} {device_name(ranks.device)}"
+    key = f"{options.task} {options.strategy} {hardware.device_name(ranks.device)}"
     micro_batches = memory.MicroBatchCache(folders.checkpoints, ranks, key)
     loop: Any = None
     try:

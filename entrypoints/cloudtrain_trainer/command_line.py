@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cloudtrain_trainer.flag_values import (
+from cloudtrain_trainer.options import (
     betas,
     decay,
     factory,

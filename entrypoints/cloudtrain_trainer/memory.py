@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cloudtrain_trainer import rules, trees
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.own.task import from_options
+from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy, layers_of
 from cloudtrain_trainer.tasks import Draw, Task

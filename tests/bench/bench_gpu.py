@@ -104,7 +104,7 @@ def measure(options: argparse.Namespace) -> None:
 def compared(ranks: Any, parsed: Any, batch: int, options: argparse.Namespace) -> dict[str, Any]:
     """One load under each loop, in turns."""
     from cloudtrain_trainer import hardware
-    from cloudtrain_trainer.own.task import from_options
+    from cloudtrain_trainer.own_task import from_options
 
     task = from_options(parsed)
     ways = {

@@ -233,7 +233,7 @@ def with_trainer(steps: int, *, own: bool = False) -> Window:
     from cloudtrain_trainer import strategies
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
-    from cloudtrain_trainer.own.task import complete
+    from cloudtrain_trainer.own_task import complete
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.tasks import Task, digits

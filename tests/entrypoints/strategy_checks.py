@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from cloudtrain_trainer import network
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
 from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.training import step
@@ -301,8 +301,8 @@ def _files(folder: Path) -> dict[str, int]:
 
 def check_bandwidth(ranks: Ranks) -> None:
     """All ranks measure the same bandwidth."""
-    with patch.object(network, "SIZES", (1 << 16, 1 << 20)):
-        measured = network.bus_bandwidth(ranks)
+    with patch.object(hardware, "MESSAGE_SIZES", (1 << 16, 1 << 20)):
+        measured = hardware.bus_bandwidth(ranks)
     assert measured > 0
     assert len({*ranks.all_gather(measured)}) == 1
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +17,9 @@ from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.loop import Loop
 from cloudtrain_trainer.training.run import Position
+from tests.entrypoints.groups import Group, StartGroup
+from tests.entrypoints.launching import exported
+from tests.support.waiting import HANG_SECONDS
 
 
 def fingerprint(loop: Loop) -> str:
@@ -180,3 +187,175 @@ def test_an_evaluation_only_stops_when_it_is_asked_to(make_loop: Callable[..., L
     loop.stop.requested = True
     assert loop.evaluate_only() == "stopped"
     assert loop.metrics == {}
+
+
+pytestmark = pytest.mark.once
+
+TASK = """
+import torch
+from torch import nn
+from cloudtrain_trainer.tasks import Task
+
+class Ones:
+    def __init__(self, target):
+        self.target = target
+    def __len__(self):
+        return 4
+    def __getitem__(self, draw):
+        return torch.ones(len(draw.indices), 1), torch.full((len(draw.indices), 1), self.target)
+
+def model():
+    slope = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(slope.weight)
+    return slope
+
+def right(outputs, targets):
+    return torch.zeros(())
+
+def build():
+    return Task(model=model, loss=nn.MSELoss(), correct=right, train=Ones(2.0), validation=Ones(1.0),
+                epochs=12, batch_size=4, lr=0.25, weight_decay=0.0)
+"""
+"""A task with one weight, which moves from 0 to 2 and fits the validation data best at 1, as an
+overfitting model does. Each epoch has one step.
+"""
+
+FLAGS = "--model overfitting:build --lr-schedule constant --warm-up 0"
+PATIENCE = 3
+
+
+@pytest.fixture
+def train(group: StartGroup, tmp_path: Path) -> Callable[..., Group]:
+    """Trains the task in one process, in a folder below the test's."""
+
+    def start(flags: str = "", folder: str = "") -> Group:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "overfitting.py").write_text(TASK)
+        ranks = group(1, f"{FLAGS} {flags}", folder=folder)
+        ranks.succeed()
+        return ranks
+
+    return start
+
+
+def val_losses(ranks: Group) -> list[float]:
+    """Return the loss of each evaluation."""
+    return [event["values"]["val_loss"] for event in ranks.events("metrics")]
+
+
+def model_loss(folder: Path) -> float:
+    """The validation loss of the model that was exported."""
+    weight = float(exported(folder / "cloudtrain-output/model")["weight"])
+    return (weight - 1.0) ** 2
+
+
+def best_epoch(values: list[float]) -> int:
+    """The epoch of the best evaluation, from 1; there must be others before and after it."""
+    best = values.index(min(values)) + 1
+    assert 2 < best < len(values)
+    return best
+
+
+def test_training_without_a_lower_loss_ends_and_exports_the_best_model(
+    train: Callable[..., Group], tmp_path: Path
+) -> None:
+    values = val_losses(train(f"--patience {PATIENCE}"))
+    assert len(values) == best_epoch(values) + PATIENCE < 12
+    numbers = json.loads((tmp_path / "cloudtrain-output/output/metrics.json").read_text())
+    assert (numbers["outcome"], numbers["step"]) == ("succeeded", len(values))
+    assert (numbers["best_step"], numbers["best_val_loss"]) == (best_epoch(values), min(values))
+    assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
+    assert min(values) < values[-1] / 4, "the last model is another one"
+
+
+def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
+    train: Callable[..., Group], tmp_path: Path
+) -> None:
+    values = val_losses(train())
+    assert len(values) == 12
+    assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
+
+
+def test_a_resume_continues_the_count_and_keeps_the_best_model(
+    train: Callable[..., Group], tmp_path: Path
+) -> None:
+    """Interrupted one evaluation after the best: a count from zero would train longer."""
+    flags = f"--patience {PATIENCE}"
+    whole = val_losses(train(flags, "whole"))
+    best = best_epoch(whole)
+    first = val_losses(train(f"{flags} --max-steps {best + 1}", "interrupted"))
+    resumed = train(flags, "interrupted")
+    assert [event["step"] for event in resumed.events("resumed")] == [best + 1]
+    assert first + val_losses(resumed) == whole
+    assert model_loss(tmp_path / "interrupted") == model_loss(tmp_path / "whole")
+
+    finished = train(flags, "interrupted")
+    assert val_losses(finished) == []
+    assert [event["step"] for event in finished.events("result")] == [best + PATIENCE], (
+        "it is not trained further"
+    )
+
+
+ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+
+BLOCKED = (
+    "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex);"
+    " c.pthread_mutex_lock(mutex)"
+)
+"""The main thread waits in C code forever, as in a kernel launch: it runs no Python code and no
+signal handler.
+"""
+
+
+def rank(*lines: str, limit: float = 0.3) -> subprocess.Popen[str]:
+    """Start a process that handles SIGTERM and runs these lines, one of which prints `ready`."""
+    begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
+    made = (
+        "from cloudtrain_trainer.sigterm import Stop",
+        f"stop = Stop(min_seconds={limit}); stop.listen()",
+    )
+    argv = [sys.executable, "-c", "\n".join([begin, *made, "c = ctypes.CDLL(None)", *lines])]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    return process
+
+
+READY = "print('ready', flush=True)"
+
+
+def test_a_rank_that_hangs_in_c_code_exits() -> None:
+    process = rank(READY, BLOCKED)
+    process.terminate()
+    _, errors = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 143
+    assert "this rank hangs and exits" in errors
+
+
+def test_a_rank_whose_steps_continue_stops_normally() -> None:
+    process = rank(
+        READY,
+        "left = 200",
+        "while left or not stop.requested:",
+        "    time.sleep(0.02); stop.step_done(); left -= stop.requested",
+        limit=3,
+    )
+    process.terminate()
+    assert process.wait(timeout=HANG_SECONDS) == 0
+    process.communicate()
+
+
+def test_a_checkpoint_in_progress_is_waited_for() -> None:
+    process = rank("with stop.busy():", f"    {READY}", "    time.sleep(1.5)")
+    process.terminate()
+    assert process.wait(timeout=HANG_SECONDS) == 0
+    process.communicate()
+
+
+def test_the_limit_is_three_times_the_longest_step() -> None:
+    process = rank("stop.step_done(); time.sleep(0.5); stop.step_done()", READY, BLOCKED)
+    began = time.monotonic()
+    process.terminate()
+    assert process.wait(timeout=HANG_SECONDS) == 143
+    assert time.monotonic() - began >= 1.4
+    process.communicate()

@@ -6,13 +6,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.options import Folders
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import OPTIMIZERS, Refused
+from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.tasks.resnet50 import resnet
 from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_trainer.training.step import Step, lr_factor
 
 OWN = "tests.entrypoints.own_optimizers"
 ALL = [*OPTIMIZERS, f"{OWN}:two_rates"]
@@ -118,3 +132,161 @@ def test_state_that_a_checkpoint_cannot_keep_is_told(make_loop: Callable[..., Lo
         match=r"the state history of 0.weight is a list of int, int: checkpoints keep tensors",
     ):
         loop.run()
+
+
+MakeLoop = Callable[..., Loop]
+FLAGS = ("--batch-size", "64", "--max-steps", "6", "--checkpoint-every-steps", "3", "--keep", "9")
+
+
+def averages_of(loop: Loop) -> dict[str, torch.Tensor]:
+    assert loop.step.averages is not None
+    return {name: value.clone() for name, value in loop.step.averages.tensors.items()}
+
+
+def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in loop.step.model.named_parameters()}
+
+
+def are_equal(one: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == second.keys() and all(torch.equal(one[name], second[name]) for name in one)
+
+
+def saved_names(folder: Path) -> set[str]:
+    return set(FileSystemReader(folder / "weights-0").read_metadata().state_dict_metadata)
+
+
+def test_the_average_follows_the_weights(make_loop: MakeLoop) -> None:
+    loop = make_loop(*FLAGS, "--ema", "0.15")
+    expected = weights_of(loop)
+    batches = loop.batches.load(0, 0)
+    for step, decay in enumerate((0.1, 0.15, 0.15)):
+        loop.step.train_step(batches, step, 6)
+        for name, weight in weights_of(loop).items():
+            expected[name] = decay * expected[name] + (1 - decay) * weight
+    for name, average in averages_of(loop).items():
+        torch.testing.assert_close(average, expected[name])
+
+
+def test_the_average_is_evaluated_and_the_weights_are_trained(make_loop: MakeLoop) -> None:
+    loop = make_loop(*FLAGS, "--ema", "0.9")
+    batches = loop.batches.load(0, 0)
+    for step in range(4):
+        loop.step.train_step(batches, step, 6)
+    trained = weights_of(loop)
+    averages = averages_of(loop)
+    values = loop._evaluate()
+    assert are_equal(weights_of(loop), trained)
+    assert are_equal(averages_of(loop), averages)
+    loop.step.model.load_state_dict(averages, strict=False)
+    assert values == evaluate(loop.step, 64, 0, lambda: False)
+
+
+def test_a_resume_continues_the_average_and_the_model_is_the_average(
+    make_loop: MakeLoop, tmp_path: Path
+) -> None:
+    load = pytest.importorskip("safetensors.torch").load_file
+    export = import_module("train").export_model
+    whole = make_loop(*FLAGS, "--ema", "0.9")
+    whole.run()
+    shutil.rmtree(tmp_path / "step-00000006")
+    resumed = make_loop(*FLAGS, "--ema", "0.9")
+    resumed.resume()
+    assert resumed.position.step == 3
+    resumed.run()
+    averages = averages_of(resumed)
+    assert are_equal(averages, averages_of(whole))
+    assert are_equal(weights_of(resumed), weights_of(whole))
+    assert not are_equal(averages, weights_of(resumed))
+
+    best = make_loop("--weights", str(tmp_path / "best-00000006"))
+    assert are_equal(weights_of(best), averages)
+    export(resumed, Folders(tmp_path / "model", tmp_path, tmp_path))
+    model = load(tmp_path / "model/model.safetensors")
+    assert are_equal({name: model[name] for name in averages}, averages)
+
+
+def test_a_checkpoint_without_averages_begins_them_with_its_weights(
+    make_loop: MakeLoop, tmp_path: Path
+) -> None:
+    plain = make_loop(*FLAGS)
+    assert plain.step.averages is None
+    plain.run()
+    assert not any(name.startswith("ema.") for name in saved_names(tmp_path / "step-00000006"))
+    resumed = make_loop(*FLAGS, "--ema", "0.9")
+    resumed.resume()
+    assert are_equal(averages_of(resumed), weights_of(plain))
+
+
+def test_averages_of_short_numbers_are_long(make_loop: MakeLoop) -> None:
+    """In bfloat16 a step of the average would be rounded away."""
+    from cloudtrain_trainer.training.optimizers import AveragedWeights
+
+    model = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    averages = AveragedWeights(model, 0.999)
+    before = model.weight.detach().clone()
+    assert averages.tensors["weight"].dtype == torch.float32
+    torch.nn.init.constant_(model.weight, 3.0)
+    averages.update(100_000)
+    expected = before.float() + 0.001 * (3 - before.float())
+    torch.testing.assert_close(averages.tensors["weight"], expected)
+    with averages.in_model():
+        assert torch.equal(model.weight, expected.bfloat16())
+    assert torch.equal(model.weight, torch.full_like(before, 3.0))
+
+
+def test_the_learning_rate_increases_then_decays_to_zero() -> None:
+    factors = [lr_factor(step, 100) for step in range(101)]
+    assert factors[9] == max(factors) == 1.0
+    assert factors[100] == pytest.approx(0)
+    assert all(a >= b for a, b in pairwise(factors[9:]))
+    assert lr_factor(0, 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "warm_up", "expected"),
+    [
+        ("constant", 0.5, [0.5, 1, 1, 1, 1]),
+        ("cosine", 0.0, [1, 0.854, 0.5]),
+    ],
+)
+def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: list[float]) -> None:
+    factors = [lr_factor(step, 4, kind, warm_up) for step in range(len(expected))]
+    assert factors == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("amp", ["no", "bf16"])
+def test_recomputed_layers_have_the_same_gradients(
+    amp: str, make_loop: Callable[..., Loop]
+) -> None:
+    gradients = []
+    for flag in ("none", "blocks"):
+        flags = ["--task", "gpt", "--batch-size", "2", "--amp", amp, "--recompute", flag]
+        loop = make_loop(*flags, task=tasks.build("gpt", 0))
+        loop.step.forward_backward(*next(loop.batches.load(0, 0)))
+        gradients.append([parameter.grad for parameter in loop.step.model.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
+def test_a_model_with_batch_norm_is_not_recomputed(make_loop: Callable[..., Loop]) -> None:
+    task = tasks.build("resnet50", 0, size="tiny")
+    deeper = replace(task, model=partial(resnet, (1, 3, 1, 1), 8, 10))
+    with pytest.raises(Refused, match="twice in the statistics of batch norm"):
+        make_loop("--task", "resnet50", "--recompute", "blocks", task=deeper)
+
+
+@pytest.mark.parametrize("limit", [0.01, 1e6])
+def test_clipping_equals_that_of_torch(limit: float) -> None:
+    task = tasks.build("digits", 0)
+    options = parse(["--clip-norm", str(limit)])
+    step = Step(task, Strategy(Ranks(), options), options, 32)
+    torch.manual_seed(0)
+    for parameter in step.model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    copies = [nn.Parameter(p.detach().clone()) for p in step.model.parameters()]
+    for mine, parameter in zip(copies, step.model.parameters(), strict=True):
+        assert parameter.grad is not None
+        mine.grad = parameter.grad.clone()
+    step._clip()
+    nn.utils.clip_grad_norm_(copies, limit)
+    for mine, parameter in zip(copies, step.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, mine.grad)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,14 @@ from torch.utils.data import IterableDataset
 
 from cloudtrain_trainer.data.stream_batches import StreamBatches
 from cloudtrain_trainer.data.streams import adapt, evaluation_batches
-from cloudtrain_trainer.own.task import complete
+from cloudtrain_trainer.own_task import complete
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.loop import Loop
+from tests.entrypoints import own_streams
+from tests.entrypoints.groups import StartGroup
+from tests.entrypoints.launching import exported
+from tests.entrypoints.rank_hooks import KILL
 
 SAMPLES = 23
 
@@ -296,3 +302,38 @@ def test_a_run_on_a_stream_resumes_to_the_bit(
         folder.rename(folder.with_name(f"before-{folder.name}"))
     whole = trained("13")
     assert all(torch.equal(interrupted[name], whole[name]) for name in whole)
+
+
+OWN = "tests.entrypoints.own_streams"
+STEPS = 15
+FLAGS = (
+    f"--optimizer {OWN}:optimizer --lr-schedule constant --warm-up 0 --max-steps {STEPS} --epochs 2"
+)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("numbers", 1), ("shards", 2), ("forgetful", 0)], ids=str
+)
+def test_a_resume_after_a_kill_continues_at_the_very_sample(
+    tmp_path: Path, group: StartGroup, kind: str, workers: int
+) -> None:
+    """An epoch has ten steps: the kill is in the first or in the second."""
+    chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
+    flags = f"--task {OWN}:{kind} {FLAGS} --checkpoint-every-steps 2 --workers {workers}"
+    kill = f"{chance.randint(5, 13)} 0 {chance.randint(0, 1)}"
+    killed = group(2, flags, before="tests.entrypoints.rank_hooks:kill_at_a_moment", **{KILL: kill})
+    assert any(killed.wait()), "it ended before it was killed"
+    restarted = group(2, flags)
+    assert restarted.succeed()["step"] == STEPS
+    (resumed,) = restarted.events("resumed")
+    assert 0 < resumed["step"] <= STEPS
+    twice = set(range(STEPS * own_streams.BATCH - own_streams.SAMPLES))
+    if workers == 2:  # a rank's processes take turns: one reads eight batches, the other seven
+        twice = {
+            number for number in range(own_streams.SAMPLES) if number // 4 < (6, 4)[number % 2]
+        }
+    used = exported(tmp_path / "cloudtrain-output/model")["used"].tolist()
+    assert used == [-2.0 if number in twice else -1.0 for number in range(own_streams.SAMPLES)], (
+        f"killed at {kill}, resumed at {resumed['step']}"
+    )

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_trainer.data.samples import Samples
-from cloudtrain_trainer.own.losses import default_loss, default_measures, own_weight
-from cloudtrain_trainer.own.task import complete
+from cloudtrain_trainer.own_losses import default_loss, default_measures, own_weight
+from cloudtrain_trainer.own_task import complete
 from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task

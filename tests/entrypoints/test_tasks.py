@@ -18,9 +18,9 @@ from cloudtrain_trainer import tasks
 from cloudtrain_trainer.partition import split
 from cloudtrain_trainer.rules import OPTIONS, Refused
 from cloudtrain_trainer.tasks import Draw, Task, gpt
-from cloudtrain_trainer.tasks.decoder import decoder
 from cloudtrain_trainer.tasks.digits import read
 from cloudtrain_trainer.tasks.digits import split as split_digits
+from cloudtrain_trainer.tasks.gpt import decoder
 
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},

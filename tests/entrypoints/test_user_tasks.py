@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from cloudtrain_trainer import partition, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.data.streams import adapt
-from cloudtrain_trainer.own.task import from_options
+from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 from tests.entrypoints.groups import StartGroup

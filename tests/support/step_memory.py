@@ -19,7 +19,7 @@ from torch.autograd.profiler import profile
 from cloudtrain_trainer import trees
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.memory import precision, rehearse
-from cloudtrain_trainer.own.task import from_options
+from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from tests.entrypoints.loss_curves import begin
 

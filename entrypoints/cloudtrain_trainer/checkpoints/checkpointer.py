@@ -13,7 +13,7 @@ from torch import Tensor
 from cloudtrain_job import activity
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints import sharded
-from cloudtrain_trainer.checkpoints.frozen import FrozenWeights
+from cloudtrain_trainer.checkpoints.sharded import FrozenWeights
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.stream_batches import StreamBatches
 from cloudtrain_trainer.rules import Refused

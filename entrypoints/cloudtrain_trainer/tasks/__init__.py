@@ -62,16 +62,16 @@ def default_loss(outputs: Any, targets: Any) -> Tensor:
 
     Raise `Refused` if none fits.
     """
-    from cloudtrain_trainer.own import losses
+    from cloudtrain_trainer import own_losses
 
-    return losses.default_loss(outputs, targets)
+    return own_losses.default_loss(outputs, targets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Model, data and loss. A user's task needs a model and training data.
 
-    The loop needs all fields of the built-in tasks; own/task.py completes a user's task. Numbers
+    The loop needs all fields of the built-in tasks; own_task.py completes a user's task. Numbers
     are defaults that the command line may override.
     """
 

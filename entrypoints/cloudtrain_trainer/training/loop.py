@@ -15,9 +15,8 @@ from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import CollectiveFlags
-from cloudtrain_trainer.reporting.metrics import evaluate
+from cloudtrain_trainer.reporting.metrics import Trackers, evaluate
 from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
-from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies import Strategy

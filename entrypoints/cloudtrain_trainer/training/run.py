@@ -15,8 +15,7 @@ from cloudtrain_trainer.data.streams import Stream
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import available_cores
-from cloudtrain_trainer.reporting.metrics import Meter
-from cloudtrain_trainer.reporting.trackers import Trackers
+from cloudtrain_trainer.reporting.metrics import Meter, Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies import Strategy

@@ -21,8 +21,7 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
-from cloudtrain_trainer.training.averages import AveragedWeights
-from cloudtrain_trainer.training.optimizers import Gradients
+from cloudtrain_trainer.training.optimizers import AveragedWeights, Gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED_ON: tuple[str, ...] = ("cuda",)

@@ -16,11 +16,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from cloudtrain_trainer import rules, state, tasks
+from cloudtrain_trainer import own_losses, rules, state, tasks
 from cloudtrain_trainer.data.streams import Stream, adapt
 from cloudtrain_trainer.factories import Factory, describe, place
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.own import losses as own_losses
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trees import sample_count, tensors
