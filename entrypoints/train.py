@@ -253,16 +253,11 @@ def _export_model(loop: Any, folders: Folders) -> str:
         sys.stdout.flush()
         os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
 
-    has_best = loop.checkpointer.best.step in (-1, loop.position.step)
     if loop.checkpointer.load_best():
-        has_best = True
         del weights  # before others are gathered
         weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
     if loop.ranks.rank == 0:
-        model = folders.model / "model"
-        # An earlier version wrote the best weights into a file.
-        if has_best or files.copy_best_model(folders.checkpoints, model) is None:
-            files.write_model(model, weights, loop.ranks.log, frozen.metadata)
+        files.write_model(folders.model / "model", weights, loop.ranks.log, frozen.metadata)
     return fingerprint
 
 

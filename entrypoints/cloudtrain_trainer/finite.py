@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cloudtrain_trainer.trees import local_part
+
 EXIT = 33
 """The exit code after a loss, gradient or weight that is not finite: the number of EDOM."""
 MIN_LOSS_SCALE = 1.0
@@ -93,7 +95,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     """
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        local = local_part(tensor)
         if local.is_floating_point():
             by_device.setdefault(local.device, []).append(torch.isfinite(local.detach()).all())
     return all(bool(torch.stack(flags).all()) for flags in by_device.values())

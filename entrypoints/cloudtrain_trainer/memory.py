@@ -209,7 +209,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _one(args[0])
         result = func(*args, **(kwargs or {}))
-        for tensor in _tensors((result,)):
+        for tensor in trees.tensors(result):
             if tensor.layout is torch.strided:
                 self._count(tensor.untyped_storage())
         return result
@@ -225,15 +225,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _forget(self, key: int) -> None:
         self.now -= self._sizes.pop(key)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among arguments and in lists of them; operations take no others."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def _one(tensor: Tensor) -> float | int | bool:

@@ -39,11 +39,8 @@ def restore_generators(state: dict[str, Any], devices: Sequence[torch.device]) -
     np.random.set_state((name, keys.numpy(), *numbers))
     random.setstate(state["python"])
     if devices[0].type == "cuda" and "cuda" in state:
-        saved = state["cuda"]  # a single tensor in checkpoints of earlier releases
-        for device, one in zip(
-            devices, [saved] if isinstance(saved, Tensor) else saved, strict=False
-        ):
-            torch.cuda.set_rng_state(one, device)
+        for device, saved in zip(devices, state["cuda"], strict=False):
+            torch.cuda.set_rng_state(saved, device)
 
 
 def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:

@@ -366,22 +366,16 @@ def test_random_generators_continue_after_a_resume(checkpoints: CheckpointStore)
     assert draws() == expected
 
 
-def test_the_model_is_written_completely_and_the_best_one_is_copied(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_model_is_written_completely(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     weights = {"a": torch.arange(4.0), "b": torch.ones(2, 2).t()}
     weights["tied"] = weights["a"]
-    written = files.write_model(tmp_path / files.BEST, weights, Ranks().log)
-    taken = files.copy_best_model(tmp_path, tmp_path / "model" / "model")
-    assert taken is not None
-    assert taken.read_bytes() == written.read_bytes()
+    written = files.write_model(tmp_path / "model", weights, Ranks().log)
     if find_spec("safetensors") is None:
-        assert taken.name == "model.pt"
+        assert written.name == "model.pt"
         assert "safetensors is not installed" in capfd.readouterr().out
-        loaded = torch.load(taken, weights_only=True)
+        loaded = torch.load(written, weights_only=True)
     else:
-        assert taken.name == "model.safetensors"
-        loaded = import_module("safetensors.torch").load_file(taken)
+        assert written.name == "model.safetensors"
+        loaded = import_module("safetensors.torch").load_file(written)
     assert set(loaded) == set(weights)
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
-    assert files.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None

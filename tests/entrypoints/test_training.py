@@ -73,19 +73,6 @@ def test_no_resume_continues_a_run_that_its_platform_restarts(group: StartGroup)
     assert resumed_from(2, "digits-2") == []
 
 
-def test_best_weights_of_an_earlier_run_are_not_exported(group: StartGroup, tmp_path: Path) -> None:
-    """A platform may restore files that were set aside. This run has no evaluation."""
-    (tmp_path / "plain.py").write_text(
-        "from cloudtrain_trainer.tasks import digits\n"
-        "def data():\n    return digits.Images(*digits.read())\n"
-    )
-    checkpoints = tmp_path / OUTPUT / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    (checkpoints / "best.safetensors").write_text("of another run")
-    group(1, "--max-steps 1 --task digits --data plain:data").succeed()
-    assert exported(tmp_path / OUTPUT / "model")["0.weight"].shape == (32, 1, 3, 3)
-
-
 def test_a_loss_that_is_not_finite_ends_training_with_exit_code_33(
     group: StartGroup, tmp_path: Path
 ) -> None:

@@ -228,7 +228,7 @@ class Checkpointer:
         self.best = Best(math.inf if val_loss is None else val_loss, *counts)
         self._best_in_checkpoint = self.best.step
         self._log_changes(shared.get("settings", {}))
-        before = shared.get("layout") or {"strategy": shared["strategy"]}
+        before = shared["layout"]
         layout = self._layout()
 
         if rank_state is None or before != layout:

@@ -199,10 +199,6 @@ def _move(path: Path, target: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-BEST = "best"
-"""File name, without extension, of the best weights of earlier versions."""
-
-
 def write_model(
     path: Path,
     state: dict[str, Tensor],
@@ -232,21 +228,6 @@ def write_model(
         save_file(_with_own_memory(state), str(temporary), {"format": "pt", **(metadata or {})})
     temporary.replace(final)
     return final
-
-
-def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
-    """Copy the best weights of an earlier version to `model`, a path without extension.
-
-    Return None if there are none.
-    """
-    for ending in (".safetensors", ".pt"):
-        best = checkpoints / (BEST + ending)
-        if best.is_file():
-            model.parent.mkdir(parents=True, exist_ok=True)
-            temporary = model.with_name(model.name + ending + ".partial")
-            shutil.copyfile(best, temporary)
-            return temporary.replace(model.with_name(model.name + ending))
-    return None
 
 
 def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:

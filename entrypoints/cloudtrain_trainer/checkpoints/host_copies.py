@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from cloudtrain_trainer.trees import local_part
+
 STAGED: tuple[str, ...] = ("cuda",)
 """Device types whose tensors pass through buffers in a thread."""
 BUFFER_BYTES = 64 << 20
@@ -41,7 +43,7 @@ class HostCopies:
         """
         self.wait()
         with torch.no_grad():
-            locals_ = {name: _local(value.detach()) for name, value in tensors.items()}
+            locals_ = {name: local_part(value.detach()) for name, value in tensors.items()}
             copies = {name: self._place_for(name, value) for name, value in locals_.items()}
             pieces: list[tuple[Tensor, Tensor]] = []
             for name, value in locals_.items():
@@ -125,11 +127,6 @@ def _parts(tensor: Tensor) -> Sequence[Tensor]:
     """Return the bytes of a tensor without gaps, in the order of its memory."""
     values = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
     return torch.split(values, BUFFER_BYTES) if len(values) else ()
-
-
-def _local(value: Tensor) -> Tensor:
-    """Return this rank's shard."""
-    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _like(value: Tensor, copy: Tensor) -> Tensor:

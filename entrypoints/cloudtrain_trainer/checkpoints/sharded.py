@@ -27,6 +27,7 @@ from cloudtrain_trainer.factories import describe
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.optimizers import grouped, sharding
+from cloudtrain_trainer.trees import local_part
 
 
 def tensors_of(
@@ -320,7 +321,7 @@ def bit_sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     """Return the sum of the elements' bits as integers, over this rank's shard: shape (), int64."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    local = local_part(tensor)
     if local.is_complex():
         local = torch.view_as_real(local)
     return local.detach().view(WORDS[local.element_size()]).sum(dtype=torch.int64)

@@ -161,11 +161,7 @@ def _read(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
             " path)"
         )
     for name, value in state.items():
-        yield name, value.shape, partial(_identity, value)
-
-
-def _identity(tensor: Tensor) -> Tensor:
-    return tensor
+        yield name, value.shape, value.detach
 
 
 def _read_safetensors(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from cloudtrain_trainer.factories import Factory, describe
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.trees import local_part
 
 
 class Gradients:
@@ -40,7 +41,7 @@ class Gradients:
         norm = self.norm()
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for grads in self._by_sharding():
-            local = [_local(grad) for grad in grads]
+            local = [local_part(grad) for grad in grads]
             torch._foreach_mul_(local, factor.to(local[0].device))
         return norm
 
@@ -62,7 +63,7 @@ class Gradients:
         Unlike `norm` it needs no message.
         """
         norms = [
-            torch.stack(torch._foreach_norm([_local(grad) for grad in grads]))
+            torch.stack(torch._foreach_norm([local_part(grad) for grad in grads]))
             .sum()
             .to(self._device)
             for grads in self._by_sharding()
@@ -77,12 +78,6 @@ def _norm(grads: list[Tensor]) -> Tensor:
         return whole
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     return norm
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
 
 
 def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
@@ -270,9 +265,9 @@ class AveragedWeights:
 
         The first steps weigh more, so that the average forgets the initial weights.
         """
-        averages = [_local(average) for average in self.tensors.values()]
+        averages = [local_part(average) for average in self.tensors.values()]
         weights = [
-            _local(weight).to(average.dtype)
+            local_part(weight).to(average.dtype)
             for weight, average in zip(self._trained.values(), averages, strict=True)
         ]
         torch._foreach_lerp_(averages, weights, 1 - min(self._decay, (1 + step) / (10 + step)))
@@ -280,7 +275,7 @@ class AveragedWeights:
     @contextmanager
     def in_model(self) -> Iterator[None]:
         """Give the model the averages for an evaluation, then its weights back."""
-        weights = {name: _local(p.detach()).clone() for name, p in self._trained.items()}
+        weights = {name: local_part(p.detach()).clone() for name, p in self._trained.items()}
         self.use()
         try:
             yield
@@ -296,7 +291,7 @@ class AveragedWeights:
     @torch.no_grad()
     def _copy(self, sources: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
         for name, source in sources.items():
-            _local(targets[name]).copy_(_local(source))
+            local_part(targets[name]).copy_(local_part(source))
 
     def _free_gathered(self) -> None:
         """Make FSDP gather weights again, where it keeps them from one pass to the next."""
