@@ -231,6 +231,21 @@ def check_bf16_in_pipelines(ranks: Ranks) -> None:
         assert max(losses, norms) < BF16_TOLERANCE
 
 
+def check_logits_stay_split(ranks: Ranks) -> None:
+    """Under tp a rank has its share of the logits in training: all would be the largest tensor."""
+    task = small_task("gpt")
+    widths = []
+
+    def loss(logits: Any, targets: torch.Tensor) -> torch.Tensor:
+        widths.append(logits.to_local().shape[-1])
+        return task.loss(logits, targets)
+
+    flags = [*task_flags("gpt"), "--strategy", "tp"]
+    loop = begin(replace(task, loss=loss), flags, ranks)
+    loop.step.train_step(loop.batches.load(0, 0), 0, 100)
+    assert widths == [256 // ranks.size]
+
+
 def check_repeated_blocks(ranks: Ranks) -> None:
     """A task that does not name its layers, under fsdp: each repeated block is a unit, and the
     losses are the same.
@@ -346,6 +361,7 @@ def details() -> None:
         for check in (
             check_stages_work_at_once,
             check_fused_optimizer,
+            check_logits_stay_split,
             check_repeated_blocks,
             check_frozen_weights,
             check_resume_without_frozen_weights,

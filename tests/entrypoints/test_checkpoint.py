@@ -18,8 +18,8 @@ import torch
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import files, host_copies, sharded
-from cloudtrain_trainer.checkpoints.host_copies import HostCopies
+from cloudtrain_trainer.checkpoints import files, sharded
+from cloudtrain_trainer.checkpoints.files import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
 from tests.support.waiting import HANG_SECONDS
@@ -168,8 +168,8 @@ DEVICES = [
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of the CPU pass through the buffers as well, which are small."""
-    monkeypatch.setattr(host_copies, "STAGED", ("cpu", "cuda"))
-    monkeypatch.setattr(host_copies, "BUFFER_BYTES", 1 << 10)
+    monkeypatch.setattr(files, "STAGED", ("cpu", "cuda"))
+    monkeypatch.setattr(files, "BUFFER_BYTES", 1 << 10)
 
 
 @pytest.mark.usefixtures("staged")

@@ -189,8 +189,6 @@ def test_an_evaluation_only_stops_when_it_is_asked_to(make_loop: Callable[..., L
     assert loop.metrics == {}
 
 
-pytestmark = pytest.mark.once
-
 TASK = """
 import torch
 from torch import nn
@@ -256,6 +254,7 @@ def best_epoch(values: list[float]) -> int:
     return best
 
 
+@pytest.mark.once
 def test_training_without_a_lower_loss_ends_and_exports_the_best_model(
     train: Callable[..., Group], tmp_path: Path
 ) -> None:
@@ -268,6 +267,7 @@ def test_training_without_a_lower_loss_ends_and_exports_the_best_model(
     assert min(values) < values[-1] / 4, "the last model is another one"
 
 
+@pytest.mark.once
 def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
     train: Callable[..., Group], tmp_path: Path
 ) -> None:
@@ -276,6 +276,7 @@ def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
     assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
 
 
+@pytest.mark.once
 def test_a_resume_continues_the_count_and_keeps_the_best_model(
     train: Callable[..., Group], tmp_path: Path
 ) -> None:

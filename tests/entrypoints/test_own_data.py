@@ -6,6 +6,7 @@ import os
 import random
 import select
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -255,6 +256,18 @@ def test_every_epoch_has_another_order_and_uses_no_sample_twice() -> None:
     first, second = ([i for d in batches().draws(e, 0) for i in d.indices] for e in (0, 1))
     assert first != second
     assert len(set(first)) == len(first) == batches().samples_per_epoch == 22 * 64
+
+
+def test_an_epoch_begins_without_a_list_of_its_samples() -> None:
+    data = tasks.build("resnet50", 0, size="tiny").train
+    data.count = 1 << 21
+    tracemalloc.start()
+    try:
+        draw = next(Batches(data, 0, 64, 1, 0, 1, workers=0, pin_memory=False).draws(0, 0))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(set(draw.indices)) == 64
 
 
 @pytest.mark.parametrize("samples", [1, 7, 256, 360, 1000])

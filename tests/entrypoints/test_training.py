@@ -168,12 +168,11 @@ def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(
         assert sorted((tmp_path / OUTPUT / "checkpoints").rglob("*")) == files
 
 
-pytestmark = pytest.mark.once
-
 MEASURE = {"CLOUDTRAIN_MEASURE": "samples_per_s"}
 HOOKS = "tests.entrypoints.rank_hooks"
 
 
+@pytest.mark.once
 def test_ranks_measure_their_throughput_and_leave_neither_model_nor_checkpoint(
     group: StartGroup,
 ) -> None:
@@ -194,6 +193,7 @@ def test_ranks_measure_their_throughput_and_leave_neither_model_nor_checkpoint(
     assert not [*ranks.folder.rglob("*.safetensors"), *ranks.folder.rglob("step-*")]
 
 
+@pytest.mark.once
 def test_ranks_of_a_scaling_curve_report_several_times_with_their_step_times(
     group: StartGroup,
 ) -> None:
@@ -205,6 +205,7 @@ def test_ranks_of_a_scaling_curve_report_several_times_with_their_step_times(
         assert [event["step"] for event in ranks.events("step_times", rank=rank)] == steps
 
 
+@pytest.mark.once
 def test_a_batch_that_does_not_fit_is_not_split(group: StartGroup, short_text: Path) -> None:
     flags = "--task gpt --batch-size 128 --epochs 9 --probe-memory yes"
     hook = f"{HOOKS}:limit_rank_1_in_step_3"

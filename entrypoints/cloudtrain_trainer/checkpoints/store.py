@@ -33,6 +33,7 @@ from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.checkpoints.files import (
     FORMAT,
     NODE_LOCAL,
+    HostCopies,
     Inspection,
     digest_of,
     inspect_checkpoint,
@@ -44,7 +45,6 @@ from cloudtrain_trainer.checkpoints.files import (
     write_tensors,
     write_text,
 )  # fmt: skip
-from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 
