@@ -27,11 +27,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloudtrain_trainer import rules, trees
 from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.data.streams import first_batch
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy, layers_of
-from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.step import Step
 
 GIB = 1 << 30
@@ -306,7 +307,7 @@ def _rehearse(task: Task, options: Options, ranks: Ranks, *, like_gpu: bool) -> 
     """Return what a rank with the whole model holds, and the bytes of its largest layer."""
     strategy = Strategy(ranks, options)
     batch = options.batch_size or task.batch_size
-    sample = _sample(task, -(-batch // (ranks.size * options.accumulate)))
+    sample = first_batch(task.train, -(-batch // (ranks.size * options.accumulate)))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, LiveBytes() as live:
         inputs, targets = (trees.map_tensors(mode.from_tensor, part) for part in sample)
         live.add([*trees.tensors(inputs), *trees.tensors(targets)])
@@ -349,17 +350,6 @@ def _largest_layer(step: Step) -> int:
     """Return the bytes of the largest unit of FSDP: a layer, or the rest of the model."""
     layers = [sizes(layer.parameters()) for layer in layers_of(step.model, step)]
     return max([*layers, sizes(step.model.parameters()) - sum(layers)])
-
-
-def _sample(task: Task, samples: int) -> tuple[Any, Any]:
-    """Return a micro-batch of the first training data."""
-    data = task.train
-    batch: tuple[Any, Any]
-    if hasattr(data, "first"):
-        batch = data.batch([data.first()] * samples)
-    else:
-        batch = data[Draw(0, [index % len(data) for index in range(samples)])]
-    return batch
 
 
 class _RehearsedStep(Step):

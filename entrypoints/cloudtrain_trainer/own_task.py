@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from cloudtrain_trainer import own_losses, rules, state, tasks
-from cloudtrain_trainer.data.streams import Stream, adapt
+from cloudtrain_trainer.data.streams import Stream, adapt, first_batch
 from cloudtrain_trainer.factories import Factory, describe, place
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import Refused
@@ -85,7 +85,7 @@ def complete(task: Task, seed: int, name: str) -> Task:
     else:
         has_loss = task.loss is not tasks.default_loss
         changes["loss"] = own_losses.checked(task.loss) if has_loss else own_losses.default_loss
-        if not has_loss and task.weight is None:
+        if not has_loss and task.weight is None and _has_several_labels(changes["train"]):
             changes["weight"] = model.label_count
         if task.call is tasks.call:
             changes["call"] = model.call
@@ -191,16 +191,24 @@ def _with_built_in(
             base,
             train=adapt(data["train"], seed, "--data: train", data.get("collate"), pairs=True),
             validation=None,
-            weight=partial(own_losses.label_count, shifted=False),
             on_device=None,
             workers=None,
         )
+        if _has_several_labels(base.train):
+            base = replace(base, weight=partial(own_losses.label_count, shifted=False))
         if data.get("validation") is not None:
             validation = adapt(
                 data["validation"], seed, "--data: validation", data.get("collate"), pairs=True
             )
             base = replace(base, validation=validation)
     return base
+
+
+def _has_several_labels(train: Any) -> bool:
+    """Return whether samples have several labels, of which some may be padding."""
+    inputs, targets = first_batch(train, 1)
+    labels = own_losses.labels(inputs if targets is None else targets)
+    return labels is not None and labels.ndim > 1 and not labels.is_floating_point()
 
 
 def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:

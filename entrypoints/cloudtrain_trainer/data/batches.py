@@ -86,11 +86,6 @@ class Batches:
         unloaded = replace(self)  # a loader that is reached from its own items is never freed
         return self._loader.load(unloaded.draws(epoch, skip))
 
-    def trial(self, samples: int) -> tuple[Any, Any]:
-        """Return a micro-batch of the first samples, for a trial, repeated if there are fewer."""
-        with forget_new_handles(self.data):
-            return self.data[Draw(0, [index % len(self.data) for index in range(samples)])]
-
     @cached_property
     def _loader(self) -> Loader:
         """Return one loader for all epochs, so that its processes persist."""

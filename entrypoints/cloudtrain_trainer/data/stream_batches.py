@@ -206,10 +206,6 @@ class StreamBatches:
             )
         self._resumed = states
 
-    def trial(self, samples: int) -> tuple[Any, Any]:
-        """Return a micro-batch for a trial, which repeats the first sample."""
-        return self.data.batch([self.data.first()] * samples)
-
     def _requests(self, number: int, epoch: int, skip: int) -> Iterator[Request]:
         """Return what a reader reads: every n-th batch, n being the number of readers."""
         stride = self.batch_size * len(self._readers)

@@ -34,6 +34,7 @@ from cloudtrain_trainer.data.samples import (
 )
 from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw
 
 PLAIN = (int, float, str, bytes, bool, type(None), torch.Tensor)
 """Types that a state may contain, also in lists and dicts: reading them runs no code."""
@@ -126,6 +127,18 @@ class Stream:
     def batch(self, samples: list[Any]) -> tuple[Any, Any]:
         """Return (inputs, targets) of some samples, or (the whole batch, None)."""
         return split_pair(self.collate(samples), self.whole)
+
+
+def first_batch(data: Any, samples: int) -> tuple[Any, Any]:
+    """Return a batch of the first samples of training data, for a trial.
+
+    They are repeated if there are fewer; of a stream the first one is.
+    """
+    if isinstance(data, Stream):
+        return data.batch([data.first()] * samples)
+    with restored_generators(), forget_new_handles(data):
+        batch: tuple[Any, Any] = data[Draw(0, [index % len(data) for index in range(samples)])]
+        return batch
 
 
 def evaluation_batches(

@@ -23,6 +23,7 @@ from cloudtrain_job import emit_event, log_metrics
 from cloudtrain_launcher.environment import MEASURED, MEASURED_REPORTS
 from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import hardware, state
+from cloudtrain_trainer.data.streams import first_batch
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.optimizers import NUMBERS_PER_PARAMETER
 from cloudtrain_trainer.training.run import TrainingRun
@@ -171,7 +172,7 @@ def _fits(run: TrainingRun) -> bool:
 
 def _try(run: TrainingRun) -> None:
     step = run.step
-    inputs, targets = step.to_device(*run.batches.trial(run.micro_batch))
+    inputs, targets = step.to_device(*first_batch(run.task.train, run.micro_batch))
     # The optimizer's first step allocates its state; of a user's it is not known.
     copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
     trained = [p for p in step.model.parameters() if p.requires_grad]
