@@ -20,15 +20,19 @@ from tests.support.waiting import HANG_SECONDS
 # A newcomer follows the pages word for word: every session and every snippet is run, and prints
 # what is shown.
 
+LONG_SESSIONS = ("docs/guides/my-script.md", "docs/guides/your-model.md")
+"""Pages whose commands train several times."""
+
 SESSIONS = [
-    page
+    pytest.param(page, id=name, marks=[pytest.mark.thorough] if name in LONG_SESSIONS else [])
     for page in pages()
     if any(block.language in ("console", "python") for block in blocks(page))
+    for name in [name_of(page)]
 ]
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("page", SESSIONS, ids=name_of)
+@pytest.mark.parametrize("page", SESSIONS)
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     wrong = [step.difference() for step in play(page, tmp_path / "reader") if step.difference()]
     assert not wrong, "\n".join(
