@@ -34,7 +34,7 @@ REFUSED: dict[str, tuple[Changes, str]] = {
         "1 validation error detected: Value 'bad_name' at 'trainingJobName'",
     ),
     "instance type": ({(*RESOURCES, "InstanceType"): "ml.p99.48xlarge"}, "known values"),
-    "unknown part": ({("ExperimentConfig",): {}}, "Not part of"),
+    "unknown part": ({("DebugHookConfig",): {"S3OutputPath": "s3://bucket/debug"}}, "Not part of"),
     "spot without wait": (SPOT, "Invalid MaxWaitTimeInSeconds"),
     "preferences and spot": (
         {**SPOT, RESOURCES: {"InstancePreferences": PREFERENCES}},
