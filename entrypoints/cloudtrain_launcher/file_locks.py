@@ -28,7 +28,11 @@ class FileLock:
 
     def release(self) -> None:
         """Release the lock and close the file."""
-        os.close(self.file)
+        try:
+            # Closing is not enough: a process that was forked meanwhile has the file open too.
+            fcntl.flock(self.file, fcntl.LOCK_UN)
+        finally:
+            os.close(self.file)
 
 
 def acquire(

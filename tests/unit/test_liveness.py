@@ -287,3 +287,14 @@ def test_a_submission_that_was_killed_ends_at_once_and_a_late_supervisor_gives_u
     ]
     assert subprocess.run(supervisor, timeout=60).returncode == 1
     assert [event["type"] for event in events_of(folder)] == ["submitting", "ended"]
+
+
+def test_a_released_lock_is_free_although_a_child_has_its_file_open(tmp_path: Path) -> None:
+    """A process that another thread forks has all open files until it runs its program."""
+    lock = acquire(tmp_path / "lock")
+    assert lock is not None
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.file]):
+        lock.release()
+        again = acquire(tmp_path / "lock", wait=False)
+        assert again is not None
+        again.release()

@@ -170,12 +170,9 @@ ACCESS = (
         ),
         cause="the job's identity may not read or write the storage account",
         remedy=(
-            "the job's identity needs Storage Blob Data Contributor on the storage account of its"
-            " inputs and outputs"
-            " (Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read, /write and"
-            " /delete): cloudtrain doctor azure says whose that is; if the account forbids keys, the"
-            " workspace must open it by identity too (az ml workspace update"
-            " --system-datastores-auth-mode identity)"
+            "give the job's identity Storage Blob Data Contributor on that account (cloudtrain"
+            " doctor azure names both); if the account forbids keys: az ml workspace update"
+            " --system-datastores-auth-mode identity"
         ),
         source="https://learn.microsoft.com/azure/machine-learning/how-to-identity-based-service-authentication",
     ),
