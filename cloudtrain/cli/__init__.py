@@ -243,7 +243,7 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
 
 
 def _fail(error: Exception, argv: list[str]) -> int:
-    from cloudtrain.cli.github import annotate_error
+    from cloudtrain.cli.error_view import annotate_error
     from cloudtrain.cli.terminal import write, write_json
 
     if not isinstance(error, CloudtrainError):

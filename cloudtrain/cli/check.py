@@ -9,10 +9,17 @@ from typing import Any
 import click
 
 from cloudtrain.checkup import Check
-from cloudtrain.cli import github
+from cloudtrain.cli import error_view
 from cloudtrain.cli.follow import ProgressDisplay
-from cloudtrain.cli.job_command import JobCommand, load_job, sweep_issues_of, target_options
-from cloudtrain.cli.options import data_dir, json_option, set_option
+from cloudtrain.cli.options import (
+    JobCommand,
+    data_dir,
+    json_option,
+    load_job,
+    set_option,
+    sweep_issues_of,
+    target_options,
+)
 from cloudtrain.cli.output import count, print_json, print_message, print_prose
 from cloudtrain.cli.plan_view import place
 from cloudtrain.cli.terminal import indented, working
@@ -122,7 +129,7 @@ def check_command(
         checks = online_checks(plan)
         issues += online_issues(plan, checks)
     notes = start_notes(plan, issues)
-    github.annotate("warning", notes)
+    error_view.annotate("warning", notes)
     try:
         raise_errors(issues)
     except CloudtrainError as error:  # the notes are printed after it

@@ -23,8 +23,7 @@ from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
 from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
-from cloudtrain.runs.failure import explain
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration

@@ -15,8 +15,13 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.job_command import JobCommand, program_arguments, resource_options, resources_of
-from cloudtrain.cli.options import json_option
+from cloudtrain.cli.options import (
+    JobCommand,
+    json_option,
+    program_arguments,
+    resource_options,
+    resources_of,
+)
 from cloudtrain.cli.output import command, print_json, print_message
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import storing

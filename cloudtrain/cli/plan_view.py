@@ -15,13 +15,13 @@ from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import Issue, UsageError, dotted
-from cloudtrain.planning.job_document import dependencies_document
+from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
-from cloudtrain.source.requirements import hide_passwords
+from cloudtrain.source.distributions import hide_passwords
+from cloudtrain.spec.contradictions import hide_secrets
 from cloudtrain.spec.inputs import Input
-from cloudtrain.spec.plain_secrets import hide_secrets
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.rehearsals import without_varying

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from cloudtrain.cli import github
+from cloudtrain.cli import error_view
 from cloudtrain.cli.output import (
     abbreviate_home,
     colour_state,
@@ -20,8 +20,7 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.rules import hint_for, hint_for_message
 from cloudtrain.diagnosis.slowness import told_at_the_end
-from cloudtrain.runs.failure import explain
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Cause
@@ -140,7 +139,7 @@ def report_and_exit(
     `success`: the state whose exit code is 0.
     """
     report(run, state)
-    github.annotate_failure(run, state)
+    error_view.annotate_failure(run, state)
     if as_json:
         print_json({**state.to_json(), "results": dict(run.artifacts())})
     raise click.exceptions.Exit(0 if state.state == success else EXIT_CODES[state.state])

@@ -34,8 +34,7 @@ from cloudtrain.cli.terminal import one_line, progress_bar
 from cloudtrain.cli.watch import follow_and_exit
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.fetched import MAX_LISTED, fetched_files
-from cloudtrain.submission.run import Run
+from cloudtrain.submission.run import MAX_LISTED, Run, fetched_files
 from cloudtrain.units import parse_duration
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.chosen_run import chosen
+from cloudtrain.cli.follow import activity_text
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -29,15 +30,13 @@ from cloudtrain.cli.output import (
     print_prose,
     table,
 )
-from cloudtrain.cli.progress import activity_text
 from cloudtrain.cli.report import format_artifact, format_cost, rerun_command, source_line
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import limit_warning, remaining_seconds, shown
-from cloudtrain.runs.ids import sweep_ids, sweep_of_run
-from cloudtrain.runs.state import ENDED, STATES, RunState
+from cloudtrain.runs.state import ENDED, STATES, RunState, explain
+from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.submission.run import Run

@@ -9,8 +9,16 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.job_command import JobCommand, job_options, load_job, sweep_issues_of
-from cloudtrain.cli.options import data_dir, json_option, set_option, yes_option
+from cloudtrain.cli.options import (
+    JobCommand,
+    data_dir,
+    job_options,
+    json_option,
+    load_job,
+    set_option,
+    sweep_issues_of,
+    yes_option,
+)
 from cloudtrain.cli.output import command, print_json, print_message, print_output, print_prose
 from cloudtrain.cli.plan_view import cost, difference, headline, overview, rehearsed
 from cloudtrain.cli.terminal import indented, one_line, progress_bar

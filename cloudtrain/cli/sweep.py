@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.job_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import (
+    JobCommand,
     data_dir,
+    job_options,
     json_option,
+    load_job,
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
@@ -27,14 +29,15 @@ from cloudtrain.spec.sources import FlagText, read_source
 from cloudtrain.submission.context import with_wheels
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.planning import plan_sweep, start_sweep
-from cloudtrain.sweeps.rules import as_checked_here, sweep_issues
-from cloudtrain.sweeps.shorthand import (
+from cloudtrain.sweeps.planning import (
     batch_size_values,
+    plan_sweep,
     read_objective,
     split_overrides,
+    start_sweep,
     sweep_values,
 )
+from cloudtrain.sweeps.rules import as_checked_here, sweep_issues
 from cloudtrain.sweeps.sweep import find_sweep
 from cloudtrain.units import parse_duration, parse_money
 

@@ -17,12 +17,11 @@ from cloudtrain.diagnosis.failure import Diagnosis, diagnose_candidate, diagnose
 from cloudtrain.diagnosis.log_text import Evidence, evidence_of
 from cloudtrain.diagnosis.rules import rule_of
 from cloudtrain.diagnosis.search import Search, shape
-from cloudtrain.runs.failure import explain, failed_process
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.index import summaries
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import terms_of
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain, failed_process
 from cloudtrain.runs.store import RunStore
 from cloudtrain_launcher.events import Cause, Ended
 

@@ -29,12 +29,11 @@ from cloudtrain.pages.svg import (
     x_scale,
     y_scale,
 )
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import limit_warning
 from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.compare import settings_of
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.source.tree import PAYLOAD_FOLDER
+
+if TYPE_CHECKING:
+    from cloudtrain.planning.plan import Plan
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """Variable with this machine's folder of installed packages."""
@@ -98,3 +102,88 @@ class Request:
     """Request in the platform's format: plain JSON."""
     job: JobDocument
     """Document for the launcher of every node, sent with the request."""
+
+
+ARGUMENT = "$argv"
+LONG_TEXT = 200
+"""Minimum length of a value that refers to an argument by the key above."""
+
+
+def job_document(plan: Plan) -> JobDocument:
+    """Return the job document, the same for every platform."""
+    spec = plan.spec
+    kind, target = entrypoint_of(spec.entrypoint)
+    return JobDocument(
+        run_id=plan.run_id,
+        name=spec.name,
+        kind=kind,
+        target=target,
+        argv=spec.args.argv,
+        values=_values(spec.args.values, spec.args.argv),
+        nodes=spec.resources.nodes,
+        processes=plan.processes,
+        gpus=plan.gpus,
+        restarts=0 if plan.context.trial and plan.context.trial.measures else spec.limits.restarts,
+        grace_seconds=plan.target.grace_seconds,
+        checkpoint_every_seconds=spec.checkpoints.every,
+        checkpoint_keep=spec.checkpoints.keep,
+        require_group=spec.launch.require_group,
+        hang_seconds=spec.limits.hang,
+        network_gbps=_network_gbps(plan),
+        warm=spec.launch.warm,
+        dependencies=dependencies_document(plan) or None,
+        metrics=dict(spec.metrics) or None,
+        keep=spec.keep,
+        trial=_trial(plan),
+    )
+
+
+def _network_gbps(plan: Plan) -> int:
+    """Return the lowest bandwidth of the planned machines with GPUs; 0 for one node."""
+    if plan.spec.resources.nodes < 2 or not plan.gpus:
+        return 0
+    rows = [find_instance(plan.target.provider, name) for name in plan.target.instances]
+    return min((row.network_gbps for row in rows if row and row.network_gbps), default=0)
+
+
+def _trial(plan: Plan) -> dict[str, Any] | None:
+    """Return the rules of a trial without defaults, or None."""
+    rules = plan.context.trial
+    if rules is None:
+        return None
+    values = {item.name: (getattr(rules, item.name), item.default) for item in fields(rules)}
+    changed = {name: value for name, (value, default) in values.items() if value != default}
+    return {**changed, "rungs": list(rules.rungs)}
+
+
+def dependencies_document(plan: Plan) -> dict[str, Any]:
+    """Return the packages for the launcher; empty for none."""
+    dependencies = plan.spec.dependencies
+    file = dependencies.file or plan.context.source.requirements
+    if dependencies.off or not (dependencies.packages or file):
+        return {}
+    return {
+        **({"packages": list(dependencies.packages)} if dependencies.packages else {"file": file}),
+        **({"wheels": WHEELS} if dependencies.vendor else {}),
+        **({"replace_torch": True} if dependencies.replace_torch else {}),
+    }
+
+
+def _values(value: Any, argv: tuple[str, ...]) -> Any:
+    """Return the arguments with types. A long text in `argv` becomes its index."""
+    if isinstance(value, str) and len(value) > LONG_TEXT and value in argv:
+        return {ARGUMENT: argv.index(value)}
+    if isinstance(value, Mapping):
+        return {key: _values(item, argv) for key, item in value.items()}
+    return [_values(item, argv) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:
+    """Return the kind of program (script, module, notebook, trainer) and its name."""
+    if entrypoint is None:
+        return "trainer", ""
+    words = entrypoint.split()
+    if words[0] == "-m":
+        return "module", words[1]
+    name = entrypoint.strip()
+    return ("notebook" if name.endswith(".ipynb") else "script"), name

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from cloudtrain.planning.job_document import dependencies_document, job_document
-from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, JobDocument, Launch
+from cloudtrain.planning.launch import (
+    PACKAGES_DIR,
+    PUBLISHED,
+    JobDocument,
+    Launch,
+    dependencies_document,
+    job_document,
+)
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 

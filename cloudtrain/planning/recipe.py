@@ -5,18 +5,61 @@ from __future__ import annotations
 import io
 import json
 import os
+import posixpath
 import re
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pathspec import PathSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
 from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
+
+USUAL = (
+    "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy"
+    " typing-extensions requests tqdm pyyaml packaging psutil protobuf click scipy pandas"
+    " scikit-learn matplotlib h5py setuptools six pip"
+)
+"""Packages of any cloud's PyTorch image. The list is generous: it only suppresses warnings."""
+
+_PYTHON = {"cuda": "3.12", "cpu": "3.11"}
+"""Python of our image's distribution: Ubuntu 24.04, Debian 12."""
+
+
+class ImageContents(NamedTuple):
+    """Packages of an image, by normalised names, and its version of torch; empty if unknown."""
+
+    packages: frozenset[str]
+    torch: str = ""
+    python: str = ""
+    """Version of Python, `3.12`; empty if unknown."""
+
+
+def usual_contents(torch: str, python: str, more: str) -> ImageContents:
+    """Return the packages of a cloud's image. `more`: names besides the usual ones."""
+    return ImageContents(frozenset(f"{USUAL} {more}".split()), torch, python)
+
+
+def our_contents(kind: str) -> ImageContents:
+    """Return the packages of our image, `cuda` or `cpu`, from its lock files."""
+    folder = bundled("docker")
+    text = "\n".join(
+        (folder / name).read_text(encoding="utf-8")
+        for name in (f"torch-{kind}.txt", "requirements.txt")
+    )
+    locked = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.MULTILINE))
+    names = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
+    return ImageContents(
+        frozenset({*names, "pip", "setuptools"}), names.get("torch", ""), _PYTHON[kind]
+    )
+
 
 LOCAL = "cloudtrain"
 """Local name of images that we build."""
@@ -151,7 +194,6 @@ def _ignore_file(dockerfile: Path) -> str:
 
 def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
     """Return the Dockerfile, and the files, links and folders that the build may copy."""
-    from cloudtrain.planning.dockerignore import has_exceptions, patterns_of, read_rules
 
     info_by_path = {dockerfile: dockerfile.stat()}
     rules = read_rules(_ignore_file(dockerfile))
@@ -274,3 +316,45 @@ def _certain(source: str) -> str:
     ):
         raise Unclear
     return source
+
+
+MAX_WILDCARDS = 6
+"""Maximum wildcards of a pattern before regex backtracking gets expensive."""
+
+
+def read_rules(text: str) -> PathSpec[GitIgnoreSpecPattern]:
+    """Return the rules of an ignore file. Raise SourceError for an invalid line."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    return patterns_of(line.strip() for line in lines if not line.startswith("#"))
+
+
+def patterns_of(lines: Iterable[str]) -> PathSpec[GitIgnoreSpecPattern]:
+    """Return the patterns of these lines. Raise SourceError for an invalid one."""
+    return PathSpec(_patterns(lines))
+
+
+def _patterns(lines: Iterable[str]) -> Iterator[GitIgnoreSpecPattern]:
+    for line in lines:
+        sign = "!" if line.startswith("!") else ""
+        pattern = line.removeprefix(sign).strip()
+        # Docker compares such a pattern with the end of the path.
+        pattern = re.sub(r"^\*\*(?=[^/*])", "**/*", pattern)
+        pattern = posixpath.normpath(pattern).lstrip("/")
+        if pattern == ".":
+            continue
+        if len(re.findall(r"\*+", pattern)) > MAX_WILDCARDS:
+            raise SourceError(
+                f"{line!r} in a .dockerignore has more than {MAX_WILDCARDS} wildcards"
+            )
+        try:
+            yield GitIgnoreSpecPattern(f"{sign}/{pattern}")
+        except (ValueError, re.error) as error:
+            hint = "a range in [] goes upwards: [a-z]"
+            raise SourceError(
+                f"{line!r} in a .dockerignore is not a valid pattern: {error}", hint=hint
+            ) from None
+
+
+def has_exceptions(rules: PathSpec[GitIgnoreSpecPattern]) -> bool:
+    """Return whether a rule may bring back files of an ignored folder."""
+    return any(pattern.include is False for pattern in rules.patterns)

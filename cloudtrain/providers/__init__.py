@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain import __version__
 from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.runs.files import as_text
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
     from cloudtrain_launcher.events import Event, Submitted, Submitting
+
+
+class LazyPackage:
+    """A package whose modules are imported at their first use.
+
+    Watching a run then needs neither pydantic nor an SDK.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, module: str) -> ModuleType:
+        return import_module(f"{self._name}.{module}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +67,6 @@ class DiscoveredRun:
 
     def documents(self) -> dict[str, str]:
         """Content of `plan.json` and `request.json` of its run folder, by file name."""
-        from cloudtrain import __version__
-
         provider = self.submitting.provider
         contract = self.submitting.contract
         plan = {

@@ -6,8 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import subprocess
+import time
+from abc import abstractmethod
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from shlex import join, quote
+from tempfile import NamedTemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -29,10 +36,14 @@ from cloudtrain.planning.reference import ResolvedImage
 from cloudtrain.planning.selection import PlannedImage, select_image
 from cloudtrain.planning.target import ProviderConfig, Target
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
-from cloudtrain.providers.batch import BatchProvider, JobStatus, program_output
 from cloudtrain.providers.shared.idempotent_create import reconcile
-from cloudtrain.providers.shared.log_attempt import LogAttempt
-from cloudtrain.providers.shared.outcome import FinalState, ended_event
+from cloudtrain.providers.shared.log_attempt import (
+    FinalState,
+    LogAttempt,
+    all_nodes_reported,
+    ended_event,
+    incomplete_shutdown,
+)
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.record import RunRecord
@@ -41,6 +52,11 @@ from cloudtrain.settings import Settings
 from cloudtrain.source.extract import extract
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
+from cloudtrain_launcher import events
+from cloudtrain_launcher.events import Event
+
+if TYPE_CHECKING:
+    from cloudtrain.planning.plan import Plan
 
 __all__ = [
     "CLOUD_FIELDS",
@@ -140,3 +156,210 @@ def shell_script(
         f"(cd source && exec {join(launch.argv)})",
     ]
     return "\n".join(lines) + "\n"
+
+
+LONGEST_LINE = 1 << 20
+"""Maximum bytes of an unfinished log line; a longer one counts as a line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStatus:
+    """The state of a job, as its platform reports it."""
+
+    phase: str
+    """State in the platform's terms: `waiting in the queue`, `running`, `exit code 137`.
+
+    Shown as the reason of a failure if no node has reported one.
+    """
+    has_ended: bool
+    """True if all processes have ended and the whole log can be read."""
+
+
+class BatchProvider(Provider):
+    """A provider for a platform with named jobs: a job has the name of its run."""
+
+    @abstractmethod
+    def submit_job(self, run: RunFolder, request: Request, archive: Path) -> None:
+        """Start the job of a run, unless it exists already: two calls start one job.
+
+        `archive`: the source, a .tar.gz. Raise CloudError with `Outcome.UNKNOWN` if the job may
+        exist now; any other error means that no job was started.
+        """
+
+    @abstractmethod
+    def job_status(self, run: RunFolder) -> JobStatus | None:
+        """Return the state of a run's job; None if it does not exist.
+
+        Raise CloudError if the platform does not answer.
+        """
+
+    @abstractmethod
+    def read_log(self, run: RunFolder, node: int, offset: int) -> bytes:
+        """Return output of a node's launcher from byte `offset`, or its first part.
+
+        Raise CloudError if that fails.
+        """
+
+    @abstractmethod
+    def stop_job(self, run: RunFolder) -> None:
+        """Ask the job to stop, by SIGTERM to its launchers or in another way; repeatable.
+
+        Raise CloudError if that fails.
+        """
+
+    @abstractmethod
+    def job_folder(self, run: RunFolder) -> str:
+        """Return the absolute path, on the job's machine, of the folder with its artifacts.
+
+        It contains `model`, `output` and `checkpoints`.
+        """
+
+    @abstractmethod
+    def download(self, run: RunFolder, name: str, file: IO[bytes]) -> None:
+        """Write one of these folders to a file as .tar.gz; write nothing if it does not exist.
+
+        Raise CloudError if that fails.
+        """
+
+    def start(
+        self,
+        plan: Plan,  # noqa: ARG002
+        request: Request,
+        run: RunFolder,
+        archive: Path,
+        progress: Progress | None,  # noqa: ARG002
+        record: Record,
+    ) -> dict[str, Any]:
+        """Record that the job may exist from now on, submit it, and return its reference."""
+        record(Observation(events=[events.Creating(time=time.time())]))
+        self.submit_job(run, request, archive)
+        return {"name": run.run_id}
+
+    def observe(self, run: RunFolder, state: RunState) -> Iterator[Observation]:
+        """Yield the job's phase, new log lines, and its end after the whole log was read."""
+        if state.has_ended and not state.may_have_started:
+            return
+        status = self.job_status(run)
+        if state.ref is None:
+            yield Observation(events=self._reconciled(run, status))
+        if state.ref is None or state.has_ended:
+            return
+        if status is None:
+            reason = f"{self.declaration.label} does not know this job (any more)"
+            yield Observation(
+                events=[events.Ended(time=time.time(), state="failed", reason=reason)]
+            )
+            return
+        if status.phase != state.phase and not status.has_ended:
+            yield Observation(events=[events.Phase(time=time.time(), phase=status.phase)])
+        log = LogAttempt(
+            lambda positions: self._lines(run, state.nodes, positions, whole=status.has_ended)
+        )
+        yield from log.observations(state)
+        if status.has_ended and log.is_done(
+            waited=True, all_reported=all_nodes_reported(state, state.nodes)
+        ):
+            yield Observation(events=[ended_event(state, _outcome(state, status), time.time())])
+
+    def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
+        """Ask the job to stop if it exists. Return False if that is not possible yet.
+
+        If its existence is unknown, find out first.
+        """
+        if state.ref is None:
+            record(Observation(events=self._reconciled(run, self.job_status(run))))
+        if state.ref is None:
+            return state.has_ended
+        self.stop_job(run)
+        record(
+            Observation(events=[events.StopRequested(time=time.time(), reason="stop was asked")])
+        )
+        return True
+
+    def fetch(
+        self,
+        run: RunFolder,
+        state: RunState,  # noqa: ARG002
+        names: Sequence[str],
+        folder: Path,
+        progress: Progress | None,  # noqa: ARG002
+        note: Note,
+    ) -> list[str]:
+        """Download and extract untrusted archives of the folders; return the existing names."""
+        existing = []
+        for name in names:
+            with NamedTemporaryFile(dir=folder.parent) as file:
+                self.download(run, name, file)
+                file.flush()
+                roots = (f"{self.job_folder(run)}/{name}",)
+                exists = Path(file.name).stat().st_size > 0
+                if exists and extract(Path(file.name), folder / name, roots, note, name):
+                    existing.append(name)
+        return existing
+
+    def _reconciled(self, run: RunFolder, status: JobStatus | None) -> list[Event]:
+        ref = {"name": run.run_id} if status is not None else None
+        return [*reconcile(run, time.time(), lambda: ref, self.declaration.label)]
+
+    def _lines(
+        self, run: RunFolder, nodes: int, positions: Positions, *, whole: bool
+    ) -> Generator[LogPart, None, bool]:
+        """New lines of all nodes' logs. `whole`: the logs are complete, so that a last line may
+        lack its end.
+        """
+        for node in range(nodes):
+            stream = f"node-{node}"
+            offset = int(positions.get(stream, {}).get("bytes", 0))
+            while text := self.read_log(run, node, offset):
+                lines = text[: text.rfind(b"\n") + 1] or (
+                    text if whole or len(text) >= LONGEST_LINE else b""
+                )
+                if not lines:
+                    break
+                offset += len(lines)
+                read_at = time.time()
+                stamped = [(read_at, line) for line in lines.removesuffix(b"\n").split(b"\n")]
+                yield LogPart(node=node, lines=stamped, stream=stream, position={"bytes": offset})
+        return True
+
+
+def program_output(
+    argv: Sequence[str],
+    data: bytes = b"",
+    out: IO[bytes] | None = None,
+    *,
+    unknown: Container[int] = (),
+) -> bytes:
+    """Run a program with `data` as its input and return its output.
+
+    `out`: the file for the output; the result is empty then. `unknown`: exit codes that leave open
+    whether the work is done, such as 255 of ssh; the error is then transient and its outcome
+    UNKNOWN. Raise CloudError with its error output if it fails, UsageError if it cannot be started.
+    """
+    try:
+        completed = subprocess.run(
+            argv, input=data, stdout=out or subprocess.PIPE, stderr=subprocess.PIPE, check=False
+        )
+    except OSError as error:
+        raise UsageError(f"{argv[0]} cannot be started: {error.strerror}") from None
+    if completed.returncode == 0:
+        return completed.stdout or b""
+    is_unknown = completed.returncode in unknown
+    outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
+    complaint = (
+        completed.stderr.decode(errors="replace").strip() or f"exit code {completed.returncode}"
+    )
+    raise CloudError(f"{argv[0]}: {complaint}", transient=is_unknown, outcome=outcome)
+
+
+def _outcome(state: RunState, status: JobStatus) -> FinalState:
+    """Return the final state of a run and its reason, from its nodes and its job."""
+    outcomes = {node.outcome for node in state.nodes_ended.values()}
+    is_reported = all_nodes_reported(state, state.nodes)
+    if "failed" in outcomes:
+        return FinalState("failed", status.phase)
+    if not is_reported and not state.stop_requested:
+        return FinalState("failed", f"not every node has reported how it ended: {status.phase}")
+    if not is_reported or "stopped" in outcomes:
+        return FinalState("stopped", (state.reason or status.phase) + incomplete_shutdown(state))
+    return FinalState("succeeded", "")

@@ -11,11 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.state import ENDED, RunState
+from cloudtrain.runs.state import ENDED, RunState, explain
 from cloudtrain.runs.store import MAX_INDEX_BYTES, RunStore
 from cloudtrain_launcher.file_locks import locked
 from cloudtrain_launcher.packages.bounded_files import read_regular_file

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.source.links import link_problem, relative_target
+from cloudtrain.source.tree import link_problem, relative_target
 
 Note = Callable[[str], None]
 """Called with a message for the user."""

@@ -12,13 +12,15 @@ from pathlib import Path, PurePosixPath
 
 from cloudtrain.errors import Issue, SourceError
 from cloudtrain.source.hashes import HashCache, read_content, stamp
-from cloudtrain.source.links import folders_of, link_problem, read_link
 from cloudtrain.source.tree import (
     PAYLOAD_FOLDER,
     Progress,
     SourceEntry,
     SourceTree,
     digest_entries,
+    folders_of,
+    link_problem,
+    read_link,
     refuse_large,
 )
 from cloudtrain.source.walk import WalkResult, unreadable, walk

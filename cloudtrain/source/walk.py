@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import Issue
 from cloudtrain.source.git import git_files, repository_top
-from cloudtrain.source.links import folders_of
-from cloudtrain.source.tree import PAYLOAD_FOLDER
+from cloudtrain.source.tree import PAYLOAD_FOLDER, folders_of
 from cloudtrain_launcher.packages.bounded_files import read_regular_file
 
 if TYPE_CHECKING:
-    from cloudtrain.source.ignore import IgnoreFile
+    from cloudtrain.source.git import IgnoreFile
 
 
 Chain = tuple["IgnoreFile", ...]
@@ -247,7 +246,7 @@ def _read_rules(file: str, base: str) -> Chain:
 
     As a file of the archive it is refused later.
     """
-    from cloudtrain.source.ignore import IgnoreFile
+    from cloudtrain.source.git import IgnoreFile
 
     try:
         # git does not follow a .gitignore that is a link either.

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import remaining_seconds
 from cloudtrain.runs.logs import position_parts
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.units import format_duration, format_number
 
 SECONDS_BETWEEN_DRAWINGS = 1.0

@@ -12,7 +12,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
 from cloudtrain.runs.state import RunState
-from cloudtrain.spec.plain_secrets import hide_setting
+from cloudtrain.spec.contradictions import hide_setting
 from cloudtrain.spec.written_arguments import argument_values
 from cloudtrain.submission.run import Run
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import SourceError, StorageError, UsageError
-from cloudtrain.planning.job_document import entrypoint_of
+from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress, get_provider
-from cloudtrain.runs.ids import new_run_id
+from cloudtrain.runs.store import new_run_id
 from cloudtrain.settings import STRICT, Settings
+from cloudtrain.source.distributions import find_requirements, requested_by, requested_list
 from cloudtrain.source.git import git_state
-from cloudtrain.source.requirements import find_requirements, requested_by, requested_list
 from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec

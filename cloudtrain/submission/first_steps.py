@@ -16,10 +16,9 @@ from cloudtrain.errors import CloudtrainError, JobFailed
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local.processes import runs_end_with_this_process
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.record import Terms
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.submission.jobs import Job, plan, submit
 from cloudtrain.submission.run import Run

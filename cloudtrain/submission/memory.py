@@ -17,7 +17,7 @@ from cloudtrain.catalog import Instance, instances
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.declaration import declaration_of
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.local.config import LocalConfig
+from cloudtrain.providers.local.machine import LocalConfig
 from cloudtrain.settings import DEFAULT_PROVIDER
 
 GIB = 1 << 30

@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cloudtrain.errors import Issue, did_you_mean, warning
-from cloudtrain.planning.contents import ImageContents
-from cloudtrain.planning.job_document import entrypoint_of
+from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan
-from cloudtrain.source.distributions import brought_along, distributions_of, installed_version
+from cloudtrain.planning.recipe import ImageContents
+from cloudtrain.source.distributions import (
+    CONDA_FILES,
+    Requested,
+    brought_along,
+    distributions_of,
+    installed_version,
+    requested_by,
+    requested_list,
+)
 from cloudtrain.source.programs import (
     Import,
     foreign_imports,
@@ -20,12 +28,6 @@ from cloudtrain.source.programs import (
     module_files,
     program_fault,
     top_modules,
-)
-from cloudtrain.source.requirements import (
-    CONDA_FILES,
-    Requested,
-    requested_by,
-    requested_list,
 )
 from cloudtrain.spec.dependencies import CONDA_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of

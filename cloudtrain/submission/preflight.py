@@ -11,7 +11,7 @@ from cloudtrain.errors import Issue, RefusedError, SpecError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
-from cloudtrain.spec.plain_secrets import is_secret_variable, secret_arguments
+from cloudtrain.spec.contradictions import is_secret_variable, secret_arguments
 from cloudtrain.submission.package_checks import package_issues
 from cloudtrain.submission.trainer_arguments import factory_issues, trainer_issues
 

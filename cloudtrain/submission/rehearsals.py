@@ -17,7 +17,7 @@ from typing import Any
 from cloudtrain.errors import StorageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
-from cloudtrain.providers.shared.tags import TAG_PREFIX
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import JOB, REQUEST

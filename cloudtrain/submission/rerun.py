@@ -10,8 +10,8 @@ from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, TrialRules, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.record import PlanRecord, RunRecord
+from cloudtrain.runs.store import new_run_id
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document

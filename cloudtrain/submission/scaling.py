@@ -17,8 +17,7 @@ from cloudtrain.diagnosis.scaling import Measurement
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
-from cloudtrain.runs.failure import explain
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.packages.bounded_files import read_regular_text

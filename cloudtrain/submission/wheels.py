@@ -23,15 +23,15 @@ from urllib.parse import urlsplit
 from cloudtrain.errors import SourceError, UsageError
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.runs.files import make_private_folder
-from cloudtrain.source.distributions import installed_version
-from cloudtrain.source.hashes import stamp
-from cloudtrain.source.requirements import (
+from cloudtrain.source.distributions import (
     Requested,
     automatic_file,
     hide_passwords,
+    installed_version,
     requested_by,
     requested_list,
 )
+from cloudtrain.source.hashes import stamp
 from cloudtrain_launcher.packages.image import index_settings, local_packages
 
 if TYPE_CHECKING:

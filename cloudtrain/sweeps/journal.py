@@ -17,7 +17,7 @@ from cloudtrain.runs.files import (
     storing,
     strict_json,
 )
-from cloudtrain.runs.ids import SWEEPS
+from cloudtrain.runs.store import SWEEPS
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
 from cloudtrain_launcher.file_locks import acquire, is_locked

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cloudtrain.runs.ids import trial_run_id
+from cloudtrain.runs.store import trial_run_id
+from cloudtrain.spec.batch_sizes import next_size
 from cloudtrain.spec.search_space import points_of
-from cloudtrain.sweeps import batch_size
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.state import SIZE_TOLERANCE, SweepState, Trial
 from cloudtrain.units import format_number
 from cloudtrain_launcher.rungs import promotable
 
@@ -139,7 +139,7 @@ def _trial_count(state: SweepState) -> int:
     A search for a batch size has one more trial while there is another size to try.
     """
     if state.definition.is_batch_size_search:
-        return len(state.trials) + (batch_size.next_trial(state) is not None)
+        return len(state.trials) + (next_trial(state) is not None)
     points = points_of(state.definition.space)
     return state.wanted if points is None else min(state.wanted, points)
 
@@ -177,7 +177,7 @@ def _target_reached(state: SweepState, number: int) -> str:
 
 def _end(state: SweepState, reason: str) -> End:
     if state.definition.is_batch_size_search:
-        succeeded, text = batch_size.conclusion(state)
+        succeeded, text = conclusion(state)
         return End("succeeded" if succeeded else "failed", f"{reason}; {text}" if reason else text)
     if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
@@ -237,3 +237,51 @@ def _what_happened(trials: Sequence[Trial], metric: str) -> str:
     if trials[0].state == "completed":
         return f"trained to their end without reporting {metric}"
     return f"failed alike ({trials[-1].reason})"
+
+
+def next_trial(state: SweepState) -> int | None:
+    """Return the size of the next trial.
+
+    None if the largest size is known, or a trial failed for another reason.
+    """
+    if _problem(state):
+        return None
+    (dimension,) = state.definition.space.values()
+    fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
+    too_large = [trial.batch_size for trial in state.trials if trial.state == "too_large"]
+    return next_size(int(dimension.low), int(dimension.high), fitting, too_large)  # type: ignore[union-attr]  # by the spec
+
+
+def conclusion(state: SweepState) -> tuple[bool, str]:
+    """Return whether the search succeeded, and its result or the reason."""
+    if problem := _problem(state):
+        return False, problem
+    fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
+    too_large = [trial for trial in state.trials if trial.state == "too_large"]
+    smallest = min(too_large, key=lambda trial: trial.batch_size, default=None)
+    if not fitting:
+        if smallest is None:
+            return False, "no size was tried"
+        return False, f"not even {smallest.batch_size} fits: {smallest.reason}"
+    beyond = f"{smallest.batch_size} does not" if smallest else "the most that was asked for"
+    text = f"{max(fitting)} fits, {beyond}"
+    best = state.best
+    if best is None or best.value is None:
+        return True, text
+    rate = f"{format_number(best.value)} {state.definition.metric}"
+    return True, (
+        f"{text}; {best.batch_size} is the smallest that is within {SIZE_TOLERANCE:.0%} of the"
+        f" fastest: {rate}"
+    )
+
+
+def _problem(state: SweepState) -> str:
+    """Return why the search cannot continue; empty if it can."""
+    for trial in state.trials:
+        if trial.state in ("failed", "stopped"):
+            why = f" ({trial.reason})" if trial.reason else ""
+            return f"the trial of {trial.batch_size} {trial.state}{why}: whether it fits is unknown"
+        if trial.state == "completed" and (trial.value is None or not math.isfinite(trial.value)):
+            metric = state.definition.metric
+            return f"the trial of {trial.batch_size} reported no number as {metric}"
+    return ""

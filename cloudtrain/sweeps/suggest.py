@@ -19,7 +19,7 @@ from cloudtrain.spec.search_space import (
     Uniform,
     points_of,
 )
-from cloudtrain.sweeps import batch_size
+from cloudtrain.sweeps import schedule
 from cloudtrain.sweeps.optuna_studies import OptunaSampler
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class BatchSizes:
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
         """Return the next size; `schedule` ends the search after the last one."""
-        size = batch_size.next_trial(state)
+        size = schedule.next_trial(state)
         if size is None:
             raise ValueError("all sizes that tell anything were tried")
         return dict.fromkeys(state.definition.space, size)

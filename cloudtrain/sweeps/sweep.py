@@ -15,7 +15,7 @@ from cloudtrain.errors import RunNotFound, StorageError, UsageError, did_you_mea
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, read_lines, storing
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.ids import SWEEPS, sweep_ids
+from cloudtrain.runs.store import SWEEPS, sweep_ids
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.search_space import points_of
 from cloudtrain.submission.run import Run

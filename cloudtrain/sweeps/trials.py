@@ -17,10 +17,9 @@ from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.shared.idempotent_create import may_appear
-from cloudtrain.runs.failure import explain
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import PlanRecord, RunRecord
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.spec.load import override
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.varied_settings import override_of

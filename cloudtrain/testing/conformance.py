@@ -26,8 +26,17 @@ from cloudtrain.planning.launch import JobDocument, Request
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.jobs import plan as make_plan
 from cloudtrain.submission.jobs import render
-from cloudtrain.testing.bench import GREETING, GREETING_FILE, SECRET, Bench, Checks, Platform, must
-from cloudtrain.testing.effects import Effects, recorded
+from cloudtrain.testing.bench import (
+    GREETING,
+    GREETING_FILE,
+    SECRET,
+    Bench,
+    Checks,
+    Effects,
+    Platform,
+    must,
+    recorded,
+)
 from cloudtrain.testing.run_checks import RunChecks
 
 

@@ -30,9 +30,10 @@ from cloudtrain.testing.bench import (
     VARIABLE,
     Bench,
     Checks,
+    Effects,
     must,
+    recorded,
 )
-from cloudtrain.testing.effects import Effects, recorded
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from botocore.exceptions import ClientError
 
 from cloudtrain.planning.sagemaker import training_job
 from cloudtrain.providers.aws.errors import NOT_FOUND, translated
-from cloudtrain.providers.aws.logs import with_control_characters
 from cloudtrain.providers.aws.phases import billing, final_state, phase_of
+from cloudtrain.providers.aws.results import with_control_characters
 
 DATA = Path(__file__).parents[1] / "data" / "sagemaker-observed.jsonl"
 PHASES = {

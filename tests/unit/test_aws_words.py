@@ -16,10 +16,10 @@ from cloudtrain.catalog.machines import select_instances
 from cloudtrain.diagnosis.remedies import sagemaker_quota
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.errors import translated
-from cloudtrain.providers.aws.logs import with_control_characters
 from cloudtrain.providers.aws.phases import PHASES, final_state, phase_event, phase_of
+from cloudtrain.providers.aws.results import with_control_characters
+from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
 from cloudtrain.providers.shared.paths import file_name, safe_join
-from cloudtrain.providers.shared.tags import own_tags, same_submission, tags
 from cloudtrain.runs.state import RunState
 from tests.fakes.aws.jobs import MESSAGES
 from tests.golden.cases import CASES, plan_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.yaml_document import Document, parse_document, parse_scalar
-from cloudtrain.sweeps.shorthand import read_objective, split_overrides, sweep_values
+from cloudtrain.sweeps.planning import read_objective, split_overrides, sweep_values
 
 # Mistakes in a section `sweep` are refused at their line, all of them at once.
 

@@ -19,7 +19,7 @@ from cloudtrain.spec.search_space import Integers
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.shorthand import batch_size_values
+from cloudtrain.sweeps.planning import batch_size_values
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import is_too_large

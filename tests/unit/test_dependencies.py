@@ -11,7 +11,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import SourceError, SpecError
-from cloudtrain.planning.job_document import dependencies_document
+from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import FieldErrors

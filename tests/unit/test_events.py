@@ -18,12 +18,11 @@ import pytest
 from cloudtrain.cli.output import learning_curves, print_json
 from cloudtrain.providers.local.node import Node, run_outcome
 from cloudtrain.providers.local.supervisor import Supervisor
-from cloudtrain.providers.shared.outcome import FinalState, ended_event
-from cloudtrain.runs.failure import explain, first_cause
+from cloudtrain.providers.shared.log_attempt import FinalState, ended_event
 from cloudtrain.runs.files import BLOCK_BYTES, end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK, LogReader, format_timestamp, split_events
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain, first_cause
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Cause, Ended

@@ -15,7 +15,7 @@ import pytest
 
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker import container_spec
 from cloudtrain.providers.docker.container_spec import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
@@ -57,10 +57,12 @@ def test_gpus_are_named_in_the_order_in_which_cuda_shows_them() -> None:
 
 def test_the_jobs_own_choice_counts_more_than_that_of_whoever_submits() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": "2,3"}, environment) == "2,3"
-    assert gpus.chosen({}, environment) == "0"
-    assert gpus.chosen({}, {}) is None
-    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": ""}, environment) == "", "none at all is a choice"
+    assert container_spec.chosen({"CUDA_VISIBLE_DEVICES": "2,3"}, environment) == "2,3"
+    assert container_spec.chosen({}, environment) == "0"
+    assert container_spec.chosen({}, {}) is None
+    assert container_spec.chosen({"CUDA_VISIBLE_DEVICES": ""}, environment) == "", (
+        "none at all is a choice"
+    )
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names if choice is None else [names[int(number)] for number in choice.split(",")]
         )
 
-    monkeypatch.setattr(gpus, "visible_gpus", visible)
+    monkeypatch.setattr(container_spec, "visible_gpus", visible)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return names
 
@@ -117,9 +119,9 @@ def test_a_job_for_cpus_sees_no_gpu_whatever_its_image_says(
 HOLDER = """
 import sys
 from contextlib import ExitStack
-from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker import container_spec
 with ExitStack() as held:
-    print(*gpus.take(sys.argv[1:], 2, held), flush=True)
+    print(*container_spec.take(sys.argv[1:], 2, held), flush=True)
     sys.stdin.read()
 """
 
@@ -144,7 +146,7 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(
         second.kill()
         second.communicate()
     with ExitStack() as held:
-        assert gpus.take(four, 4, held) == tuple(four)
+        assert container_spec.take(four, 4, held) == tuple(four)
 
 
 # Mounts, host names and variables that each cloud's contract puts into a container; without an

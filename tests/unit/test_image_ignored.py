@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.dockerignore import has_exceptions, read_rules
+from cloudtrain.planning.recipe import has_exceptions, read_rules
 
 TABLE: list[tuple[str, str, bool]] = [
     # anchoring: a pattern counts from the top, with or without a slash before it

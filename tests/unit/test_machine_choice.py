@@ -19,8 +19,8 @@ from cloudtrain.planning.target import ProviderConfig
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.status import usd_per_hour
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.docker.config import DockerConfig
-from cloudtrain.providers.local.config import LocalConfig
+from cloudtrain.providers.docker.container_spec import DockerConfig
+from cloudtrain.providers.local.machine import LocalConfig
 from tests.golden.cases import plan_of
 from tests.support.in_process import call
 from tests.support.samples import earlier_runs

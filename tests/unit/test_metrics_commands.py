@@ -12,9 +12,8 @@ import pytest
 
 from cloudtrain.cli import ALIASES, COMMANDS, main
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.ids import new_run_id
 from cloudtrain.runs.series import metric_points, series_of
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, new_run_id
 from cloudtrain.submission.compare import compare
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.events import SweepEnded

@@ -13,13 +13,12 @@ import pytest
 from cloudtrain.cli.sweep import _as_json
 from cloudtrain.cli.sweep_view import overview
 from cloudtrain.errors import Issue
-from cloudtrain.planning.job_document import job_document
+from cloudtrain.planning.launch import job_document
 from cloudtrain.planning.tuned import parameters_of, plain_name, room_for, sweep_of, text_of
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
-from cloudtrain.providers.azure.sweep_request import expression, sweep_document
-from cloudtrain.providers.azure.trial_document import trial_document
-from cloudtrain.providers.shared.sweep_budget import worst_usd
+from cloudtrain.providers.azure.sweep_request import expression, sweep_document, trial_document
+from cloudtrain.providers.native_sweep import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.spec.varied_settings import override_of

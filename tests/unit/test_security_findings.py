@@ -12,13 +12,13 @@ import yaml
 import cloudtrain
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.spec.fields import read_arguments
-from cloudtrain.spec.plain_secrets import (
+from cloudtrain.spec.contradictions import (
     hide_secrets,
     hide_setting,
     is_secret_variable,
     secret_arguments,
 )
+from cloudtrain.spec.fields import read_arguments
 from cloudtrain.submission.preflight import preflight, security_issues
 from tests.support.in_process import call
 

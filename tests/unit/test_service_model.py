@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from cloudtrain import catalog
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import Issue, Keys
-from cloudtrain.planning.job_document import job_document
-from cloudtrain.planning.launch import JobDocument
+from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.service_model import (
     OPERATION_INPUT,

@@ -9,9 +9,8 @@ import pytest
 
 from cloudtrain.cli.sweep_view import extension_lines
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.ids import sweep_named, sweep_of_run
 from cloudtrain.runs.logs import format_timestamp, log_file
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice, Uniform, read_dimension
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEnded

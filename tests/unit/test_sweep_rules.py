@@ -13,7 +13,7 @@ from cloudtrain.catalog.pricing import PRICE_UNKNOWN, CostEstimate, Price
 from cloudtrain.declaration import Declaration
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import sweep_of
-from cloudtrain.providers.shared.sweep_budget import budget_issues
+from cloudtrain.providers.native_sweep import budget_issues
 from cloudtrain.runs.files import as_text
 from cloudtrain.sweeps import rules
 from cloudtrain.sweeps.events import Launching

@@ -15,8 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli import cli, main
-from cloudtrain.cli.follow import View
-from cloudtrain.cli.progress import rate_text
+from cloudtrain.cli.follow import View, rate_text
 from cloudtrain.cli.report import report
 from cloudtrain.cli.watch import screen
 from cloudtrain.runs.folder import RunFolder

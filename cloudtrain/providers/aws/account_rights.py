@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ECR, parse_address
-from cloudtrain.providers.shared.clock import clock_check
+from cloudtrain.providers.shared.account import clock_check
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.paths import PREFIX
-from cloudtrain.providers.shared.tags import TAG_PREFIX
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import Target

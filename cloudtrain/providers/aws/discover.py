@@ -23,8 +23,8 @@ from cloudtrain.providers.aws.phases import (
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference, own_tag_values
-from cloudtrain.providers.shared.outcome import with_billing
-from cloudtrain.providers.shared.tags import TAG_PREFIX
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
+from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
 
 if TYPE_CHECKING:

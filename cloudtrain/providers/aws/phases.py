@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cloudtrain.planning.sagemaker import instance_of
-from cloudtrain.providers.shared.outcome import FinalState, with_billing
+from cloudtrain.providers.shared.log_attempt import FinalState, with_billing
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Billing, Kept, Phase
 

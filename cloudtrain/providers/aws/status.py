@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.aws.config import config_of, request_of
-from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.phases import (
     billing,
     ended_at,
@@ -21,7 +20,7 @@ from cloudtrain.providers.aws.phases import (
     timestamp,
     warm_pool_events,
 )
-from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts
+from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts, new_lines
 from cloudtrain.providers.aws.submit import (
     TRAINING,
     Kind,
@@ -30,9 +29,9 @@ from cloudtrain.providers.aws.submit import (
     require_same_account,
 )
 from cloudtrain.providers.shared.idempotent_create import is_new
-from cloudtrain.providers.shared.log_attempt import LogAttempt
-from cloudtrain.providers.shared.outcome import (
+from cloudtrain.providers.shared.log_attempt import (
     FinalState,
+    LogAttempt,
     all_nodes_reported,
     ended_event,
     incomplete_shutdown,

@@ -13,9 +13,8 @@ from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.shared import idempotent_create
-from cloudtrain.providers.shared.idempotent_create import Attempt
+from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE
-from cloudtrain.providers.shared.tags import own_tags, same_submission
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Record

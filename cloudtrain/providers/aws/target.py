@@ -12,7 +12,7 @@ from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registr
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures, select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.errors import Issue, UsageError, did_you_mean
-from cloudtrain.planning.contents import ImageContents, usual_contents
+from cloudtrain.planning.recipe import ImageContents, usual_contents
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning.selection import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import room_for, sweep_of, text_of, trial_texts
 from cloudtrain.providers.aws.request import body_of, event_pattern, job_of
-from cloudtrain.providers.shared.tags import TAG_PREFIX
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 

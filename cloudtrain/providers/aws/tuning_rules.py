@@ -16,7 +16,7 @@ from cloudtrain.providers.aws.request import section_of
 from cloudtrain.providers.aws.service_model import TUNING_INPUT, request_violations
 from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
 from cloudtrain.providers.aws.validate import spec_issues, spec_path
-from cloudtrain.providers.shared.sweep_budget import budget_issues, gap_issues
+from cloudtrain.providers.native_sweep import budget_issues, gap_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
 from cloudtrain.units import exact_duration
 

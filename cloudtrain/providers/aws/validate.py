@@ -13,8 +13,8 @@ from cloudtrain.planning.request_overrides import override_path
 from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.aws.service_model import model_name, request_violations
+from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
-from cloudtrain.providers.shared.tags import tags
 from cloudtrain.units import exact_duration
 
 INSTALL = 'pip install "cloudtrain[aws]"'

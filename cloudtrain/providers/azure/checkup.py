@@ -13,7 +13,7 @@ from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
 from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
-from cloudtrain.providers.shared.clock import clock_check
+from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.arm import ResourceManager

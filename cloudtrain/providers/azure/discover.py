@@ -15,8 +15,8 @@ from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
-from cloudtrain.providers.shared.outcome import with_billing
-from cloudtrain.providers.shared.tags import TAG_PREFIX, own_tags
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, own_tags
+from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain.runs.state import ENDED
 from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
 

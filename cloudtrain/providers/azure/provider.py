@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.launch import Request
-from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
+from cloudtrain.providers import DiscoveredRun, KnownRuns, LazyPackage, Note, Progress, Provider
 from cloudtrain.providers.azure.config import (
     AzureConfig,
     client_of_run,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target
+    from cloudtrain.providers import azure
     from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
+else:
+    azure = LazyPackage("cloudtrain.providers.azure")
 
 
 class AzureMLProvider(Provider):
@@ -40,27 +43,19 @@ class AzureMLProvider(Provider):
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """Return workspace, machines, environment and price of a job."""
-        from cloudtrain.providers.azure.target import target
-
-        return target(settings, spec, rehearsal=rehearsal)
+        return azure.target.target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return violations of Azure ML's rules, and problems with the inputs to upload."""
-        from cloudtrain.providers.azure.rules import rule_issues
-
-        return rule_issues(plan)
+        return azure.rules.rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
         """Return an issue if azure-ai-ml is not installed. No network."""
-        from cloudtrain.providers.azure.rules import local_issues
-
-        return local_issues(plan)
+        return azure.rules.local_issues(plan)
 
     def security_findings(self, plan: Plan) -> list[Issue]:
         """Return findings about network, encryption, identity and ways into the job."""
-        from cloudtrain.providers.azure.rules import security_findings
-
-        return security_findings(plan)
+        return azure.rules.security_findings(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Check cloud, credentials, workspace, rights, storage and machines for this spec."""
@@ -71,10 +66,7 @@ class AzureMLProvider(Provider):
             from cloudtrain.checkup import Question
 
             return [Question("azure-ai-ml", "is it installed").failed(error)]
-        from cloudtrain.providers.azure.arm import ResourceManager
-        from cloudtrain.providers.azure.checkup import account_checks
-
-        return account_checks(cloud, ResourceManager(), target, spec)
+        return azure.checkup.account_checks(cloud, azure.arm.ResourceManager(), target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the command-job document as plain JSON, and the job document in it.
@@ -82,18 +74,20 @@ class AzureMLProvider(Provider):
         A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
         """
         from cloudtrain.planning.request_overrides import merge_request
-        from cloudtrain.providers.azure.request import FORM, document_of, job_of, section_of
 
         if plan.is_rehearsal and plan.spec.sweep is not None:
             from cloudtrain.planning.tuned import is_rehearsed_trial
-            from cloudtrain.providers.azure.sweep_request import rehearsed_trial, shared_job
 
             if is_rehearsed_trial(plan):
                 return Request(
-                    provider=DECLARATION.name, document=rehearsed_trial(plan), job=shared_job(plan)
+                    provider=DECLARATION.name,
+                    document=azure.sweep_request.rehearsed_trial(plan),
+                    job=azure.sweep_request.shared_job(plan),
                 )
-        job = job_of(plan)
-        document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
+        job = azure.request.job_of(plan)
+        document = azure.request.document_of(plan, image, job)
+        overrides = azure.request.section_of(plan).request
+        document = merge_request(document, overrides, azure.request.FORM)
         return Request(provider=DECLARATION.name, document=document, job=job)
 
     def repository(self, settings: Settings) -> str:
@@ -112,9 +106,7 @@ class AzureMLProvider(Provider):
         record: Record,
     ) -> dict[str, Any]:
         """Check the compute, upload new files, create the job."""
-        from cloudtrain.providers.azure.submit import submit_job
-
-        return submit_job(
+        return azure.submit.submit_job(
             client_of_run(run), plan.target, request.document, run, archive, progress, record
         )
 
@@ -124,37 +116,27 @@ class AzureMLProvider(Provider):
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Yield the job's status, and the log lines and events of all its nodes."""
-        from cloudtrain.providers.azure.status import observe
-
         if state.has_ended and not state.may_have_started:
             return []
-        return observe(client_of_run(run), run, state, self.poll_seconds(run))
+        return azure.status.observe(client_of_run(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Ask the job to save and end, then cancel it."""
-        from cloudtrain.providers.azure.stop import stop
-
-        return stop(client_of_run(run), run, state, self.poll_seconds(run), record)
+        return azure.stop.stop(client_of_run(run), run, state, self.poll_seconds(run), record)
 
     def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
         """Write a blob into the job's output folder, which its nodes have mounted."""
-        from cloudtrain.providers.azure.results import published_blob
-
-        datastore, blob = published_blob(request_of(run), name)
+        datastore, blob = azure.results.published_blob(request_of(run), name)
         client_of_run(run).container(datastore).put(blob, text.encode())
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """Return datastore URIs; empty for a job that was never started."""
-        from cloudtrain.providers.azure.results import artifact_uris
-
-        return artifact_uris(request_of(run)) if state.ref is not None else {}
+        return azure.results.artifact_uris(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """Return the datastore URI of the checkpoints; empty without any blob below it."""
-        from cloudtrain.providers.azure.results import has_blobs
-
         uri = self.artifacts(run, state).get("checkpoints", "")
-        return uri if uri and has_blobs(client_of_run(run), uri) else ""
+        return uri if uri and azure.results.has_blobs(client_of_run(run), uri) else ""
 
     def fetch(
         self,
@@ -166,20 +148,18 @@ class AzureMLProvider(Provider):
         note: Note,
     ) -> list[str]:
         """Download from the URIs in the request; folders of Azure ML itself go into `output`."""
-        from cloudtrain.providers.azure.results import fetch
-
         uris = self.artifacts(run, state)
-        return fetch(client_of_run(run), run.run_id, uris, names, folder, progress, note)
+        return azure.results.fetch(
+            client_of_run(run), run.run_id, uris, names, folder, progress, note
+        )
 
     def discover_runs(
         self, settings: Settings, run_id: str | None, known: KnownRuns
     ) -> list[DiscoveredRun]:
         """List jobs with our tags in the workspace of the settings."""
-        from cloudtrain.providers.azure.account import workspace_of
-        from cloudtrain.providers.azure.discover import discovered_runs
         from cloudtrain.providers.shared.machine_choice import regional_prices
 
-        subscription, resource_group, name = workspace_of(settings)
+        subscription, resource_group, name = azure.account.workspace_of(settings)
         scope = AzureConfig(
             subscription=subscription,
             resource_group=resource_group,
@@ -189,28 +169,22 @@ class AzureMLProvider(Provider):
         )
         prices = regional_prices("azure", scope.location or "", settings)
         cloud = connect(subscription, resource_group, name)
-        return list(discovered_runs(cloud, scope, run_id, prices, known))
+        return list(azure.discover.discovered_runs(cloud, scope, run_id, prices, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Yield all log lines of an ended run that another machine started."""
-        from cloudtrain.providers.azure.status import backfill_logs
-
-        return backfill_logs(client_of_run(run), run, state)
+        return azure.status.backfill_logs(client_of_run(run), run, state)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """Return the ARM template and the deployment of that name."""
-        from cloudtrain.providers.azure.infra import AzureInfrastructure
-
         if region:
             hint = "the deployment itself says where it is"
             raise UsageError("--region is for aws", hint=hint)
-        return AzureInfrastructure(settings, name)
+        return azure.infra.AzureInfrastructure(settings, name)
 
     def native_sweeps(self) -> NativeSweeps:
         """Return the service of sweep jobs."""
-        from cloudtrain.providers.azure.sweep import AzureSweeps
-
-        return AzureSweeps()
+        return azure.sweep.AzureSweeps()
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """Return the `azure.ai.ml` Job."""

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.job_document import job_document
-from cloudtrain.planning.launch import JobDocument
+from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
-from cloudtrain.providers.shared.tags import TAG_PREFIX, tags
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage

@@ -31,8 +31,8 @@ from cloudtrain.providers.azure.request import (
     is_address,
     section_of,
 )
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
-from cloudtrain.providers.shared.tags import TAG_PREFIX
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
 
@@ -42,7 +42,7 @@ TAGS = 50
 TAG_NAME_CHARACTERS = 100
 TAG_CHARACTERS = 1000
 OWN_TAGS = 11
-"""Maximum number of tags from `cloudtrain.providers.shared.tags.tags`."""
+"""Maximum number of tags from `cloudtrain.providers.shared.idempotent_create.tags`."""
 JOB_BYTES = 100_000
 """Maximum size of the job document in its variable; Linux allows 128 KiB."""
 BUILD_FILES = 100

@@ -12,10 +12,11 @@ from cloudtrain.providers.azure.config import config_of, request_of
 from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.idempotent_create import is_new
-from cloudtrain.providers.shared.log_attempt import LogAttempt, backfill
-from cloudtrain.providers.shared.outcome import (
+from cloudtrain.providers.shared.log_attempt import (
     FinalState,
+    LogAttempt,
     all_nodes_reported,
+    backfill,
     ended_event,
     incomplete_shutdown,
 )

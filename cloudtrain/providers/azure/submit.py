@@ -20,8 +20,8 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, request_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.shared import idempotent_create
+from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX
-from cloudtrain.providers.shared.tags import own_tags, same_submission
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Record

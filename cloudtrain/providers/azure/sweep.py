@@ -23,8 +23,8 @@ from cloudtrain.providers.azure.sweep_request import (
     shared_job,
     sweep_document,
     sweep_job_issues,
+    trial_document,
 )
-from cloudtrain.providers.azure.trial_document import trial_document
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.runs.observation import Observation

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +33,9 @@ from cloudtrain.providers.azure.request import (
     section_of,
 )
 from cloudtrain.providers.azure.rules import size_issues
-from cloudtrain.providers.azure.trial_document import (
-    OF_SWEEP,
-    OF_TRIAL,
-    OPTIONAL,
-    SWEEP_TAG,
-    trial_document,
-)
-from cloudtrain.providers.shared.sweep_budget import budget_issues, gap_issues
+from cloudtrain.providers.native_sweep import budget_issues, gap_issues
+from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
+from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.units import exact_duration
@@ -286,3 +281,41 @@ def _notes(plan: Plan) -> Iterator[Issue]:
     if sweep.method == "bayesian" and sweep.seed:
         message = "plays no part: Azure ML's Bayesian sampling takes no seed"
         yield warning(message, path=("sweep", "seed"))
+
+
+SWEEP_TAG = f"{TAG_PREFIX}sweep"
+"""Tag of the sweep job with its id, which distinguishes it from a run."""
+
+OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
+"""Keys of a command job that belong to the `trial` of a sweep job."""
+OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
+"""Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
+OPTIONAL = ("compute", "queue_settings", "identity")
+
+
+def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the command-job document of a trial.
+
+    `texts`: its values, by setting or by their plain names.
+    """
+    values = {plain_name(key): text for key, text in texts.items()}
+    trial: Mapping[str, Any] = sweep["trial"]
+    command = re.sub(
+        r"\$\{\{search_space\.(\w+)\}\}",
+        lambda match: values.get(match[1], match[0]),
+        str(trial["command"]),
+    )
+    outputs = {
+        kind: {**item, "path": f"{as_folder(item['path'])}{name}/"}
+        for kind, item in sweep["outputs"].items()
+    }
+    return {
+        **{key: sweep[key] for key in (*OF_SWEEP, "tags", *OPTIONAL) if key in sweep},
+        **trial,
+        "type": "command",
+        "name": name,
+        "display_name": name,
+        "command": command,
+        "outputs": outputs,
+        "limits": {"timeout": sweep["limits"]["trial_timeout"]},
+    }

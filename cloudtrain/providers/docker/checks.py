@@ -10,8 +10,8 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudtrainError, Issue, UsageError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.docker.container_spec import DockerConfig
 from cloudtrain.providers.docker.errors import host, missing_image
 from cloudtrain.providers.docker.host import LOCAL, address
 from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_rules, location_checks

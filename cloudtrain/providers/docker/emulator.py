@@ -20,8 +20,7 @@ from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-from cloudtrain.providers.docker import gpus
-from cloudtrain.providers.docker.config import DockerConfig
+from cloudtrain.providers.docker import container_spec
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     DATA_LABEL,
@@ -33,6 +32,7 @@ from cloudtrain.providers.docker.container_spec import (
     Bind,
     ContainerLaunch,
     ContainerSpec,
+    DockerConfig,
     host_names,
 )
 from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
@@ -193,8 +193,8 @@ class DockerEmulator:
         count = self.gpus_per_node * len(launches)
         if not count:
             return ()
-        visible = gpus.visible_gpus(gpus.chosen(launches[0].env))
-        return gpus.take(visible, count, self._gpu_locks)
+        visible = container_spec.visible_gpus(container_spec.chosen(launches[0].env))
+        return container_spec.take(visible, count, self._gpu_locks)
 
     def _container_launch(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Progress
-from cloudtrain.providers.docker.config import DockerConfig
+from cloudtrain.providers import LazyPackage, Progress
 from cloudtrain.providers.docker.container_spec import (
     Bind,
     ContainerLaunch,
+    DockerConfig,
     default_shm_bytes,
     host_names,
 )
@@ -28,12 +28,15 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.providers import docker
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
+else:
+    docker = LazyPackage("cloudtrain.providers.docker")
 
 CONTAINER_ROOT = "/cloudtrain"
 """Folder of the run's files in the container."""
@@ -51,9 +54,7 @@ class DockerProvider(LocalBackend):
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """Return the image and the resources of a container; problems are in the target."""
-        from cloudtrain.providers.docker.image import image_of
-
-        image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
+        image, problems = docker.image.image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
         return Target(
             provider=self.name,
             where="this machine, in containers",
@@ -72,29 +73,21 @@ class DockerProvider(LocalBackend):
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return problems with this machine: GPUs, inputs, secrets. Do not ask the engine."""
-        from cloudtrain.providers.docker.checks import container_rules
-
-        return [*super().rules(plan), *container_rules(plan)]
+        return [*super().rules(plan), *docker.checks.container_rules(plan)]
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
         """Return problems with the engine and the driver: no engine, no image, too few GPUs."""
-        from cloudtrain.providers.docker.checks import container_checks
-
-        return container_checks(plan)
+        return docker.checks.container_checks(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Check the engine of this machine, its GPUs, its disk, and the image of the job."""
-        from cloudtrain.providers.docker.checks import engine_checks
-
-        return engine_checks(target)
+        return docker.checks.engine_checks(target)
 
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
     ) -> Emulator[Launch]:
         """Return the emulator of the request's contract, with a container per node."""
-        from cloudtrain.providers.docker.emulator import docker_emulator
-
-        return docker_emulator(paths, request, plan)
+        return docker.emulator.docker_emulator(paths, request, plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the containers, one per node: command, mounts and resources of each."""
@@ -159,17 +152,13 @@ class DockerProvider(LocalBackend):
         record: Record,
     ) -> dict[str, Any]:
         """Start the supervisor, after removing the containers of dead supervisors."""
-        from cloudtrain.providers.docker.emulator import clean_up_dead_runs
-
-        clean_up_dead_runs(run.path.parents[1])
+        docker.emulator.clean_up_dead_runs(run.path.parents[1])
         return super().start(plan, request, run, archive, progress, record)
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Observe it as a local run; remove container and network of an ended one."""
         if state.has_ended:
-            from cloudtrain.providers.docker.emulator import clean_up_ended_run
-
-            clean_up_ended_run(run.path)
+            docker.emulator.clean_up_ended_run(run.path)
         return super().observe(run, state)
 
     def end_orphans(self, run: Path) -> str:
@@ -178,9 +167,11 @@ class DockerProvider(LocalBackend):
         Processes come first, as they stop their containers with a checkpoint; then containers and
         network.
         """
-        from cloudtrain.providers.docker.emulator import remove_leftovers
-
-        return "; ".join(part for part in (super().end_orphans(run), remove_leftovers(run)) if part)
+        return "; ".join(
+            part
+            for part in (super().end_orphans(run), docker.emulator.remove_leftovers(run))
+            if part
+        )
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:

@@ -15,8 +15,7 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local import machine
-from cloudtrain.providers.local.config import LocalConfig
-from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
+from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.source.inputs import is_empty
 from cloudtrain.units import format_size
 

@@ -12,8 +12,8 @@ from typing import IO
 
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local.processes import STOPPED
-from cloudtrain.runs.failure import failed_process, first_cause
 from cloudtrain.runs.logs import format_timestamp, split_events
+from cloudtrain.runs.state import failed_process, first_cause
 from cloudtrain_launcher.events import Cause, Ended, Event, NodeEnded, NodeStarted
 
 READ_BYTES = 1 << 16

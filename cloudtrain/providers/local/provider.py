@@ -13,11 +13,12 @@ from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plain import Layout, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
+from cloudtrain.providers import LazyPackage
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
-from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.providers.local.declaration import DECLARATION
+from cloudtrain.providers.local.machine import LocalConfig
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.settings import Settings
 
@@ -25,8 +26,12 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.providers import local, rehearsal
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.spec.model import JobSpec
+else:
+    local = LazyPackage("cloudtrain.providers.local")
+    rehearsal = LazyPackage("cloudtrain.providers.rehearsal")
 
 
 class LocalProvider(LocalBackend):
@@ -57,23 +62,21 @@ class LocalProvider(LocalBackend):
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return problems with this machine: torch, GPUs, inputs, secrets. Start no process."""
-        from cloudtrain.providers.local.checks import host_rules
-
-        return [*super().rules(plan), *host_rules(plan)]
+        return [*super().rules(plan), *local.checks.host_rules(plan)]
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
         """Return problems that need a process: the number of GPUs, and torch in another Python."""
-        from cloudtrain.providers.local.checks import host_checks, not_executed
-
         named_by = plan.host.origins.get("python")
-        return host_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
+        return (
+            local.checks.host_checks(plan)
+            if starting or not named_by
+            else [local.checks.not_executed(plan, named_by)]
+        )
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Check Python, torch, GPUs, driver and disk of this machine."""
-        from cloudtrain.providers.local.checks import machine_checks
-
         config = target.config_as(LocalConfig)
-        return machine_checks(
+        return local.checks.machine_checks(
             config.python, target.origins.get("python", ""), Path(settings["data_dir"]).absolute()
         )
 
@@ -83,16 +86,10 @@ class LocalProvider(LocalBackend):
         """Return the emulator of the request's contract, with a process per node."""
         contract = plan.contract
         if contract == AWS.contract:
-            from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
-
-            return SageMakerEmulator(paths, request, plan)
+            return rehearsal.sagemaker.SageMakerEmulator(paths, request, plan)
         if contract == AZURE.contract:
-            from cloudtrain.providers.rehearsal.azureml import AzureMLEmulator
-
-            return AzureMLEmulator(paths, request, plan)
-        from cloudtrain.providers.rehearsal.plain import PlainEmulator
-
-        return PlainEmulator(paths, request)
+            return rehearsal.azureml.AzureMLEmulator(paths, request, plan)
+        return rehearsal.plain.PlainEmulator(paths, request)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """Return the launches, one per node, with all paths of the run."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.settings import Settings
+from cloudtrain.units import format_duration
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 CliDefault = tuple[str, str]
@@ -153,3 +156,25 @@ def display_path(path: Path) -> str:
 def environment_value(environ: Mapping[str, str], name: str) -> CliDefault | None:
     """Return the value of an environment variable; None if it is empty or not set."""
     return (environ[name], f"environment {name}") if environ.get(name) else None
+
+
+MAX_SECONDS = 120
+"""Maximum difference between the clocks.
+
+AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
+tokens are less patient with a slow clock.
+"""
+
+CLOCK = Question("clock", "does it agree with the cloud's")
+
+
+def clock_check(date: str, local_time: float) -> Check:
+    """Check the header `Date` of a response against a Unix timestamp of this machine's clock."""
+    try:
+        off = local_time - parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return CLOCK.not_applicable("the cloud's answer lacks a date")
+    if abs(off) <= MAX_SECONDS:
+        return CLOCK.ok("it does")
+    way = "fast" if off > 0 else "slow"
+    return CLOCK.wrong(f"it is {format_duration(abs(off))} {way}", "sudo timedatectl set-ntp true")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from cloudtrain.diagnosis.rules import hint_for
 from cloudtrain.errors import JobFailed, UsageError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.runs.failure import explain
+from cloudtrain.runs.state import explain
 from cloudtrain.submission.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
 from cloudtrain.submission.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard

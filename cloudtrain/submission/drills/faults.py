@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
-from cloudtrain.submission.drills import processes
+from cloudtrain.submission.drills import watching
 from cloudtrain.submission.drills.history import newest_file
 from cloudtrain.submission.drills.scenario import Fault
 from cloudtrain.submission.drills.watching import Saved, Watched
@@ -66,9 +66,9 @@ def _kill_rank(watched: Watched) -> Injected:
 
 
 def _lose_node(watched: Watched) -> Injected:
-    node, launcher = max(processes.launchers(watched.events).items())
-    node_processes = processes.with_descendants(launcher)
-    processes.kill_at_once(node_processes)
+    node, launcher = max(watching.launchers(watched.events).items())
+    node_processes = watching.with_descendants(launcher)
+    watching.kill_at_once(node_processes)
     return Injected(
         text=f"SIGKILL of all {len(node_processes)} processes of node {node}", ends_run=True
     )
@@ -76,13 +76,13 @@ def _lose_node(watched: Watched) -> Injected:
 
 def _stop(watched: Watched) -> Injected:
     watched.run.request_stop(watched.state)
-    processes.await_pending(signal.SIGTERM, watched.ranks().values())
+    watching.await_pending(signal.SIGTERM, watched.ranks().values())
     return Injected(text="SIGTERM to all ranks", ends_run=True)
 
 
 def _fill_disk(watched: Watched) -> Injected:
-    for launcher in processes.launchers(watched.events).values():
-        for process in processes.with_descendants(launcher):
+    for launcher in watching.launchers(watched.events).values():
+        for process in watching.with_descendants(launcher):
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
             resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, hard))
     return Injected(
@@ -95,8 +95,8 @@ def _fill_disk(watched: Watched) -> Injected:
 
 def _stall_loader(watched: Watched) -> Injected:
     rank, process = max(watched.ranks().items())
-    workers = processes.loader_workers(process)
-    processes.send(signal.SIGSTOP, workers)
+    workers = watching.loader_workers(process)
+    watching.send(signal.SIGSTOP, workers)
     if workers:
         victims = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
         return Injected(text=f"SIGSTOP of {victims} of the loader of rank {rank}", stalled=workers)

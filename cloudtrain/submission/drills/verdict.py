@@ -9,8 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
-from cloudtrain.runs.failure import explain
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.drills.history import RunHistory, began_anew, steps_done_again
 from cloudtrain.submission.drills.scenario import Fault
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.drills import processes
 from cloudtrain.submission.drills.history import Listing, SavedFiles, history_of, listing
 from cloudtrain.submission.drills.verdict import DrillRun, Trained, trained
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Checkpoint, Event, Metrics, Progress, RankStarted
+from cloudtrain_launcher.events import (
+    Checkpoint,
+    Event,
+    Metrics,
+    NodeStarted,
+    Progress,
+    RankEnded,
+    RankStarted,
+)
 
 POLL_SECONDS = 0.01
 CALM_POLL_SECONDS = 0.1
@@ -137,18 +146,18 @@ class Watched:
         deadline = time.monotonic() + END_SECONDS
         while not self.state.has_ended and time.monotonic() < deadline:
             self.look()
-            for launcher in processes.launchers(self.events).values():
-                processes.kill_at_once(processes.with_descendants(launcher))
+            for launcher in launchers(self.events).values():
+                kill_at_once(with_descendants(launcher))
             time.sleep(POLL_SECONDS)
 
     def ranks(self) -> dict[int, int]:
         """Return the current process of each rank."""
-        return processes.rank_processes(self.events)
+        return rank_processes(self.events)
 
     def freeze(self) -> None:
         """Stop all ranks to fix the step of the fault, then read their earlier events."""
         self._frozen = set(self.ranks().values())
-        processes.send(signal.SIGSTOP, self._frozen)
+        send(signal.SIGSTOP, self._frozen)
         deadline = time.monotonic() + EVENT_SECONDS
         while time.monotonic() < deadline:
             self.look()
@@ -156,7 +165,7 @@ class Watched:
 
     def thaw(self, but: Collection[int] = ()) -> None:
         """Continue the stopped ranks. `but`: processes that stay stopped."""
-        processes.send(signal.SIGCONT, self._frozen - set(but))
+        send(signal.SIGCONT, self._frozen - set(but))
 
     def finished(self) -> DrillRun:
         """Return the run as a value for the verdict."""
@@ -173,3 +182,87 @@ class Watched:
             trained=results,
             overdue=self.overdue,
         )
+
+
+LOADER_NAME = "pt_data_worker"
+"""Name of torch's DataLoader workers (torch.utils.data._utils.worker, since torch 2.6)."""
+
+SIGNAL_SECONDS = 10.0
+"""Maximum seconds for a stop to reach the ranks."""
+_POLL_SECONDS = 0.01
+
+
+def rank_processes(events: Iterable[Event]) -> dict[int, int]:
+    """Return the current process of each running rank, from its events."""
+    processes: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, RankStarted) and event.pid:
+            processes[event.rank] = event.pid
+        elif isinstance(event, RankEnded):
+            processes.pop(event.rank, None)
+    return processes
+
+
+def launchers(events: Iterable[Event]) -> dict[int, int]:
+    """Return the launcher process of each node."""
+    return {
+        event.node: event.pid for event in events if isinstance(event, NodeStarted) and event.pid
+    }
+
+
+def with_descendants(process: int) -> list[int]:
+    """Return a process and its living descendants, parents first."""
+    tree = []
+    unvisited = [process]
+    while unvisited:
+        current = unvisited.pop()
+        tree.append(current)
+        for task in Path(f"/proc/{current}/task").glob("*/children"):
+            with suppress(OSError):
+                unvisited += map(int, task.read_text().split())
+    return [member for member in tree if Path(f"/proc/{member}").exists()]
+
+
+def loader_workers(rank: int) -> list[int]:
+    """Return the DataLoader workers of a rank's process."""
+    return [member for member in with_descendants(rank)[1:] if _name(member) == LOADER_NAME]
+
+
+def send(signum: signal.Signals, processes: Iterable[int]) -> None:
+    """Send a signal to processes that still exist."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signum)
+
+
+def kill_at_once(processes: Iterable[int]) -> None:
+    """Kill processes as if their machine had failed: none sees another one end."""
+    victims = list(processes)
+    send(signal.SIGSTOP, victims)
+    send(signal.SIGKILL, victims)
+
+
+def await_pending(signum: signal.Signals, processes: Iterable[int]) -> None:
+    """Wait until a signal is pending in stopped processes (proc(5), ShdPnd) or they have ended."""
+    deadline = time.monotonic() + SIGNAL_SECONDS
+    waiting = list(processes)
+    while waiting and time.monotonic() < deadline:
+        waiting = [process for process in waiting if _lacks(process, signum)]
+        time.sleep(_POLL_SECONDS)
+
+
+def _lacks(process: int, signum: signal.Signals) -> bool:
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    words = dict(line.split(":", 1) for line in lines if ":" in line)
+    pending = int(words["SigPnd"], 16) | int(words["ShdPnd"], 16)
+    return not words["State"].strip().startswith("Z") and not pending >> (signum - 1) & 1
+
+
+def _name(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -14,7 +14,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.aws.client import aws
-from cloudtrain.providers.aws.logs import new_lines
+from cloudtrain.providers.aws.results import new_lines
 from cloudtrain.providers.aws.submit import describe, tags_of
 from cloudtrain.providers.docker.registry import inspect_image, login_for
 from cloudtrain.settings import load_settings

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.submission.fetched import fetched_files
 from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
+from cloudtrain.submission.run import Run, fetched_files
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.messages import Call, FaultKind
 from tests.providers.azure.jobs import append_log, log_of, reconnect, submitted
