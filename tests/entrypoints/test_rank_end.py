@@ -175,7 +175,7 @@ def test_a_child_that_a_program_forks_is_not_the_rank(tmp_path: Path) -> None:
 
 
 def look() -> None:
-    """Run the script that the command line names, and count models when its group is destroyed."""
+    """Run a script of this repository; count models when its group is destroyed."""
     destroy = dist.destroy_process_group
 
     def look_and_destroy() -> None:
@@ -185,6 +185,7 @@ def look() -> None:
 
     setattr(dist, "destroy_process_group", look_and_destroy)  # noqa: B010
     del sys.argv[0]
+    sys.argv[0] = str(ROOT / sys.argv[0])
     runpy.run_path(sys.argv[0], run_name="__main__")
     os._exit(0)
 
@@ -200,7 +201,7 @@ def look() -> None:
 def test_the_model_is_gone_before_its_process_group(
     script: str, flag: str, group: StartGroup
 ) -> None:
-    rank = group(1, f"{ROOT / script} {flag}", program=f"{__name__}:look")
+    rank = group(1, f"{script} {flag}", program=f"{__name__}:look")
     assert rank.wait() == [0], rank.output()
     assert "models left: 0" in rank.output()
 

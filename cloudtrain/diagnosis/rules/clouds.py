@@ -170,8 +170,9 @@ ACCESS = (
         ),
         cause="the job's identity may not read or write the storage account",
         remedy=(
-            "give the job's identity Storage Blob Data Contributor on that account (cloudtrain"
-            " doctor azure names both); if the account forbids keys: az ml workspace update"
+            "give the job's identity Storage Blob Data Contributor"
+            " (Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read, /write and"
+            " /delete); if the account forbids keys: az ml workspace update"
             " --system-datastores-auth-mode identity"
         ),
         source="https://learn.microsoft.com/azure/machine-learning/how-to-identity-based-service-authentication",
