@@ -29,7 +29,7 @@ NOISE = {
     "handled exception": (
         "WARNING:root:the cache cannot be read; building it again",
         "Traceback (most recent call last):",
-        '  File "/work/data.py", line 12, in load',
+        '  File "/app/data.py", line 12, in load',
         "    return json.load(open(path))",
         "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/cache.json'",
     ),
@@ -37,8 +37,8 @@ NOISE = {
         "/opt/lib/python3.11/site-packages/torch/cuda/__init__.py:128: UserWarning: CUDA"
         " initialization: The NVIDIA driver on your system is too old (found version 11040).",
         "  return torch._C._cuda_getDeviceCount() > 0",
-        "/work/train.py:9: FutureWarning: You are using `torch.load` with `weights_only=False`",
-        "/work/train.py:3: DeprecationWarning: pkg_resources is deprecated as an API",
+        "/app/train.py:9: FutureWarning: You are using `torch.load` with `weights_only=False`",
+        "/app/train.py:3: DeprecationWarning: pkg_resources is deprecated as an API",
     ),
     "wandb": ("wandb: ERROR Failed to sample metric: process no longer exists (pid=41)",),
     "caught out of memory": (

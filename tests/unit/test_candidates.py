@@ -11,7 +11,7 @@ from tests.bench.bench_failures import TRAINING, diagnosed
 
 LIBRARY = "/opt/conda/lib/python3.11/site-packages"
 HEADER = "Traceback (most recent call last):"
-FRAME = '  File "/work/train.py", line 7, in main'
+FRAME = '  File "/app/train.py", line 7, in main'
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
@@ -33,7 +33,7 @@ def test_an_exception_wins_over_an_older_line_that_a_rule_knows() -> None:
     diagnosis = diagnosed([older, *raised("ValueError: the dog ate shard 3")])
     assert diagnosis.rule is None
     assert diagnosis.headline == (
-        "the program raised ValueError: the dog ate shard 3 (/work/train.py:7)"
+        "the program raised ValueError: the dog ate shard 3 (/app/train.py:7)"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_chain_is_explained_by_its_cause_or_by_what_came_last(link: str, rule:
 def test_the_leaves_of_an_exception_group_explain_it() -> None:
     group = [
         "  + Exception Group Traceback (most recent call last):",
-        '  |   File "/work/train.py", line 3, in <module>',
+        '  |   File "/app/train.py", line 3, in <module>',
         '  |     raise ExceptionGroup("loaders", errors)',
         "  | ExceptionGroup: loaders (2 sub-exceptions)",
         "  +-+---------------- 1 ----------------",
