@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cloudtrain.planning.target import Target
     from cloudtrain.providers import aws
     from cloudtrain.providers.aws.client import AwsClient
-    from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
