@@ -13,15 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.catalog.machines import select_instances
-from cloudtrain.diagnosis.remedies import sagemaker_quota
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.errors import translated
-from cloudtrain.providers.aws.phases import PHASES, final_state, phase_event, phase_of
+from cloudtrain.providers.aws.phases import final_state, phase_event
 from cloudtrain.providers.aws.results import with_control_characters
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
 from cloudtrain.providers.shared.paths import file_name, safe_join
 from cloudtrain.runs.state import RunState
-from tests.fakes.aws.jobs import MESSAGES
 from tests.golden.cases import CASES, plan_of
 
 # Plain messages for SageMaker's answers: ends, reasons, machines, missing rights.
@@ -79,12 +77,6 @@ def test_a_failure_is_told_without_the_names_of_sagemakers_exceptions(
     assert final_state(described("Failed", "Failed", FailureReason=reason)) == ("failed", words)
 
 
-def test_no_phase_that_a_job_goes_through_is_shown_in_sagemakers_spelling() -> None:
-    assert [name for name in MESSAGES if phase_of({"SecondaryStatus": name}) == name] == []
-    statuses = ("Completed", "Stopped", "Failed")
-    assert {PHASES[name] for name in statuses} == {"bringing the last lines"}
-
-
 @pytest.mark.parametrize(
     ("status", "message", "phase"),
     [
@@ -114,42 +106,6 @@ def test_a_message_that_changes_in_a_transition_begins_a_phase() -> None:
     assert phase_event(job, began + 60).since == began
     waited = RunState(run_id="a", phase="waiting for capacity", phase_since=began)
     assert phase_event(job, began + 60, waited).since == began + 60
-
-
-def test_an_internal_error_of_a_job_with_checkpoints_names_them() -> None:
-    reason = "InternalServerError: We encountered an internal error. Please try again."
-    job = described("Failed", "Failed", "Training", FailureReason=reason)
-    job["CheckpointConfig"] = {"S3Uri": "s3://bucket/checkpoints"}
-    final = final_state(job)
-    assert final is not None
-    assert "smaller checkpoints" in final.reason
-
-
-@pytest.mark.parametrize(
-    ("message", "remedy"),
-    [
-        ("Access denied for repository: a in registry ID: 1. Please check ...", "aws.role"),
-        ("Invalid training image. Please provide a valid ...", "Amazon ECR"),
-    ],
-)
-def test_an_image_that_is_refused_has_a_remedy(message: str, remedy: str) -> None:
-    answer = {"Error": {"Code": "ValidationException", "Message": message}}
-    error = translated(ClientError(answer, "CreateTrainingJob"), "create_training_job", "us-east-1")
-    assert remedy in str(error.hint)
-
-
-@pytest.mark.parametrize(
-    ("message", "quota"),
-    [
-        (
-            "The account-level service limit 'Number of instances across all training jobs' is 4",
-            "'Number of instances across all training jobs'",
-        ),
-        ("limit for training-job/ml.p2.xlarge is 0", "'ml.p2.xlarge for training job usage'"),
-    ],
-)
-def test_the_remedy_of_a_quota_names_it(message: str, quota: str) -> None:
-    assert quota in sagemaker_quota(message)
 
 
 def test_control_characters_of_cloudwatch_come_back_outside_events() -> None:

@@ -4,7 +4,6 @@ and quotas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -12,16 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
-from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.client import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.image import CURATED, image_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.azure.status import (
     ENDED,
-    PHASES,
     billing,
     final_state,
     phase_of,
@@ -39,13 +35,6 @@ HOUR = {
     "startTimeUtc": "2026-11-21T11:00:00.0000000+00:00",
     "endTimeUtc": "2026-11-21T12:00:00.0000000+00:00",
 }
-
-
-@pytest.mark.parametrize("status", [status for status in PHASES if status not in ENDED])
-def test_a_living_job_has_a_phase_in_words_and_no_end(status: str) -> None:
-    assert final_state({"status": status, **HOUR}) is None
-    assert phase_of({"status": status}) == PHASES[status]
-    assert PHASES[status].islower()
 
 
 @pytest.mark.parametrize("status", ["Frobnicating", "completed"])
@@ -98,21 +87,6 @@ def test_clocks_that_disagree_earn_nobody_money() -> None:
     assert billing(backwards, 2, 3.5) == Billing(training_seconds=0, usd=0.0)
 
 
-@pytest.mark.parametrize(
-    ("wish", "image"),
-    [
-        ("auto", CURATED),
-        ({"azure": "azureml:mine:3", "aws": "auto"}, "azureml:mine:3"),
-        ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:25.10-py3"),
-        ({"build": "docker/Dockerfile"}, "docker/Dockerfile"),
-    ],
-)
-def test_an_image_is_what_the_spec_says_or_microsofts_own(
-    wish: str | Mapping[str, str], image: str
-) -> None:
-    assert image_of(wish, WORKSPACE, settings(), gpu=False) == (PlannedImage(image), [])
-
-
 WORKSPACE = AzureConfig(subscription="s", resource_group="g", workspace="w")
 
 
@@ -139,14 +113,6 @@ def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None
 def test_a_location_is_one_however_it_is_written(written: str) -> None:
     config, issues = account(AzureSection(location=written), settings(), rehearsal=True)
     assert (config.location, issues.problems) == ("eastus2", [])
-
-
-def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
-    config, issues = account(AzureSection(), settings(), rehearsal=True)
-    missing = ["azure.subscription", "azure.resource_group", "azure.workspace"]
-    assert (list(config.placeholders), issues.problems) == (missing, [])
-    _, issues = account(AzureSection(), settings(), rehearsal=False)
-    assert [issue.field for issue in issues.problems] == missing
 
 
 def test_a_workspace_is_named_whole_or_not_at_all() -> None:
@@ -259,12 +225,6 @@ def test_a_cluster_that_is_large_enough_is_fine() -> None:
     assert ask(Stub(nodes=None), nodes=40, compute="azureml:my-cluster") == ""
     assert (
         ask(Stub(kind="ComputeInstance", nodes=None), nodes=1, compute="azureml:my-cluster") == ""
-    )
-
-
-def test_a_cluster_that_is_not_there_is_refused() -> None:
-    assert "the workspace my-workspace has no compute gone; az ml compute list" in ask(
-        Stub(), compute="azureml:gone"
     )
 
 

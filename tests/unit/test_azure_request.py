@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.planning.azureml import MASTER_PORT, CommandJob, command_job
+from cloudtrain.planning.azureml import CommandJob, command_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, input_uri, job_of
@@ -54,21 +53,6 @@ def test_any_argument_arrives_as_it_was_and_never_as_a_placeholder(words: list[s
     assert json.loads(text) == json.loads(json.dumps(job_of(plan).to_json()))
     assert json.loads(text)["argv"] == words
     assert document_of(plan)["command"] == document_of(PLAN)["command"]
-
-
-def test_the_command_says_where_everything_is_then_becomes_the_launcher() -> None:
-    job = job_for("inputs: {train-set: 'azureml:mnist:1', T: 'azureml:t:1'}\n")
-    names = [*OUTPUTS, "train_set", "T", "cloudtrain_resume"]
-    places = {f"{kind}.{name}": f"/mnt/{name}" for kind in ("inputs", "outputs") for name in names}
-    words = shlex.split(job.command_line(places))
-    assert words[0] == "export"
-    assert dict(word.split("=") for word in words[1 : words.index("&&")]) == {
-        **{variable: f"/mnt/{name}" for name, variable in OUTPUTS.items()},
-        "CLOUDTRAIN_INPUT_TRAIN_SET": "/mnt/train_set",
-        "CLOUDTRAIN_INPUT_T": "/mnt/T",
-        "CLOUDTRAIN_RESUME_DIR": "/mnt/cloudtrain_resume",
-    }
-    assert words[words.index("&&") + 1 :] == ["exec", "python3", "-u", "-c", BOOTSTRAP]
 
 
 def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(
@@ -141,14 +125,6 @@ def resume_of(plan: Plan) -> Mapping[str, Any] | None:
     return resume_input
 
 
-def test_earlier_checkpoints_are_an_input_that_nothing_is_written_to() -> None:
-    assert resume_of(PLAN) == {
-        "type": "uri_folder",
-        "path": EARLIER["azure"] + "/",
-        "mode": "ro_mount",
-    }
-
-
 def test_checkpoints_that_lie_where_this_run_keeps_its_own_are_no_input() -> None:
     assert (
         resume_of(plan_of("azure", f"{PLAIN}checkpoints: {{uri: '{EARLIER['azure']}'}}\n")) is None
@@ -162,50 +138,13 @@ def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
     assert resume_of(plan) == resume_of(PLAN)
 
 
-def test_machines_are_of_the_cluster_or_serverless_and_never_both() -> None:
-    assert document_of(PLAN)["resources"] == {
-        "instance_count": 2,
-        "instance_type": "Standard_ND96isr_H100_v5",
-    }
-    assert "compute" not in document_of(PLAN)
-    assert "queue_settings" not in document_of(PLAN)
-    cluster = document_of(plan_of("azure", PLAIN + "azure: {compute: my-cluster}\n"))
-    assert (cluster["compute"], cluster["resources"]) == (
-        "azureml:my-cluster",
-        {"instance_count": 2},
-    )
-    spot = document_of(plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, spot: true")))
-    assert spot["queue_settings"] == {"job_tier": "spot"}
-
-
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:
     document = document_of(plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, shm: 1500001 B")))
     assert document["resources"]["shm_size"] == "2m"
 
 
-def test_every_node_runs_one_process_that_knows_all_others() -> None:
-    job = job_for("env: {NCCL_DEBUG: WARN}\n")
-    first, second = job.processes
-    assert (first.node, second.node) == (0, 1)
-    assert {**first.env, "NODE_RANK": "1", "RANK": "1"} == second.env
-    rendezvous = {
-        "MASTER_ADDR": "10.0.0.4",
-        "MASTER_PORT": str(MASTER_PORT),
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-    }
-    assert rendezvous.items() <= first.env.items()
-    assert {"AZUREML_RUN_ID": "digits-k2x9", "NCCL_DEBUG": "WARN"}.items() <= first.env.items()
-    assert (job.code, job.timeout_seconds) == (document_of(PLAN)["code"], 3600)
-
-
 def document(**changes: Any) -> dict[str, Any]:
     return {"name": "a", "command": "true", "resources": {"instance_count": 2}, **changes}
-
-
-def test_without_a_distribution_every_node_is_a_world_of_its_own() -> None:
-    job = command_job(document(), master="10.0.0.4")
-    assert [dict(process.env) for process in job.processes] == [{"AZUREML_RUN_ID": "a"}] * 2
 
 
 def test_two_processes_per_node_have_four_ranks() -> None:
@@ -228,14 +167,3 @@ def test_placeholders_allow_blanks_and_unknown_ones_are_an_error() -> None:
     assert job.command_line({"inputs.x": "/x", "outputs.y": "\\1"}) == "a /x \\1 ${z} {{w}}"
     with pytest.raises(KeyError, match=r"outputs\.y"):
         job.command_line({"inputs.x": "/x"})
-
-
-def test_inputs_and_outputs_are_mounts_and_values_are_not() -> None:
-    folder = {"type": "uri_folder", "path": "azureml://datastores/d/paths/x/", "mode": "ro_mount"}
-    job = command_job(
-        document(inputs={"x": folder, "rate": {"value": 1}}, outputs={"y": {}}), master="10.0.0.4"
-    )
-    assert [(m.name, m.kind, m.mode, m.path) for m in job.inputs] == [
-        ("x", "uri_folder", "ro_mount", folder["path"])
-    ]
-    assert [(m.name, m.kind, m.path) for m in job.outputs] == [("y", "uri_folder", "")]

@@ -14,7 +14,6 @@ import pytest
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.batch_sizes import RESOLUTION, most_trials, next_size
-from cloudtrain.spec.load import spec_from_values
 from cloudtrain.spec.search_space import Integers
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import drive
@@ -228,15 +227,3 @@ def test_the_command_line_knows_the_argument_and_its_least_value() -> None:
     }
     with pytest.raises(UsageError, match="which argument is the batch size"):
         batch_size_values({}, {"entrypoint": "train.py", "args": {"lr": 0.1}})
-
-
-def test_the_section_needs_no_number_of_trials() -> None:
-    objective = {"metric": "samples_per_s", "goal": "maximize"}
-    section = {
-        "method": "batch_size",
-        "space": {"batch-size": "int(1, 4096)"},
-        "objective": objective,
-    }
-    spec, _ = spec_from_values({"name": "digits", "sweep": section}, Path("/"))
-    assert spec.sweep is not None
-    assert (spec.sweep.trial_count, spec.sweep.chosen_sampler) == (17, "batch_size")

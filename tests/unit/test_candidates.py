@@ -37,12 +37,6 @@ def test_an_exception_wins_over_an_older_line_that_a_rule_knows() -> None:
     )
 
 
-def test_the_headline_has_the_message_and_the_cause_the_rule() -> None:
-    diagnosis = diagnosed(raised(OOM, "[rank3]: "))
-    assert diagnosis.headline.startswith("rank 3 raised OutOfMemoryError: CUDA out of memory.")
-    assert diagnosis.cause == "the program asked for more memory than the GPU had left"
-
-
 OLDER = "E1101 plugin.cc:7] libcudart.so.11.0: cannot open shared object file"
 
 
@@ -170,13 +164,6 @@ def test_the_kernel_says_more_than_a_symptom_and_less_than_an_exception() -> Non
     assert rule_of(kernel, *raised("MemoryError")) == "host-allocation-failed"
 
 
-def test_a_log_in_which_nothing_fails_ends_with_its_last_five_lines() -> None:
-    diagnosis = diagnosed(f"reading shard {number}" for number in range(9))
-    assert diagnosis.evidence == ()
-    assert [line.text for line in diagnosis.last_lines][-1] == "reading shard 8"
-    assert len(diagnosis.last_lines) == 5
-
-
 @pytest.mark.parametrize(
     ("line", "name"),
     [
@@ -262,20 +249,6 @@ def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:
     )
     diagnosis = diagnosis_of(HEADER, frames[1], "KeyError: 'labels'")
     assert "(lib/loader.py:12)" in diagnosis.cause
-
-
-def test_an_exception_of_a_loaders_worker_is_that_of_the_worker() -> None:
-    handed_on = "KeyError: Caught KeyError in DataLoader worker process 0."
-    worker = (
-        "Original " + HEADER,
-        '  File "data.py", line 3, in __getitem__',
-        "    row[name]",
-        "KeyError: 'text'",
-    )
-    assert (
-        "KeyError: 'text' (data.py:3)"
-        in diagnosis_of(HEADER, '  File "train.py", line 9', handed_on, *worker).cause
-    )
 
 
 def test_an_exception_that_python_ignores_is_not_the_cause() -> None:

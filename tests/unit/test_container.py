@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.planning.sagemaker import NodeContainer, TrainingJob, training_job
+from cloudtrain.planning.sagemaker import TrainingJob, training_job
 from cloudtrain.providers.rehearsal import container as emulator
 from cloudtrain.providers.rehearsal import namespace as enter
 from tests.support.samples import write
@@ -260,28 +260,3 @@ def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
     many = emulator.addresses(1000)
     assert len(set(many)) == 1000
     assert list(many) == sorted(many)
-
-
-def test_a_command_enters_the_tree_or_names_it() -> None:
-    container = NodeContainer(
-        node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={}
-    )
-
-    def command(private: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-        hosts = Path("/run/hosts")
-        root = Path("/run/ml")
-        return emulator.command(
-            container, root, hosts_file=hosts, address="addr", master="first", private=private
-        )
-
-    argv, env = command(private=True)
-    assert argv == (*PYTHON, str(ENTER), "/run/ml", "algo-2", "/run/hosts", "train", "it's")
-    assert env == {"A": "b"}
-    argv, env = command(private=False)
-    assert argv == ("train", "it's")
-    assert env == {
-        "A": "b",
-        "SAGEMAKER_BASE_DIR": "/run/ml",
-        "CLOUDTRAIN_MASTER_ADDR": "first",
-        "CLOUDTRAIN_NODE_ADDR": "addr",
-    }

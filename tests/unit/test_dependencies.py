@@ -13,7 +13,7 @@ import cloudtrain
 from cloudtrain.errors import SourceError, SpecError
 from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
-from cloudtrain.spec.dependencies import Dependencies, read_dependencies
+from cloudtrain.spec.dependencies import read_dependencies
 from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.submission.package_checks import package_issues
 from tests.support.in_process import call
@@ -46,24 +46,6 @@ def job(tmp_path: Path) -> Path:
 
 def messages(planned: Plan) -> list[str]:
     return [issue.line() for issue in package_issues(planned)]
-
-
-@pytest.mark.parametrize(
-    ("value", "read"),
-    [
-        (None, Dependencies()),
-        ("none", Dependencies(off=True)),
-        ("requirements/train.txt", Dependencies(file="requirements/train.txt")),
-        (["einops==0.8.1"], Dependencies(packages=("einops==0.8.1",))),
-        ({"vendor": True, "python": "3.12"}, Dependencies(vendor=True, python="3.12")),
-        (
-            {"file": "uv.lock", "replace_torch": True},
-            Dependencies(file="uv.lock", replace_torch=True),
-        ),
-    ],
-)
-def test_each_way_to_say_it(value: Any, read: Dependencies) -> None:
-    assert read_dependencies(value) == read
 
 
 @pytest.mark.parametrize(
@@ -174,24 +156,3 @@ def test_packages_of_a_known_image_are_not_missed_and_unknown_is_silent(
     first, second = messages(plan(job, "docker", image="auto"))
     assert "imports cv2" in first
     assert "imports timm" in second
-
-
-def test_conda_users_are_told_the_way(job: Path) -> None:
-    write(job, {"environment.yml": "dependencies: [pip]\n", "train.py": ""})
-    (issue,) = package_issues(plan(job))
-    assert issue.message == "environment.yml is not read: nothing of it is installed"
-    assert "requirements.txt" in (issue.hint or "")
-    with pytest.raises(SpecError) as refused:
-        plan(job, azure={"environment": {"conda_file": "environment.yml"}})
-    assert any("the nodes do not run conda" in (issue.hint or "") for issue in refused.value.issues)
-
-
-def test_lines_of_a_notebook_that_install_are_named_with_the_way(job: Path) -> None:
-    cells = (
-        '{"cells": [{"cell_type": "code", "source": ["%pip install -q einops\\n", "x = 1\\n",'
-        ' "!ls\\n"]}]}'
-    )
-    write(job, {"train.ipynb": cells})
-    (issue,) = package_issues(plan(job, entrypoint="train.ipynb"))
-    assert issue.line().startswith("train.ipynb, cell 1: '%pip install -q einops' is left out")
-    assert "requirements.txt" in (issue.hint or "")

@@ -130,36 +130,6 @@ def test_a_line_of_the_killed_rank_does_not_say_who_killed_it(
     assert json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"] == "killed"
 
 
-def test_where_a_rank_waited_in_vain_the_logs_of_all_ranks_are_next(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = "Timed out waiting 20000ms for recv operation to complete"
-    a_run(home, "failed", error={"exception": "RuntimeError", "message": message, "traceback": "…"})
-    text = shown(capsys, "a-1")
-    assert "the cause is not in what was read" in text
-    assert text.endswith("  next        cloudtrain logs a-1\n")
-
-
-def test_exception_of_the_program_beats_other_matches_in_the_log(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    error = {
-        "exception": "ValueError",
-        "message": "the dog ate shard 3",
-        "traceback": "Traceback …",
-    }
-    a_run(
-        home,
-        "failed",
-        "[rank 0] ModuleNotFoundError: No module named 'apex' (not needed)",
-        error=error,
-    )
-    text = shown(capsys, "a-1")
-    assert "raised ValueError: the dog ate shard 3" in text
-    assert "remedy" not in text
-    assert "next        cloudtrain logs a-1 --rank 3" in text
-
-
 ERRORS = {
     "gpu-out-of-memory": ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", True),
     "no rule of it": ("ValueError", "the dog ate shard 3", True),
@@ -185,21 +155,6 @@ def test_a_run_is_explained_by_its_headline_whatever_its_log_says(
     assert message in failure["headline"]
 
 
-def test_the_inner_exceptions_of_a_run_explain_the_outer_one(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    header = "Traceback (most recent call last):"
-    frame = '  File "train.py", line 7, in main'
-    inner = [header, frame, "OSError: [Errno 28] No space left on device", ""]
-    link = ["The above exception was the direct cause of the following exception:", ""]
-    traceback = "\n".join([*inner, *link, header, frame, "SaveError: step 40 was not saved"])
-    error = {"exception": "SaveError", "message": "step 40 was not saved", "traceback": traceback}
-    a_run(home, "failed", error=error)
-    failure = json.loads(shown(capsys, "a-1", "--json"))["failure"]
-    assert failure["rule"] == "disk-full"
-    assert "raised SaveError: step 40 was not saved" in failure["headline"]
-
-
 def test_lines_of_the_last_successful_run_are_no_evidence(
     home: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,21 +171,6 @@ def test_lines_of_the_last_successful_run_are_no_evidence(
     log_file(good.path, 0).write_text(f"{format_timestamp(55.0)} {line}\n")
     rule = json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"]
     assert rule == "exit-code"
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ("succeeded", "a-1 succeeded in 1 min: nothing failed"),
-        ("stopped", "a-1 was stopped after 1 min, and did not fail"),
-    ],
-)
-def test_a_run_that_did_not_fail_is_said_not_to_have(
-    home: RunStore, capsys: pytest.CaptureFixture[str], state: str, message: str
-) -> None:
-    a_run(home, state, f"[rank 3] {OOM}")
-    assert shown(capsys, "a-1").splitlines()[0] == message
-    assert json.loads(shown(capsys, "a-1", "--json"))["failure"] is None
 
 
 def test_dumps_in_the_output_of_a_run_name_the_rank_that_did_not_come(

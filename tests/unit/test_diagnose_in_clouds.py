@@ -46,23 +46,6 @@ def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log
     ]
 
 
-def test_submit_refused_by_the_quota_names_the_quota(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = (
-        "1 x Standard_DS3_v2 are 4 vCPUs; the quota of standardDSv2Family is 0, 0 are in use;"
-        " nothing was started"
-    )
-    refused(home, message, "")
-    text = shown(capsys, "a-1")
-    assert (
-        "cause       the subscription's quota on Azure is too small for this number of cores"
-        in text
-    )
-    assert "remedy      ask for more of standardDSv2Family in the studio" in text
-    assert "cloudtrain logs" not in text
-
-
 @pytest.mark.parametrize(
     ("reason", "cap", "saved", "remedy", "following"),
     [

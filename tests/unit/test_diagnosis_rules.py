@@ -115,14 +115,6 @@ def test_broken_hardware_counts_before_the_error_that_shows_it() -> None:
     assert name_of(diagnosis.rule) == "gpu-lost"
 
 
-def test_a_log_without_a_failure_is_not_given_one() -> None:
-    diagnosis = diagnosed(
-        "epoch 1  loss 0.25", "INFO: error 0.25, memory 7 GB", "[INFO] Killing subprocess 7"
-    )
-    assert (diagnosis.rule, diagnosis.cause) == (None, "no line of it reports a failure")
-    assert diagnosis.last_lines[0].text == "epoch 1  loss 0.25"
-
-
 def test_what_a_healthy_run_prints_is_taken_for_no_failure() -> None:
     rules = {line: name_of(diagnosed(line).rule) for line in HEALTHY}
     assert {line: name for line, name in rules.items() if name != "none"} == {}
@@ -214,9 +206,3 @@ REMEDIES = {
 @pytest.mark.parametrize("line", REMEDIES)
 def test_the_remedy_fits_the_message(line: str) -> None:
     assert REMEDIES[line] in diagnosed(line).remedy
-
-
-@pytest.mark.parametrize("line", ["Terminated", "StepFailed: shard 3", "Evicted"])
-def test_a_last_word_is_shown(line: str) -> None:
-    diagnosis = diagnosed("reading", line)
-    assert [evidence.text for evidence in diagnosis.evidence] == [line]

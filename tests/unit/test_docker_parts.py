@@ -9,35 +9,27 @@ import hashlib
 import json
 import os
 import socket
-import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.recipe import our_recipe
-from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
     ContainerSpec,
-    default_shm_bytes,
-    environment,
     host_names,
-    spec_from_json,
 )
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator, labels_of
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.docker.errors import translated
 from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import sdk_environment as environment_of_sdk
-from cloudtrain.providers.docker.image import image_of
 from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
 from cloudtrain.providers.rehearsal.base import EmulatedPlan
@@ -46,16 +38,6 @@ from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 
 NOTHING_SET = Settings(values={}, origins={})
-
-
-@pytest.mark.parametrize("image", ["auto", {"aws": "dlc:pytorch-2.8"}, {"docker": "auto"}])
-@pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
-def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(
-    image: Any, gpu: bool, kind: str
-) -> None:
-    recipe = our_recipe(kind)
-    assert image_of(image, NOTHING_SET, gpu=gpu) == (PlannedImage(recipe.name, recipe), ())
-    assert recipe.name.startswith(f"cloudtrain:{kind}-")
 
 
 @pytest.mark.parametrize(
@@ -134,13 +116,6 @@ def test_runs_of_one_id_in_two_data_folders_do_not_meet(tmp_path: Path) -> None:
     assert one.labels != second.labels
 
 
-def test_a_container_is_read_back_as_it_was_written_and_holds_no_secret(tmp_path: Path) -> None:
-    spec = plain_specs(GPUS, tmp_path / "runs" / "run-1")[1]
-    assert spec_from_json(json.loads(json.dumps(spec.to_json()))) == spec
-    assert environment(spec, {"A": "hunter2"})["A"] == "hunter2"
-    assert "hunter2" not in json.dumps(spec.to_json())
-
-
 def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,20 +155,6 @@ def test_the_rights_of_a_container_are_those_of_whoever_submits(
 
 
 GIB = 2**30
-
-
-@pytest.mark.parametrize(
-    ("processes", "memory", "shared"),
-    [
-        (1, 64 * GIB, 4 * GIB),
-        (8, 8 * GIB, 4 * GIB),
-        (1, GIB, GIB),
-    ],
-)
-def test_shared_memory_grows_with_processes_and_memory(
-    processes: int, memory: int, shared: int
-) -> None:
-    assert default_shm_bytes(processes, memory) == shared
 
 
 ERRORS = {
@@ -295,13 +256,6 @@ def test_an_engine_that_does_not_answer_leaves_no_socket_open(
         del failed
         gc.collect()
     assert [str(warning.message) for warning in warned] == []
-
-
-def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cloudtrain.providers.docker.engine", None)
-    checks = get_provider("docker").checks(plan_of("docker", "name: digits\n"), starting=True)
-    assert "containers and images need Docker's SDK, which is not installed" in checks[0].message
-    assert checks[0].hint == 'pip install "cloudtrain[docker]"'
 
 
 def test_nobody_listening_is_noticed() -> None:

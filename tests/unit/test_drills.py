@@ -194,21 +194,6 @@ def test_each_shortcoming_has_its_advice() -> None:
     )
 
 
-def test_a_program_that_saves_and_does_not_load_is_told_so() -> None:
-    first = drill_run(
-        [*reports(10, 20), ended("failed", reason="the launcher of node 0 was killed by SIGKILL")]
-    )
-    anew = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
-    on = drill_run([*reports(20, 30, 40), ended("succeeded")], "aa")
-    assert "load what is in $CLOUDTRAIN_CHECKPOINT_DIR" in changes(
-        Fault.NODE_LOST, judge(REFERENCE, [first, anew])
-    )
-    assert changes(Fault.NODE_LOST, judge(REFERENCE, [first, on])) == ""
-    torn = judge(REFERENCE, [first, anew])
-    assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, torn)
-    assert "load what is in" in changes(Fault.CHECKPOINT_TORN, torn, replace(JOB, never_loads=True))
-
-
 # Checkpoints of programs that do not report them: counted and found by their files.
 
 

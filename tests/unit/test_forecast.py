@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from cloudtrain.cli import cli
-from cloudtrain.cli.check import forecast_lines
 from cloudtrain.runs.forecast import (
     Forecast,
     Span,
@@ -24,7 +21,6 @@ from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission import first_steps
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.first_steps import FirstSteps
 from tests.support.samples import BORN, fold_json
 
 # The forecast of a run from constructed histories: the time that it counts and the time that it
@@ -241,17 +237,6 @@ FOUND = Forecast(
 )  # fmt: skip
 
 
-def test_the_time_here_is_said_with_what_it_was_taken_from() -> None:
-    [line] = forecast_lines(FirstSteps(forecast=FOUND))
-    assert (
-        line
-        == "forecast: on this machine 1 min 40 s in all (1 min 30 s to 2 min); by 298 of 1000 steps"
-    )
-    assert forecast_lines(FirstSteps(forecast=FOUND, on_cpu=True))[0].startswith(
-        "forecast: on this machine's CPU 1 min"
-    )
-
-
 def test_job_for_missing_gpus_runs_on_the_cpu_with_as_many_processes(
     tmp_path: Path,
 ) -> None:
@@ -270,22 +255,6 @@ def test_job_for_missing_gpus_runs_on_the_cpu_with_as_many_processes(
         2,
     )
     assert (plan.spec.limits.restarts, plan.spec.limits.max_cost) == (0, None)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--forecast", "job.yaml"],
-            "'job.yaml' is not a number of seconds; put JOB before --forecast",
-        ),
-        (["--forecast=0"], "0 is not between 1 and 3600 seconds"),
-    ],
-)
-def test_a_wrong_number_of_seconds_is_refused(words: list[str], message: str) -> None:
-    result = CliRunner().invoke(cli, ["check", *words])
-    assert result.exit_code == 2
-    assert message in result.output
 
 
 def test_folder_of_a_killed_forecast_is_removed_and_a_running_one_stays(

@@ -147,20 +147,6 @@ def test_a_submit_whose_start_cannot_be_written_down_says_that_the_job_goes_on(
     assert "digits-full" in result.out + result.err
 
 
-def test_following_that_fails_says_that_the_job_goes_on(
-    run: cloudtrain.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(Cloud(), monkeypatch)
-
-    def fail(*_: object, **__: object) -> Iterable[object]:
-        raise StorageError("the disk failed", hint="look at it")
-
-    monkeypatch.setattr(cloudtrain.Run, "watch", fail)
-    result = call("attach", run.id)
-    assert result.code == 4
-    assert f"hint: look at it; the job keeps running: cloudtrain wait {run.id}" in result.err
-
-
 @pytest.mark.parametrize("sent_before", [0, 1])
 def test_a_disk_that_fills_up_between_two_requests_leaves_the_outcome_unknown(
     sent_before: int, monkeypatch: pytest.MonkeyPatch

@@ -148,10 +148,6 @@ def test_a_submodule_has_a_state_of_its_own(outer: Git, change: str) -> None:
 # Facts that git does not give
 
 
-def test_outside_git_there_is_nothing_to_tell(tmp_path: Path) -> None:
-    assert git_state(tmp_path) == OUTSIDE
-
-
 def test_a_worktree_whose_repository_is_gone_is_not_taken_for_the_one_around_it(git: Git) -> None:
     git("echo 'gitdir: /nowhere/at/all' > model/.git")
     assert git_state(git.top / "model") == OUTSIDE

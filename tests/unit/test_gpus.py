@@ -55,16 +55,6 @@ def test_gpus_are_named_in_the_order_in_which_cuda_shows_them() -> None:
     assert gpu_ids(Driver(1), f"MIG-{UUIDS[1]}") == [f"MIG-{UUIDS[1]}"]  # type: ignore[arg-type]
 
 
-def test_the_jobs_own_choice_counts_more_than_that_of_whoever_submits() -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert container_spec.chosen({"CUDA_VISIBLE_DEVICES": "2,3"}, environment) == "2,3"
-    assert container_spec.chosen({}, environment) == "0"
-    assert container_spec.chosen({}, {}) is None
-    assert container_spec.chosen({"CUDA_VISIBLE_DEVICES": ""}, environment) == "", (
-        "none at all is a choice"
-    )
-
-
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Provide a machine of four GPUs whose names belong to this test alone."""
@@ -218,12 +208,6 @@ def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(
     resources = (emulator.paths.run / "nodes/1/ml/input/config/resourceconfig.json").read_text()
     assert json.loads(resources)["network_interface_name"] == "eth0"
     assert not [path for path in emulator.paths.run.rglob("*") if path.is_symlink()]
-
-
-@pytest.mark.parametrize("cloud", ["aws", "azure"])
-def test_the_ranks_of_all_nodes_share_this_machines_cores(cloud: str, tmp_path: Path) -> None:
-    _, launches = rehearsed(cloud, tmp_path)
-    assert [launch.env["OMP_NUM_THREADS"] for launch in launches] == ["2", "2"]
 
 
 def test_as_sagemaker_the_network_is_isolated_if_the_request_says_so(tmp_path: Path) -> None:

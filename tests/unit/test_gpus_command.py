@@ -63,10 +63,6 @@ def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
     assert names("A100:3") == []
 
 
-def test_filter_by_provider() -> None:
-    assert {offer["provider"] for offer in listed("--provider", "azure")} == {"azure"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -88,22 +84,6 @@ def test_what_it_cannot_mean_is_said_in_one_line(arguments: list[str], message: 
     result = call("gpus", *arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"error: {message}")
-
-
-def test_a_price_that_is_not_known_is_said_to_be_unknown_and_is_null() -> None:
-    row = UNKNOWN[0]
-    result = call("gpus", f"{row.gpu}:{row.gpus}", "--provider", row.provider)
-    line = next(line for line in result.out.splitlines() if line.startswith(row.instance_type))
-    assert "unknown" in line
-    assert "0.00" not in result.out
-    json_row = next(
-        offer for offer in listed(row.gpu) if offer["instance_type"] == row.instance_type
-    )
-    assert (json_row["usd_per_hour"], json_row["price_as_of"], json_row["spot_usd_per_hour"]) == (
-        None,
-        None,
-        None,
-    )
 
 
 @pytest.mark.parametrize(
@@ -184,20 +164,3 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(
     assert [offer["usd_per_hour"] for offer in shown] == [0.8] + [None] * (len(shown) - 1)
     assert {offer["provider"] for offer in shown} == {"aws"}
     assert lists.asked == [], "shown from the disk"
-
-
-def test_the_region_is_that_of_the_clouds_own_tools_where_the_settings_name_none(
-    lists: PriceLists, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    assert call("gpus", "--refresh", "--provider", "aws").code == 0
-    assert ("ml.g4dn.xlarge", "eu-west-1") in {
-        (offer["instance_type"], offer["region"]) for offer in listed("T4:1")
-    }
-
-
-def test_a_refresh_tells_tools_what_it_has_read(lists: PriceLists) -> None:
-    result = call("gpus", "T4", "--refresh", "--region", "eu-west-1", "--json")
-    assert json.loads(result.out)["refreshed"] == [
-        {"provider": "aws", "regions": ["eu-west-1"], "prices": 1, "left_out": 1}
-    ]

@@ -4,17 +4,13 @@ say to a push.
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.recipe import Recipe, our_recipe, recipe_of
-from cloudtrain.providers.docker.errors import refused_push
-from cloudtrain.providers.docker.images import _public_url, arguments, build
-from tests.repo.tools import ROOT
+from cloudtrain.planning.recipe import recipe_of
+from cloudtrain.providers.docker.images import _public_url, build
 from tests.support.in_process import call
 
 DOCKER = """#!/bin/sh
@@ -89,17 +85,6 @@ def test_what_changed_since_it_was_planned_is_not_built(folder: Path) -> None:
     assert not (folder / "called").exists()
 
 
-def test_our_own_image_has_a_name_for_people_too(folder: Path) -> None:
-    report = json.loads(call("image", "build", "cpu", "--json").out)
-    recipe = our_recipe("cpu")
-    assert report == {
-        "image": recipe.name,
-        "names": [recipe.name, "cloudtrain:cpu"],
-        "inputs": f"sha256:{recipe.digest}",
-    }
-    assert "TORCH=cpu" in words(folder)
-
-
 def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(folder: Path) -> None:
     (folder / "cloudtrain.toml").write_text(
         '[image]\nargs = ["BASE_IMAGE=ours"]\nbuild_args = ["A=1", "B=1"]\n'
@@ -111,12 +96,6 @@ def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(folder
         "B=2",
     ]
     assert lines[lines.index("--platform") + 1] == "linux/arm64"
-
-
-def test_what_is_told_counts_more_than_where_it_comes_from() -> None:
-    recipe = our_recipe("cpu", ("VERSION=mine",))
-    assert "VERSION=mine" in arguments(recipe, ())
-    assert [word.partition("=")[0] for word in arguments(recipe, ())].count("VERSION") == 1
 
 
 WRONG = {
@@ -139,17 +118,6 @@ def test_what_makes_no_sense_is_refused_before_anything_is_built(folder: Path, t
     assert not (folder / "words").exists()
 
 
-def test_a_repository_that_is_none_is_told_by_its_setting(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train:1")
-    result = call("image", "push", "cpu", "--provider", "aws")
-    assert (result.code, "aws.repository: 'train:1' is not an ECR repository" in result.err) == (
-        2,
-        True,
-    )
-
-
 PUSHES = {
     "denied: requested access to the resource is denied": "docker login host:5000",
     "unauthorized: authentication required": "docker login host:5000",
@@ -161,14 +129,6 @@ PUSHES = {
     "dial tcp: lookup nobody.example.com: no such host": "the network",
     "something else": "",
 }
-
-
-@pytest.mark.parametrize("message", PUSHES)
-def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(message: str) -> None:
-    error = refused_push("host:5000/train:1", message)
-    assert error.message == f"the registry refused host:5000/train:1: {message}"
-    assert PUSHES[message] in (error.hint or "")
-    assert (error.exit_code, bool(error.hint)) == (4, bool(PUSHES[message]))
 
 
 @pytest.mark.parametrize(
@@ -221,96 +181,6 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
     assert rebuilds == [rebuild]
-
-
-def test_options_of_dockers_need_nothing_named_before_them(folder: Path) -> None:
-    result = call("image", "build", "--", "--progress", "plain", "--pull")
-    assert result.code == 0, result.err
-    assert "TORCH=cuda" in words(folder)
-    assert words(folder)[-4:-1] == ["--progress", "plain", "--pull"]
-
-
-def examples() -> list[list[str]]:
-    """The pushes that the help and the documentation show."""
-    pages = (
-        ROOT / "docs" / name for name in ("reference/image.md", "guides/dependencies-and-images.md")
-    )
-    text = "".join(page.read_text() for page in pages).replace("\\\n", "")
-    shown = [
-        line.strip().partition("   ")[0]
-        for line in call("image", "push", "--help").out.splitlines()
-    ]
-    shown += re.findall(r"cloudtrain image push[^`#\n]*", text)
-    typed = [
-        line.replace(" … ", " ").split()
-        for line in shown
-        if line.startswith("cloudtrain image push ")
-    ]
-    assert len(typed) >= 5
-    return [words[1:] for words in typed]
-
-
-def test_the_pushes_that_are_shown_can_be_typed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passed: list[tuple[str, ...]] = []
-
-    def ready(
-        recipe: Recipe, address: str, progress: object, *, rebuild: bool, options: tuple[str, ...]
-    ) -> str:
-        passed.append((recipe.kind, *options))
-        return "127.0.0.1:1/own@sha256:0"
-
-    monkeypatch.setattr("cloudtrain.cli.image.ensure_pushed", ready)
-    monkeypatch.setenv(
-        "CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train"
-    )
-    for typed in examples():
-        provider = () if {"--provider", "--to"} & set(typed) else ("--provider", "aws")
-        at = typed.index("--") if "--" in typed else len(typed)
-        result = call(*typed[:at], *provider, *typed[at:])
-        assert result.code == 0, (typed, result.err)
-    assert ("cuda", "--pull") in passed
-    assert ("cuda", "--pull", "--no-cache") in passed
-
-
-def test_the_next_step_pushes_the_very_image_that_was_built(folder: Path) -> None:
-    result = call(
-        "image",
-        "build",
-        "own/Dockerfile",
-        "--arg",
-        "A=1 2",
-        "--arg",
-        "B=1",
-        "--platform",
-        "linux/arm64",
-    )
-    assert (
-        "image push own/Dockerfile --arg 'A=1 2' --arg B=1 --platform linux/arm64 --to REPOSITORY"
-        in result.err
-    )
-
-
-def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    addresses: list[str] = []
-
-    def ready(_: Recipe, address: str, *__: object, **___: object) -> str:
-        addresses.append(address)
-        return address
-
-    monkeypatch.setattr("cloudtrain.cli.image.ensure_pushed", ready)
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train")
-    monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
-    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
-    monkeypatch.delenv("AWS_REGION", raising=False)
-    result = call("image", "push", "cpu", "--provider", "aws")
-    assert (result.code, "aws.region: is not set" in result.err, addresses) == (2, True, [])
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    assert call("image", "push", "cpu", "--provider", "aws").code == 0
-    assert addresses[0].startswith("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:cpu-")
 
 
 REMOTES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,19 +174,6 @@ def test_an_argument_that_is_given_counts_more_than_our_own() -> None:
     assert our_recipe("cpu", ("BASE_IMAGE=mine:1",)).args[-1] == "BASE_IMAGE=mine:1"
     assert our_recipe("cpu", ("BASE_IMAGE=debian:12-slim",)).digest == our_recipe("cpu").digest
     assert our_recipe("cpu", ("BASE_IMAGE=mine:1",)).digest != our_recipe("cpu").digest
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"), [("README.md", False), ("torch.in", False), ("train", True)]
-)
-def test_of_our_own_folder_only_what_is_copied_counts(
-    tmp_path: Path, name: str, counts: bool
-) -> None:
-    copy = shutil.copytree(bundled("docker"), tmp_path / "docker")
-    before = digest(copy)
-    with (copy / name).open("a") as file:
-        file.write("# changed\n")
-    assert (digest(copy) != before) == counts
 
 
 NAMED = {

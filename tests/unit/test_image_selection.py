@@ -4,7 +4,6 @@ settings.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import read_table
-from cloudtrain.errors import Issue
 from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
 from cloudtrain.planning.selection import PlannedImage
@@ -161,26 +159,6 @@ def azure(repository: str | None = None) -> AzureConfig:
 BUILD = {"build": "image/Dockerfile"}
 
 
-def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
-    image = {"build": "Dockerfile"}
-    issue = Issue(
-        ("image", "build"),
-        f"there is no file {folder}/Dockerfile",
-        "the path counts from the folder of job.yaml",
-    )
-    assert docker_image(image, stored(folder), gpu=False)[1] == (issue,)
-    assert aws_image(image, aws("train"), stored(folder), gpu=False, rehearsal=False)[1] == [issue]
-    assert azure_image(image, azure("r.azurecr.io/t"), stored(folder), gpu=False)[1] == [issue]
-
-
-def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
-    (folder / "image" / "data").write_bytes(bytes(2000))
-    (issue,) = docker_image(BUILD, stored(folder, source_limit=1000), gpu=False)[1]
-    assert issue.path == ("image", "build")
-    assert "holds more than 1000 bytes" in issue.message
-    assert ".dockerignore" in (issue.hint or "")
-
-
 def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
     args = stored(
         folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",)
@@ -252,15 +230,6 @@ def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(
     assert (address.address, problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
 
 
-@pytest.mark.parametrize("image", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
-def test_an_address_is_taken_as_it_is_with_a_repository_or_without(
-    folder: Path, image: Any
-) -> None:
-    for repository in (None, "train"):
-        selection = aws_image(image, aws(repository), stored(folder), gpu=False, rehearsal=False)
-        assert selection == (PlannedImage(f"{HOST}/own:1"), [])
-
-
 def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(
     folder: Path,
 ) -> None:
@@ -294,15 +263,6 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(
 ) -> None:
     assert repository_of(aws(repository, region)) == (address, [])
     assert ECR.fullmatch(address)
-
-
-def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
-    (issue,) = repository_of(replace(aws("train"), role=""))[1]
-    assert (issue.path, issue.message) == (
-        ("aws", "repository"),
-        "'train' is a name alone, and no role says which account it is in",
-    )
-    assert "aws.role" in (issue.hint or "")
 
 
 def test_a_rehearsal_runs_in_what_is_built_here(

@@ -227,19 +227,6 @@ def test_defaults_of_the_module_are_those_of_the_template() -> None:
         assert text == str(template()["Parameters"][name]["Default"]), name
 
 
-def test_template_command_prints_one_file_that_stands_beside_the_template() -> None:
-    result = call("infra", "template", "--provider", "aws", "--format", "terraform")
-    assert result.code == 0
-    assert 'file("${path.module}/cloudtrain.yaml")' in result.out
-    assert "../" not in result.out
-    for name in (
-        'variable "budget"',
-        'output "role"',
-        "cloudtrain infra template --provider aws > cloudtrain.yaml",
-    ):
-        assert name in result.out
-
-
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="there is no terraform here")
 def test_terraform_formats_it_so() -> None:
     process = subprocess.run(["terraform", "fmt", "-check", "-diff", str(MODULE)], capture_output=True, text=True,
@@ -320,14 +307,6 @@ def test_settings_are_shown_and_written() -> None:
 
 
 @pytest.mark.usefixtures("provider")
-def test_settings_that_are_there_are_not_written_again() -> None:
-    call("infra", "settings", "--provider", "aws", "--yes")
-    result = call("infra", "settings", "--provider", "aws")
-    assert result.code == 0
-    assert "cloudtrain.toml has these settings already" in result.err
-
-
-@pytest.mark.usefixtures("provider")
 def test_settings_are_not_written_without_a_terminal_or_yes() -> None:
     result = call("infra", "settings", "--provider", "aws")
     assert result.code == 3
@@ -343,14 +322,6 @@ def test_json_prints_settings_and_writes_nothing() -> None:
         "outputs": {"submitter policy": "arn:1"},
     }
     assert not Path("cloudtrain.toml").exists()
-
-
-@pytest.mark.usefixtures("provider")
-def test_infra_without_a_command_shows_its_help() -> None:
-    result = call("infra")
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("Usage: cloudtrain infra")
-    assert "error:" not in result.err
 
 
 @pytest.mark.usefixtures("provider")

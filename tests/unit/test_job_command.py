@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.cli.init import job_text
 from cloudtrain.cli.submit import _confirm
 from cloudtrain.errors import RefusedError, SpecError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig, profile_of
 from cloudtrain.spec.load import load_spec
 from cloudtrain.spec.sources import job_folder
-from cloudtrain.spec.written_arguments import written_arguments
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT
 
@@ -102,52 +100,6 @@ def test_a_mistake_in_a_flag_is_told_at_the_flag(project: Path) -> None:
     assert result.err.startswith(
         "--gpu A100-80: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)"
     )
-
-
-def test_a_script_that_is_not_there_is_told_with_the_one_that_was_meant(project: Path) -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"command line: entrypoint: no such file .*trian.py \(did you mean 'train.py'",
-    ):
-        cloudtrain.load("trian.py")
-
-
-def test_a_job_file_beside_a_script_is_said_to_be_left_alone(project: Path) -> None:
-    (project / "job.yaml").write_text("entrypoint: src/other.py\n")
-    assert (
-        "note: job.yaml is not read: train.py is submitted without it"
-        in call("plan", "train.py").err
-    )
-
-
-def test_options_of_the_program_are_told_where_they_go(project: Path) -> None:
-    result = call("submit", "train.py", "--epochs", "3")
-    assert result.code == 2
-    assert "If it is for the program: cloudtrain submit train.py -- --epochs 3" in result.err
-
-
-def test_a_rerun_has_the_flags_and_arguments_of_its_run(project: Path) -> None:
-    job = cloudtrain.load("train.py", ["resources.nodes=2"], arguments=["--epochs", "3"])
-    assert job.document.overrides == ('args=["--epochs", "3"]', "resources.nodes=2")
-    assert job.document.text == 'entrypoint: "train.py"\n'
-
-
-def test_what_is_not_given_is_a_comment_in_the_job_of_a_script() -> None:
-    lines = [
-        line
-        for line in job_text({}, (), "my train.py").splitlines()
-        if line and not line.lstrip().startswith("#")
-    ]
-    assert [line.partition("#")[0].strip() for line in lines] == [
-        'entrypoint: "my train.py"',
-        "resources:",
-        "nodes: 1",
-    ]
-
-
-def test_arguments_are_written_as_a_mapping_where_it_means_the_same() -> None:
-    assert written_arguments(["--epochs", "3", "--amp"]) == "{epochs: 3, amp: true}"
-    assert written_arguments(["--epochs=3"]) == '["--epochs=3"]'
 
 
 # Questions and figures before money is spent: the worst case once, on a terminal; a plan without an
@@ -251,14 +203,6 @@ def test_no_request_with_placeholders_can_be_sent(folder: Path, provider: str) -
         cloudtrain.plan(job, provider)
     result = call("plan", "train.py", "--provider", provider, "--json")
     assert (result.code, '"error"' in result.out, "not-set-yet" in result.out) == (2, True, False)
-
-
-def test_a_preview_of_a_known_account_is_its_plan(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_aws(monkeypatch)
-    plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
-    assert (plan.target.placeholders, plan.target.config_as(AwsConfig).bucket) == ((), "my-bucket")
 
 
 def test_a_profile_gives_its_region_and_is_kept_for_later(

@@ -39,28 +39,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
 
 
-def test_a_plan_shows_the_search_in_two_lines() -> None:
-    lines = call("plan", "--provider", "local").out.splitlines()
-    at = next(number for number, line in enumerate(lines) if line.startswith("  sweep"))
-    assert lines[at : at + 2] == [
-        (
-            "  sweep    bayesian (tpe), 9 trials, 3 at once: lr loguniform(0.0001, 0.1), batch-size"
-            " choice(16, 32)"
-        ),
-        "           for the highest val_accuracy; cloudtrain sweep runs it, submit this one job",
-    ]
-
-
-def test_a_plan_for_a_cloud_says_what_all_trials_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
-    machine = ["--set", "resources.instance.aws=ml.g5.xlarge", "--set", "limits.max_runtime=1 h"]
-    output = call("plan", "--provider", "aws", *machine, "--set", "sweep.budget.max_cost=3 USD").out
-    assert (
-        "for the highest val_accuracy, at most 3.00 USD together; cloudtrain sweep runs it"
-        in output
-    )
-
-
 def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
     wrong = [
         "--provider",
@@ -75,11 +53,6 @@ def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
         assert result.code == 2
         assert "sweep.space.learning: the shared trainer has no option --learning" in result.err
     assert "refused  submit would refuse it" in result.out
-
-
-def test_a_submit_says_that_it_runs_one_job() -> None:
-    output = call("submit", "--provider", "local", "--dry-run").out
-    assert "sweep: one job is run, with its own values: cloudtrain sweep runs the search" in output
 
 
 SEARCHES = [

@@ -181,12 +181,6 @@ def test_a_process_that_was_not_collected_yet_counts_as_gone(run: RunFolder) -> 
         assert supervisor_state(run.path) is SupervisorState.DEAD
 
 
-def test_a_run_of_a_version_that_wrote_its_process_id_alone_is_judged_by_its_lock(
-    run: RunFolder,
-) -> None:
-    assert supervisor_state(run.path) is SupervisorState.DEAD
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "{}", '{"host": 1}', "[" * 9999, '{"pid": -1}'],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,41 +170,11 @@ def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer
     assert question.ok("yes").issue() is None
 
 
-@pytest.fixture
-def quick_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command in an empty folder, on a machine whose Python says at once what it is."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr(containers, "docker_engine", no_engine)
-    monkeypatch.setattr(machine, "ask_python", lambda path: changed(path=path))
-    monkeypatch.setattr(machine, "ask_driver", lambda: GPUS)
-
-
 def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
     assert isinstance(ended.value.code, int)
     return ended.value.code
-
-
-@pytest.mark.usefixtures("quick_machine")
-def test_the_command_prints_a_line_for_each_check_and_what_to_do(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run() == 0
-    out = capsys.readouterr().out
-    assert (
-        f"  ok    Python          does {sys.executable} run, and is it 3.10 or newer? it is 3.11.7\n"
-        in out
-    )
-    assert out.startswith("this machine\n")
-    assert out.endswith("5 checks, nothing wrong\n")
-    monkeypatch.setattr(machine, "free_bytes", lambda _: 5)
-    assert run() == 2
-    out = capsys.readouterr().out
-    assert "  wrong disk " in out
-    assert "\n        fix: remove old runs there" in out
-    assert out.endswith("5 checks, 1 wrong: disk\n")
 
 
 # `cloudtrain check --memory`: the request to the Python with torch, and the text of its answer.
@@ -268,28 +237,6 @@ def test_the_machine_of_the_plan_is_asked_about(
     assert report.to_json()["verdict"] == "does not fit"
 
 
-def test_a_program_of_ones_own_has_no_estimate(
-    requests: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "train.py").write_text("")
-    plan = planned(tmp_path, "name: g\nentrypoint: train.py\nresources: {gpus: 1, gpu: T4}\n")
-    (line,) = memory_lines(estimate_memory(plan))
-    assert line == ("memory: no estimate: only the shared trainer can be estimated, not train.py")
-    assert not requests
-
-
-def test_a_python_without_torch_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "torch.py").write_text(
-        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
-    )
-    plan = planned(tmp_path, "name: g\nresources: {processes: 1}\n")
-    assert "no torch: pip install 'cloudtrain[train]'" in memory_lines(estimate_memory(plan))[0]
-
-
 def test_a_model_whose_package_is_not_installed_says_what_to_do(tmp_path: Path) -> None:
     text = "name: g\nargs: {task: digits, model: 'own:build'}\ndependencies: [no-such-package]\n"
     plan = planned(tmp_path, text, "local")
@@ -329,21 +276,6 @@ def test_the_estimate_needs_no_account_and_what_is_missing_of_it_is_said_after(
     assert "memory per GPU: about 25.0 GiB" in result.out
     assert "aws.role: is not set" in result.err
     assert len(requests) == 1
-
-
-def test_a_job_that_does_not_fit_is_not_said_to_run(
-    requests: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "job.yaml").write_text(
-        "name: g\nargs: {task: gpt}\nresources: {processes: 1}\n"
-    )
-    result = call("check", str(tmp_path / "job"), "--memory")
-    assert result.out.splitlines()[0].endswith(
-        "no mistakes; g needs more memory than it has on this machine"
-    )
-    assert "does not fit" in result.out
 
 
 def test_a_mistake_in_the_spec_comes_before_the_estimate(

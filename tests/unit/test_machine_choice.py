@@ -22,7 +22,6 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.docker.container_spec import DockerConfig
 from cloudtrain.providers.local.machine import LocalConfig
 from tests.golden.cases import plan_of
-from tests.support.in_process import call
 from tests.support.samples import earlier_runs
 
 # The price in a plan, the reason for its machine, cheaper choices, and stored plans that never
@@ -86,11 +85,6 @@ def cheaper(plan: Plan) -> dict[str, float]:
     return {offer.instance_type: offer.usd_per_hour for offer in plan.target.choice.cheaper}
 
 
-def reason(plan: Plan) -> str:
-    assert plan.target.choice is not None
-    return plan.target.choice.reason
-
-
 def test_the_price_is_that_of_the_jobs_own_region(planned: Planned, listed: Listed) -> None:
     listed("aws", "eu-west-1", {"ml.g5.xlarge": 1.561})
     listed("aws", "us-west-2", {"ml.g5.xlarge": 9.0})
@@ -149,25 +143,6 @@ def test_a_damaged_table_is_named_with_what_writes_it_anew(
     assert "write it anew: cloudtrain gpus --refresh --region eu-west-1" in str(caught.value)
 
 
-def test_the_reason_is_what_the_spec_says(planned: Planned) -> None:
-    assert (
-        reason(planned("aws", {"gpus": 1}))
-        == "the cheapest of aws with 1 GPU; by the prices that come with cloudtrain"
-    )
-    assert (
-        reason(planned("azure", {"gpus": 8, "gpu": "H100"}))
-        == "the only one of azure with 8 x H100"
-    )
-    first = reason(planned("aws", {"gpus": 8, "gpu": ["H100 NVL", "A100-40GB", "T4"]}))
-    assert (
-        first
-        == "the only one of aws with 8 x A100-40GB, the first of the spec's models that it has"
-    )
-    assert reason(planned("aws", {})) == "the default for a job without GPUs"
-    assert reason(planned("aws", {"instance": {"aws": "ml.p5.48xlarge"}})) == "named in the spec"
-    assert planned("local", {}).target.choice is None
-
-
 def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(
     planned: Planned, listed: Listed
 ) -> None:
@@ -200,20 +175,6 @@ def test_alternative_to_a_cpu_machine_has_as_many_cores_and_memory(
             True,
             True,
         )
-
-
-def test_the_reason_is_kept_with_the_plan_and_told_to_tools(
-    planned: Planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choice = planned("aws", {"gpus": 1}, "us-east-1").to_json()["target"]["choice"]
-    assert choice["reason"].startswith("the cheapest of aws")
-    assert choice["cheaper"][0]["instance_type"] == "Standard_NC4as_T4_v3"
-    monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
-    monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
-    report = json.loads(
-        call("check", "train.py", "--provider", "aws", "--set", "resources.gpus=1", "--json").out
-    )
-    assert report["machine"] == json.loads(json.dumps(choice))
 
 
 def test_what_a_run_costs_stays_what_it_was_when_prices_change(
@@ -292,22 +253,3 @@ def test_a_config_that_an_earlier_version_wrote_is_read() -> None:
     config = AwsConfig.from_json(OLD_AWS)
     assert (config.region, config.bucket, config.poll) == ("us-east-1", "my-bucket", 10.0)
     assert (config.subnets, config.prices) == (("subnet-1",), {"ml.p4d.24xlarge": 25.25})
-
-
-def test_what_plan_json_says_of_image_and_machines_is_where_it_always_was() -> None:
-    stored = plan_of("aws", TEXT).target.to_json()["facts"]
-    assert stored.keys() >= OLD_AWS.keys() - {"borrowed"}
-
-
-def test_of_a_run_that_another_machine_started_less_is_known() -> None:
-    config = AwsConfig.from_json(OLD_ADOPTED)
-    assert (config.region, config.poll, config.role, config.kms_key) == ("eu-west-1", 5.0, "", None)
-
-
-def test_what_a_later_version_adds_is_passed_over() -> None:
-    assert DockerConfig.from_json({"shm_bytes": 1, "invented": True}) == DockerConfig(shm_bytes=1)
-
-
-def test_the_config_of_another_provider_is_a_mistake_of_ours() -> None:
-    with pytest.raises(TypeError, match="has AwsConfig, not AzureConfig"):
-        plan_of("aws", TEXT).target.config_as(AzureConfig)

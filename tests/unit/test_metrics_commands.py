@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli import ALIASES, COMMANDS, main
+from cloudtrain.cli import main
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore, new_run_id
@@ -188,14 +188,6 @@ def test_runs_of_other_folders_are_never_the_default(
     assert call(words, *name).err.startswith("digits-aaaa, the last run from this folder\n")
 
 
-def test_a_folder_without_runs_names_the_newest_of_another(ended: Ended, tmp_path: Path) -> None:
-    ended("other-bbbb", None, place=tmp_path / "other")
-    result = call("stop")
-    assert result.code == 2
-    assert f"nothing was submitted from this folder, {tmp_path}" in result.err
-    assert f"the newest is other-bbbb, from {tmp_path}/other" in result.err
-
-
 @pytest.mark.parametrize("words", ["stop", "rerun"])
 def test_several_running_submissions_are_listed_and_none_is_chosen(
     ended: Ended, words: str
@@ -206,14 +198,6 @@ def test_several_running_submissions_are_listed_and_none_is_chosen(
     result = call(words)
     assert (result.code, result.out) == (2, "")
     assert "2 submissions from this folder are running: digits-bbbb, digits-aaaa" in result.err
-
-
-def test_an_older_run_that_still_runs_is_named(ended: Ended) -> None:
-    ended("digits-aaaa", None, provider="aws")
-    ended("digits-bbbb")
-    result = call("stop")
-    assert "note: digits-aaaa from this folder is still running\n" in result.err
-    assert "digits-bbbb had ended already" in result.err
 
 
 def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(
@@ -239,9 +223,3 @@ def test_an_empty_name_means_no_run(ended: Ended, word: str) -> None:
     result = call(word, "")
     assert (result.code, result.out) == (2, "")
     assert "the name of the run is empty" in result.err
-
-
-@pytest.mark.parametrize(("word", "meant"), ALIASES.items())
-def test_words_of_other_tools_are_understood(word: str, meant: str) -> None:
-    assert (call(word, "--help").code, meant in COMMANDS, word in COMMANDS) == (0, True, False)
-    assert call(word, "--help").out.splitlines()[1:] == call(meant, "--help").out.splitlines()[1:]

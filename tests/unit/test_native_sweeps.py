@@ -10,20 +10,17 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli.sweep import _as_json
-from cloudtrain.cli.sweep_view import overview
 from cloudtrain.errors import Issue
 from cloudtrain.planning.launch import job_document
-from cloudtrain.planning.tuned import parameters_of, plain_name, room_for, sweep_of, text_of
+from cloudtrain.planning.tuned import parameters_of, plain_name, text_of
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
-from cloudtrain.providers.azure.sweep_request import expression, sweep_document, trial_document
+from cloudtrain.providers.aws.tuning_request import tuning_document
+from cloudtrain.providers.azure.sweep_request import expression
 from cloudtrain.providers.native_sweep import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import Choice, Integers, Uniform
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
-from cloudtrain.sweeps.planning import planned
 from cloudtrain_launcher import contract
 from cloudtrain_launcher.contract import with_values
 from tests.golden.cases import AZURE_RANDOM, TUNING, plan_of
@@ -96,25 +93,6 @@ def test_a_target_is_sent_where_the_service_stops_at_one_and_refused_elsewhere()
         .document["HyperParameterTuningJobConfig"]
     )
     assert config["TuningJobCompletionCriteria"] == {"TargetObjectiveMetricValue": 0.5}
-
-
-@on_each_cloud
-def test_a_plan_names_the_method_of_the_cloud(cloud: str) -> None:
-    plan = plan_of(cloud, changed("sweep.engine=native"))
-    name = get_provider(cloud).native_sweeps().method(plan)
-    assert "bayesian" in name.lower()
-    assert ("SageMaker" if cloud == "aws" else "Azure ML") in name
-    shown = overview(planned(plan, sweep_of(plan)))
-    assert f"  method      {name}" in shown
-    assert "TPE" not in shown
-
-
-@on_each_cloud
-def test_a_dry_run_prints_the_request_of_the_service(cloud: str) -> None:
-    plan = plan_of(cloud, changed("sweep.engine=native"))
-    request = _as_json(planned(plan, sweep_of(plan)))
-    assert request["request"] == get_provider(cloud).native_sweeps().render(plan).document
-    assert json.loads(json.dumps(request["request"])) == request["request"]
 
 
 @on_each_cloud
@@ -265,25 +243,6 @@ def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
     assert expression(dimension, method) == expected
 
 
-def test_a_trial_is_the_command_job_that_the_same_plan_is_without_a_sweep() -> None:
-    plan = plan_of("azure", AZURE_RANDOM)
-    job = get_provider("azure").render(plan).document
-    sweep = sweep_document(plan)
-    trial = trial_document(sweep, "digits-k2x9_0", {"lr": "0.1", "batch-size": "16"})
-    for name in (
-        "code",
-        "environment",
-        "distribution",
-        "resources",
-        "inputs",
-        "experiment_name",
-        "limits",
-    ):
-        assert trial[name] == job[name]
-    assert "CLOUDTRAIN_TUNED_lr='0.1' CLOUDTRAIN_TUNED_batch_size='16'" in trial["command"]
-    assert trial["outputs"]["model"]["path"] == f"{job['outputs']['model']['path']}digits-k2x9_0/"
-
-
 # A `sweep` section as a SageMaker tuning job: what it cannot express is refused at its line, and
 # money is held.
 
@@ -362,21 +321,3 @@ def test_a_value_that_the_section_does_not_have_fails_the_trial(
     chosen = {"batch-size": "16", "width": "8", "amp": "true", "drop": "0.1", **texts}
     with pytest.raises(RuntimeError, match=message):
         with_values(tuning_document(plan_of("aws", TUNING)).to_json(), chosen)
-
-
-def test_a_trial_is_the_training_job_that_the_same_plan_is_without_a_sweep() -> None:
-    plan = plan_of("aws", TUNING)
-    job = get_provider("aws").render(plan).document
-    definition = tuning_body(plan)["TrainingJobDefinition"]
-    for name in (
-        "RoleArn",
-        "OutputDataConfig",
-        "ResourceConfig",
-        "StoppingCondition",
-        "Environment",
-    ):
-        assert definition[name] == job[name]
-    assert [channel["ChannelName"] for channel in definition["InputDataConfig"]] == [
-        channel["ChannelName"] for channel in job["InputDataConfig"]
-    ]
-    assert room_for(plan)[0].spec.name == plan.spec.name

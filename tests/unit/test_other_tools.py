@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.cli.plan_view import overview
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.target import cli_default_region
 from cloudtrain.providers.azure.account import cli_default_account, workspace_of
@@ -95,16 +94,6 @@ def planned(provider: str, tmp_path: Path, **sections: object) -> Plan:
     return cloudtrain.plan(
         cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(tmp_path / "data")
     )
-
-
-def test_a_plan_shows_what_it_has_taken_from_there(tmp_path: Path) -> None:
-    aws = {"role": "arn:aws:iam::123456789012:role/train", "bucket": "my-bucket"}
-    shown = overview(planned("aws", tmp_path, aws=aws))
-    assert "  account  aws.region eu-north-1  ← ~/.aws/config:2, profile default\n" in shown
-    assert "aws.role" not in shown
-    shown = overview(planned("azure", tmp_path))
-    assert f"  account  azure.subscription {SUBSCRIPTION}  ← ~/.azure/azureProfile.json\n" in shown
-    assert "azure.workspace my-workspace  ← ~/.azure/config:5\n" in shown
 
 
 def test_what_the_spec_or_the_settings_say_counts_more(

@@ -13,7 +13,7 @@ from cloudtrain.errors import Issue, SourceError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.programs import foreign_imports, install_lines, names_in, program_fault
-from cloudtrain.submission.preflight import preflight, start_notes
+from cloudtrain.submission.preflight import preflight
 from tests.support.in_process import call
 from tests.support.samples import write
 
@@ -73,18 +73,6 @@ def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path
     ) as refused:
         cloudtrain.submit(plan)
     assert ".cloudtrainignore" in str(refused.value.hint)
-
-
-def test_a_large_source_is_warned_of_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloudtrain.source.tree.WARN_BYTES", 1000)
-    (tmp_path / "job.yaml").write_text("{}")
-    (tmp_path / "data.bin").write_bytes(b"x" * 5000)
-    plan = cloudtrain.plan(
-        cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs")
-    )
-    assert "data.bin (5.0 kB)" in start_notes(plan, [])[0]
 
 
 def test_a_plan_finds_its_issues_once(tmp_path: Path) -> None:
@@ -165,15 +153,6 @@ def test_names_of_modules_and_of_distributions_differ(tmp_path: Path) -> None:
     assert distributions_of("sklearn") == ["scikit-learn"]
     assert distributions_of("my_module") == ["my-module"]
     assert {"torchvision", "numpy", "huggingface-hub"} <= brought_along(["timm"])
-
-
-@pytest.mark.parametrize("name", ["log_metrics", "activity", "timed"])
-def test_a_name_of_a_jobs_program_says_where_it_comes_from(name: str) -> None:
-    with pytest.raises(
-        ImportError,
-        match=f"{name} belongs to cloudtrain_job: in a job's program, import it from there",
-    ):
-        getattr(cloudtrain, name)
 
 
 # Scripts and notebooks are parsed before a machine is paid for, whatever is in them.
@@ -343,12 +322,3 @@ def test_what_the_module_imports_must_be_brought(tmp_path: Path) -> None:
     assert line.startswith(
         "imports no_such_thing, which neither the source, requirements.txt nor this machine"
     )
-
-
-def test_a_program_of_ones_own_may_have_such_arguments(tmp_path: Path) -> None:
-    write(tmp_path / "job", {"train.py": "print(1)\n"})
-    (tmp_path / "job" / "job.yaml").write_text("entrypoint: train.py\nargs: {model: 'nett:bild'}\n")
-    planned = cloudtrain.plan(
-        cloudtrain.load(tmp_path / "job" / "job.yaml"), "local", data_dir=str(tmp_path / "runs")
-    )
-    assert planned.issues == ()

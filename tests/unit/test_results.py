@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.errors import UsageError
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.providers.rehearsal.sagemaker import FileStates, sync_folder
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
@@ -215,12 +214,6 @@ def test_it_is_not_sent_with_the_next_job(run_command: cloudtrain.Run, folder: s
     assert cloudtrain.plan(cloudtrain.load("train.py"), "local").context.source == before
 
 
-def test_a_folder_elsewhere_holds_what_was_fetched_and_nothing_else(
-    run_command: cloudtrain.Run, tmp_path: Path
-) -> None:
-    assert [path.name for path in run_command.fetch(tmp_path / "result").iterdir()] == ["model"]
-
-
 def test_a_forced_fetch_replaces_what_an_earlier_one_brought_and_leaves_the_rest(
     run_command: cloudtrain.Run,
 ) -> None:
@@ -297,14 +290,3 @@ def test_each_is_planned_again_as_it_was(data: str, run_id: str) -> None:
     assert plan.is_rehearsal == run_id.startswith("old-as-")
     if run_id == "old-failed":
         assert after["resume_from"] == str(old.folder.path / "checkpoints")
-
-
-@pytest.mark.parametrize("facts", [{}, {"python": 3}], ids=["missing", "no text"])
-def test_a_plan_that_does_not_say_its_python_is_told_as_damaged(facts: dict[str, object]) -> None:
-    plan = EmulatedPlan.from_json(
-        {"provider": "local", "target": {"contract": "sagemaker"}, "host": {"facts": facts}}
-    )
-    with pytest.raises(
-        StorageError, match=r"plan\.json cannot be read: it does not say which python runs the job"
-    ):
-        _ = plan.python

@@ -145,12 +145,6 @@ def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(
     assert looks(browser, file) == {}
 
 
-def test_the_verdict_on_the_time_is_shown(tmp_path: Path) -> None:
-    text = page(run_of(tmp_path, "digits-1", training(SUCCEEDED)), START + 900)
-    assert 'class="verdict"' in text
-    assert "What to change: " in text
-
-
 def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -> None:
     cause = {"rank": 1, "node": 1, "time": START, "exception": "ValueError", "message": "no"}
     error = events.Error(**cause, traceback='File "a.py", line 3\nValueError')  # type: ignore[arg-type]
@@ -206,15 +200,6 @@ def drawn(text: str) -> list[list[tuple[float, float]]]:
         [(float(x), float(y)) for x, y in (corner.split() for corner in path.split("L"))]
         for path in paths
     ]
-
-
-def test_curve_leaves_the_chart_with_its_values_and_the_page_gives_range(
-    tmp_path: Path,
-) -> None:
-    text = page_of(
-        tmp_path, metrics([*(1.0 + at % 7 for at in range(50)), *(10.0**at for at in range(5, 15))])
-    )
-    assert "10 values lie outside of the chart" in text
 
 
 def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:

@@ -92,20 +92,6 @@ def test_a_long_learning_curve_is_thinned_evenly_and_keeps_its_ends() -> None:
         assert (values[0], values[-1]) == (first, 20 * KEPT_POINTS - 2 + first)
 
 
-def test_the_cause_of_a_failure_brings_its_traceback() -> None:
-    error = {
-        "node": 0,
-        "rank": 3,
-        "time": 5.0,
-        "exception": "ValueError",
-        "message": "the dog ate shard 3",
-    }
-    state = state_of(
-        {"type": "error", **error, "traceback": "File …"}, ended("failed", error=error)
-    )
-    assert state.to_json()["error"] == {**error, "traceback": "File …"}
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -278,11 +264,3 @@ def test_a_run_goes_on_when_its_job_is_found_after_all(store: RunStore) -> None:
         0,
         False,
     )
-
-
-def test_the_list_has_the_cause_of_a_failed_run(store: RunStore) -> None:
-    error = {"rank": 3, "node": 1, "time": 9.0, "message": "was killed by SIGSEGV"}
-    born(store, "a-1", {**ENDED, "state": "failed", "error": {**error, "exception": "SIGSEGV"}})
-    assert [summary["cause"] for summary in summaries(store)] == [
-        "rank 3 (node 1) was killed by SIGSEGV"
-    ]

@@ -15,7 +15,6 @@ from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.rehearsals import FILE, record_rehearsal
@@ -24,14 +23,6 @@ from cloudtrain_launcher.events import Ended
 from tests.support.samples import BORN, as_json, born, event, events_of
 
 # Run folders appear whole, events are only added, and they add up to the run's state.
-
-
-def test_a_new_run_holds_its_documents(store: RunStore) -> None:
-    folder = store.create("a-1", {"plan.json": '{"x": 1}', "spec.yaml": "é"})
-    assert (folder.document("plan.json"), (folder.path / "spec.yaml").read_text("utf-8")) == (
-        {"x": 1},
-        "é",
-    )
 
 
 def test_a_taken_id_is_refused(store: RunStore) -> None:
@@ -44,12 +35,6 @@ def test_a_run_that_cannot_be_written_leaves_nothing(store: RunStore) -> None:
     with pytest.raises(StorageError):
         store.create("a-1", {"plan.json": "1", "no/such/folder": "2"})
     assert list(store.runs_dir.iterdir()) == []
-
-
-def test_a_document_that_was_damaged_is_reported(store: RunStore) -> None:
-    folder = store.create("a-1", {"plan.json": "{"})
-    with pytest.raises(StorageError, match=r"run a-1: plan\.json cannot be read"):
-        folder.document("plan.json")
 
 
 def test_a_run_is_found_by_its_id_its_beginning_and_last(store: RunStore) -> None:
@@ -78,13 +63,6 @@ def test_a_name_that_is_not_one_run_is_refused(store: RunStore, name: str, messa
     born(store, "a-1"), born(store, "a-2")
     with pytest.raises(RunNotFound, match=message):
         store.open(name)
-
-
-def test_events_come_back_in_the_order_they_were_added(store: RunStore) -> None:
-    folder = store.create("a-1", {})
-    folder.append(event("x", n=1), event("x", n=2))
-    folder.append(event("x", n=3), durable=True)
-    assert [entry["n"] for entry in events_of(folder)] == [1, 2, 3]
 
 
 def test_a_line_that_is_not_whole_yet_is_not_read_yet(store: RunStore) -> None:
@@ -143,27 +121,6 @@ def test_a_run_of_another_machine_is_meant_by_its_whole_id_only(store: RunStore)
     assert [store.open(name).run_id for name in names] == [*["digits-mine"] * 3, "digits-theirs"]
     with pytest.raises(RunNotFound, match="there is no run"):
         store.open("digits-t")
-
-
-def test_what_a_plan_may_lack_is_empty_and_what_it_must_say_is_missed_by_its_name(
-    store: RunStore,
-) -> None:
-    record = RunRecord(
-        store.create("a-1", {"plan.json": '{"spec": [], "facts": {"source": null}, "host": null}'})
-    )
-    assert (record.spec, record.trial, record.source_digest, record.stop_after_seconds) == (
-        {},
-        {},
-        "",
-        0,
-    )
-    assert not record.is_rehearsal
-    with pytest.raises(
-        StorageError, match=r"run a-1: plan.json cannot be read: it does not say spec\.name"
-    ):
-        _ = record.name
-    with pytest.raises(StorageError, match=r"it does not say facts\.source"):
-        record.plan()
 
 
 # A submit knows the rehearsals of its job: the one with the same request, or the changes since.

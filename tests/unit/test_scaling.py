@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import cloudtrain
 from cloudtrain.cli import scaling as command
-from cloudtrain.cli.scaling import ScalingRequest, read_sizes, show_scaling
+from cloudtrain.cli.scaling import read_sizes
 from cloudtrain.diagnosis.scaling import Measurement, ScalingCurve, verdict, what_to_try
-from cloudtrain.diagnosis.slowness import Setup, Slowness
+from cloudtrain.diagnosis.slowness import Setup
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.store import RunStore
@@ -112,22 +111,6 @@ def test_the_curve_goes_on_without_a_number_of_ranks_that_failed() -> None:
     alone = ScalingCurve([measurement(1, 100), Measurement(ranks=2, failure="out of memory")])
     assert verdict(alone, GPUS) == "only 1 GPU could be measured: there is nothing to compare"
     assert what_to_try(alone, GPUS) == ""
-
-
-@pytest.mark.parametrize(
-    ("slowness", "expected"),
-    [
-        (Slowness(cause="communication", change="--accumulate 4"), "--accumulate 4"),
-        (Slowness(cause="compute"), "a larger --batch-size"),
-        (Slowness(cause="unknown"), "cloudtrain diagnose digits-2: why it is slow"),
-        (None, "cloudtrain diagnose digits-2: why it is slow"),
-    ],
-)
-def test_what_to_try_follows_the_verdict_on_the_most_ranks(
-    slowness: Slowness | None, expected: str
-) -> None:
-    scaling = ScalingCurve([measurement(1, 100), measurement(2, 110, slowness=slowness)])
-    assert expected in what_to_try(scaling, GPUS)
 
 
 # The runs of a scaling curve: what is the same in all of them, what is refused before, and what
@@ -259,17 +242,6 @@ def fake_runs(
     return started
 
 
-def test_the_curve_is_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("job.yaml").write_text("name: digits\n")
-    started = fake_runs(monkeypatch, home, 0.1, 0.05, 0.04)
-    shown = call("diagnose", "job.yaml", "--scaling", "1,2,4")
-    assert started == [1, 2, 4]
-    lines = shown.out.splitlines()
-    assert lines[3].split() == ["4", "1600", "2.50", "0.62", "━" * 20 + "─" * 12]
-    assert lines[4].startswith("  verdict     2 processes are best")
-    assert "4 ranks share 2 cores: they cannot scale" in shown.out
-
-
 def test_what_costs_money_is_priced_asked_for_and_runs_once(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,20 +261,6 @@ def test_what_costs_money_is_priced_asked_for_and_runs_once(
     assert (
         "use 1 GPU: 4 cost 6.0 times as much per sample and are only 1.1 times as fast" in shown.out
     )
-
-
-def test_an_interrupt_stops_the_run_and_shows_what_was_measured(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("job.yaml").write_text("name: digits\n")
-    fake_runs(monkeypatch, home, 0.1, 0.05, KeyboardInterrupt())
-    stopped = list[int]()
-    monkeypatch.setattr(command, "_stop", lambda plan: stopped.append(plan.processes))
-    request = ScalingRequest(target="job.yaml", sizes=(1, 2, 4), provider=None, data_dir=str(home))
-    with pytest.raises(click.exceptions.Exit) as ended:
-        show_scaling(request, yes=False, as_json=False)
-    assert ended.value.exit_code == 130
-    assert stopped == [4]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain import catalog
-from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import Issue, Keys
 from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.providers import get_provider
@@ -260,20 +259,6 @@ def test_an_input_of_aws_is_what_it_is_said_to_be(
     assert (request.job.inputs or {})["a"].get("file") == file
 
 
-def test_a_plan_shows_what_it_takes_an_input_for_and_that_it_guessed() -> None:
-    places = (
-        "a: 'azureml:words:3', b: 'https://e.org/t.csv', c: {uri: 'azureml:bert:1', type: model},"
-        " d: ./data"
-    )
-    shown = overview(
-        plan_of("azure", f"name: x\nlimits: {{max_runtime: 1 h}}\ninputs: {{{places}}}\n")
-    )
-    assert "input a  azureml:words:3  (a folder, without a suffix; set type: if not)" in shown
-    assert "input b  https://e.org/t.csv  (one file, by its suffix; set type: if not)" in shown
-    assert "input c  azureml:bert:1  (model)\n" in shown
-    assert "input d  ./data\n" in shown
-
-
 SWITCHES = (
     *(
         "AZUREML_COMPUTE_USE_COMMON_RUNTIME",
@@ -335,25 +320,3 @@ def test_a_long_argument_travels_once() -> None:
     )
     assert json.dumps(job_document(plan).to_json()).count("y" * 90_000) == 1
     assert [issue.line() for issue in plan.issues if issue.is_error] == []
-
-
-@pytest.mark.parametrize(
-    ("launch", "warm"), [("{}", True), ("{warm: true}", True), ("{warm: false}", False)]
-)
-def test_the_launcher_reads_whether_ranks_may_be_forked(
-    launch: str, warm: bool, tmp_path: Path
-) -> None:
-    text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h}}\nlaunch: {launch}\n"
-    (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
-    assert contract.read_job(tmp_path / "job.json").warm is warm
-
-
-@pytest.mark.parametrize(
-    ("limits", "seconds"), [("", 1800), (", hang: 45 min", 2700), (", hang: 0", 0)]
-)
-def test_the_launcher_reads_after_how_long_a_hang_ends_the_job(
-    limits: str, seconds: int, tmp_path: Path
-) -> None:
-    text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h{limits}}}\n"
-    (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
-    assert contract.read_job(tmp_path / "job.json").hang_seconds == seconds

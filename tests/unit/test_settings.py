@@ -163,10 +163,6 @@ def test_a_file_that_cannot_be_read_is_reported(
     assert message in problem
 
 
-def test_every_setting_says_what_it_means() -> None:
-    assert all(setting.meaning for setting in known_settings().values())
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [

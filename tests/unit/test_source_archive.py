@@ -77,16 +77,6 @@ def test_a_round_trip_gives_the_same_tree(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "new/node-0/pkg/link").readlink() == Path("../train.py")
 
 
-def test_the_payload_is_archived(root: Path, tmp_path: Path) -> None:
-    target = write(tmp_path / "installed", {"real.py": "launch"}) / "real.py"
-    (tmp_path / "launch.py").symlink_to(target)
-    unpack(
-        pack(scan(root, {"job/launch.py": tmp_path / "launch.py"}, None), tmp_path / "store"),
-        tmp_path / "node",
-    )
-    assert (tmp_path / "node/.cloudtrain/job/launch.py").read_text() == "launch"
-
-
 def test_an_archive_that_is_there_is_not_written_again(root: Path, tmp_path: Path) -> None:
     tree = scan(root, None, None)
     archive = pack(tree, tmp_path / "store")

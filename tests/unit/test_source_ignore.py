@@ -223,14 +223,6 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
     assert archived(tmp_path / "side") == ["a.py", "b.py"]
 
 
-@needs_git
-def test_cloudtrainignore_brings_back_what_git_ignores(tmp_path: Path) -> None:
-    rules = {".gitignore": "data/\n*.log\n", ".cloudtrainignore": "!data/\n*.tmp\n"}
-    write(tmp_path, {**rules, "data/a.csv": "", "data/b.tmp": "", "a.log": "", "c.tmp": ""})
-    git(tmp_path, "init", "--quiet")
-    assert archived(tmp_path) == [".cloudtrainignore", ".gitignore", "data/a.csv"]
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

@@ -169,21 +169,6 @@ def test_a_likely_secret_is_archived_when_it_is_asked_for(
     ] == brought
 
 
-def test_a_secret_that_is_ignored_anyway_is_not_spoken_of(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {
-            ".gitignore": ".env\n",
-            ".cloudtrainignore": "*.pem\n",
-            ".env": "x",
-            "ca.pem": "x",
-            "venv/x.key": "",
-        },
-    )
-    write(tmp_path, {"venv/pyvenv.cfg": ""})
-    assert scan(tmp_path, None, None).secrets == ()
-
-
 def test_what_cannot_be_archived_is_no_problem_once_it_is_ignored(root: Path) -> None:
     (root / "broken").symlink_to("nowhere")
     os.mkfifo(root / "fifo")

@@ -208,13 +208,6 @@ def test_a_wrong_value_is_refused(text: str) -> None:
     assert len(complaints(text)) == 1
 
 
-@pytest.mark.parametrize("name", JobSpec.model_fields)
-def test_every_key_says_what_it_means_or_is_a_section_that_does(name: str) -> None:
-    schema = json_schema()
-    entry = schema["properties"][name]
-    assert entry.get("description") or properties(entry, schema)
-
-
 # A YAML file becomes plain values by the rules of YAML 1.2, and every value knows its place.
 
 

@@ -142,13 +142,6 @@ def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(
     assert events_of(reopened) == [BORN]
 
 
-def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
-    with supervise(run) as supervisor:
-        (run.path / "stop").touch()
-        assert supervisor.wait(PATIENCE_SECONDS) == 0
-    assert events_of(run)[-1]["state"] == "stopped"
-
-
 def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(
     run: RunFolder,
 ) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.cli.sweep_view import extension_lines
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore, sweep_named, sweep_of_run
-from cloudtrain.spec.search_space import Choice, Uniform, read_dimension
-from cloudtrain.sweeps.definition import Caps
+from cloudtrain.spec.search_space import Choice, Uniform
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEnded
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.sweep import Sweep
@@ -56,64 +54,11 @@ def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: Sw
     assert call("list", "--all").out.count("digits-k2x9-t00") == 3
 
 
-def test_an_ended_sweep_says_why_it_ended_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-    space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
-    folder = ended_sweep(
-        tmp_path / "data", sweep_of(space, sampler="random", trials=30), fails=lambda _: True
-    )
-    a_run(tmp_path / "data", Sweep(folder).status().trials[0].run, 0.1)
-    why = "given up: 8 trials ended, and none has reported accuracy; the last one: it was told to"
-    assert why in call("status", "digits-k2x9").out
-    assert why in call("attach", "digits-k2x9").err
-    assert why in call("list").err
-    assert json.loads(call("status", "digits-k2x9", "--json").out)["reason"] == why
-    written = call("sweep", "plot", "digits-k2x9")
-    assert why in Path(written.out.strip()).read_text()
-
-
-def test_more_trials_of_a_sweep_say_what_they_start(sweep: SweepFolder) -> None:
-    result = call("sweep", "more", sweep.sweep_id, "3")
-    assert "has tried all 3 combinations of its values" in result.err
-    assert (
-        "nothing to do: no trial of sweep digits-k2x9 was interrupted"
-        in call("sweep", "more", sweep.sweep_id).err
-    )
-    assert (
-        "--max-cost 3 apples"
-        in call("sweep", "more", sweep.sweep_id, "3", "--max-cost", "3 apples").err
-    )
-
-
-@pytest.mark.parametrize("words", ["stop digits-k2x9", "list", "status", "logs x --rank 1"])
-def test_a_command_of_runs_below_sweep_says_what_to_type(words: str, sweep: SweepFolder) -> None:
-    result = call("sweep", *words.split())
-    assert result.code == 2
-    assert f"there is no command 'sweep {words.split()[0]}'" in result.err
-    assert f"hint: cloudtrain {words}" in result.err
-
-
 def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
     space = {"lr": Choice(RATES)}
     folder = SweepFolder.create(tmp_path, sweep_of(space, sampler="grid", trials=3), {})
     with pytest.raises(StorageError, match=r"ended at once: .*plan\.json"):
         Sweep(folder).start_driver()
-
-
-def test_more_trials_show_what_they_may_cost(tmp_path: Path) -> None:
-    space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
-    caps = {"budget": Caps(usd=20.0), "trial_cap": Caps(usd=2.0)}
-    sweep = Sweep(ended_sweep(tmp_path, sweep_of(space, sampler="random", trials=2, **caps)))
-    assert extension_lines(sweep, sweep.plan_extension(3)) == [
-        "digits-k2x9  3 new trials",
-        "  cost        at most 6.00 USD, beside 2.00 USD spent before",
-    ]
-    assert extension_lines(sweep, sweep.plan_extension(30))[1].startswith(
-        "  cost        at most 18.00 USD"
-    )
 
 
 def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:
@@ -129,20 +74,6 @@ def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepF
         1,
         [0.25, 0.75, 0.25],
     )
-
-
-def test_following_a_sweep_that_has_ended_reports_it_and_ends_with_its_code(
-    sweep: SweepFolder,
-) -> None:
-    result = call("attach", "digits-k")
-    assert result.code == 0
-    assert "best     lr=0.01  (digits-k2x9-t001)" in result.err
-    assert "cloudtrain fetch digits-k2x9-t001" in result.err
-
-
-def test_a_sweep_that_has_ended_cannot_be_stopped_any_more(sweep: SweepFolder) -> None:
-    assert call("stop", "digits-k2x9").code == 0
-    assert "digits-k2x9 had ended already" in call("stop", "digits-k2x9").err
 
 
 def test_what_is_about_one_run_means_the_best_trial_of_a_sweep(sweep: SweepFolder) -> None:
@@ -273,12 +204,6 @@ def test_failed_trials_are_shown_by_cause(failed_sweep: SweepFolder) -> None:
     assert memory < disk, "the most frequent comes first"
     assert "trials      1, 3" in out[:disk]
     assert f"cloudtrain diagnose {failed_sweep.sweep_id}-t001" in out
-
-
-def test_they_are_json_for_scripts(failed_sweep: SweepFolder) -> None:
-    a_trial(failed_sweep, 0, 0.1, "small", FULL)
-    (group,) = json.loads(diagnosed(failed_sweep, "--json"))["failed"]
-    assert (group["trials"], group["failure"]["rule"]) == ([0], "disk-full")
 
 
 def test_where_no_trial_failed_the_best_one_is_diagnosed(failed_sweep: SweepFolder) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,23 +102,6 @@ def state(folder: SweepFolder) -> SweepState:
     return state_of(folder.definition(), (event for event, _ in folder.events_from()))
 
 
-def in_a_process(work: Callable[[], object]) -> int:
-    """Return the exit status of a child process that runs this."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(child, 0)[1]
-
-
-def kill_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 def test_successor_of_a_driver_killed_at_any_event_does_the_same(name: str, tmp_path: Path) -> None:
     never_killed = sweep(tmp_path / "never", name)
@@ -137,20 +118,6 @@ def test_successor_of_a_driver_killed_at_any_event_does_the_same(name: str, tmp_
         assert history(folder) == expected
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SEARCHES)
-def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(
-    name: str, tmp_path: Path
-) -> None:
-    never_killed = sweep(tmp_path / "never", name)
-    folder = sweep(tmp_path / "killed", name)
-    run_to_the_end(never_killed)
-    expected = history(never_killed)
-    for count in range(1, len(expected) + 1):
-        in_a_process(lambda count=count: kill_at(folder, count, run_to_the_end, kill_process))  # type: ignore[misc]
-    assert history(folder) == expected
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 def test_no_trial_is_started_twice_and_none_is_lost(name: str, tmp_path: Path) -> None:
     folder = sweep(tmp_path, name)
@@ -163,25 +130,6 @@ def test_no_trial_is_started_twice_and_none_is_lost(name: str, tmp_path: Path) -
         *range(len(end.trials))
     ]
     assert all(trial.state not in ("waiting", "running") for trial in end.trials)
-
-
-def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(
-    tmp_path: Path,
-) -> None:
-    folder = sweep(tmp_path, "budget")
-    end = run_to_the_end(folder)
-    spent = 0.0
-    capped = {}
-    for event, _ in folder.events_from():
-        if isinstance(event, Launching):
-            capped[event.run] = event.cap_usd or 0.0
-        if isinstance(event, RunEnded):
-            spent += event.usd or 0.0
-            capped.pop(event.run)
-        assert spent + sum(capped.values()) <= 5.0
-    assert [trial.state for trial in end.trials] == ["completed"] * 5
-    assert end.state == "succeeded"
-    assert "of 5.00 USD" in end.reason
 
 
 class Throttled(FunctionTrials):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -242,12 +241,6 @@ def test_nothing_on_the_page_is_pale_cut_off_or_hidden(
     assert looks(browser, file) == {}
 
 
-def test_a_page_without_a_trial_is_as_readable(tmp_path: Path, browser: Browser) -> None:
-    sweep_state = SweepState.new(sweep_of({"lr": Uniform(0, 1)}, trials=3))
-    (tmp_path / "page.html").write_text(page(sweep_state, importance(sweep_state)))
-    assert looks(browser, tmp_path / "page.html") == {}
-
-
 # Trials in files for other programs: a table, and a study that Optuna opens.
 
 EXPORTED_SPACE: dict[str, Dimension] = {
@@ -355,15 +348,3 @@ def test_no_file_is_overwritten_without_force(
     assert call("sweep", command, "digits-k2x9", "-o", name, "--force").code == 0
     assert Path(name).read_bytes() != b"mine"
     assert [file.name for file in Path().iterdir() if file.name.startswith(".")] == []
-
-
-def test_without_optuna_the_line_that_installs_it_is_told(
-    exported_state: SweepState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    refused = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
-    assert (refused.code, "pip install 'cloudtrain[sweeps]'" in refused.err) == (2, True)
-    assert not Path("optuna.db").exists()
-    result = call("sweep", "export", "digits-k2x9")
-    assert Path(result.out.strip()).name == "digits-k2x9.csv"
-    assert not Path("digits-k2x9.csv").exists()

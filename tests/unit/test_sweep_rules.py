@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.catalog.pricing import PRICE_UNKNOWN, CostEstimate, Price
+from cloudtrain.catalog.pricing import CostEstimate, Price
 from cloudtrain.declaration import Declaration
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import sweep_of
-from cloudtrain.providers.native_sweep import budget_issues
 from cloudtrain.runs.files import as_text
 from cloudtrain.sweeps import rules
 from cloudtrain.sweeps.events import Launching
@@ -75,15 +74,6 @@ def test_values_that_the_trainer_or_the_provider_refuses(
     assert words in first
 
 
-def test_a_goal_that_looks_for_the_worst_is_a_warning() -> None:
-    (line,) = messages_of(
-        plan(f"trials: 3\n  {SPACE}", objective="metric: val_accuracy, goal: minimize")
-    )
-    assert line.endswith(
-        "objective.goal: looks for the worst: val_accuracy is better the higher it is"
-    )
-
-
 def test_metric_missing_in_the_script_warns_unless_a_pattern_matches(
     tmp_path: Path,
 ) -> None:
@@ -126,32 +116,6 @@ def test_a_budget_in_money_is_held_against_what_trials_may_cost(
     assert costs == ([message] if message else [])
 
 
-@pytest.mark.parametrize("engine", ["portable", "native"])
-def test_a_budget_for_an_unknown_price_says_how_to_read_it(engine: str) -> None:
-    section = f"trials: 4\n  engine: {engine}\n  budget: {{max_cost: 9 USD}}\n  {SPACE}"
-    planned = plan(section, f"limits: {{max_runtime: 1 h}}\n{AWS}", provider="aws")
-    estimate = planned.target.cost_estimate
-    assert estimate is not None
-    target = replace(planned.target, cost_estimate=replace(estimate, price=None))
-    planned = replace(planned, target=target)
-    issues = [*budget_issues(planned)] if engine == "native" else [*sweep_issues(planned)]
-    (issue,) = [issue for issue in issues if issue.message == PRICE_UNKNOWN]
-    assert "cloudtrain gpus --provider aws --region us-east-1 --refresh" in str(issue.hint)
-
-
-def test_worst_cost_is_that_of_all_trials_capped_by_the_budget() -> None:
-    section = f"trials: 4\n  retries: 1\n  {SPACE}"
-    planned = priced(plan(section, AWS, provider="aws"), 10.0)
-    assert planned.spec.sweep is not None
-    assert sweep_plan(planned, planned.spec.sweep).worst_usd == 80.0
-    capped = priced(plan(f"budget: {{max_cost: 30 USD}}\n  {section}", AWS, provider="aws"), 10.0)
-    assert capped.spec.sweep is not None
-    assert sweep_plan(capped, capped.spec.sweep).worst_usd == 30.0
-    free = plan(section)
-    assert free.spec.sweep is not None
-    assert sweep_plan(free, free.spec.sweep).worst_usd is None
-
-
 def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,12 +146,6 @@ def test_trial_that_the_provider_refuses_fails_before_the_first_trial() -> None:
     )
     assert line.startswith("job.yaml:5:7: aws.network_isolation: ")
     assert messages_of(plan(f"method: random\n  trials: 3\n  {SPACE}", job, provider="aws")) == []
-
-
-def test_an_engine_that_is_not_there_is_refused() -> None:
-    (line,) = messages_of(plan(f"trials: 3\n  engine: native\n  {SPACE}"))
-    assert "sweep.engine: " in line
-    assert "has no service for sweeps of its own" in line
 
 
 def test_a_sampler_that_learns_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:

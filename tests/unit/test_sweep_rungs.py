@@ -14,7 +14,7 @@ from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.events import StopRequested
 from cloudtrain.sweeps.state import state_of
 from cloudtrain.sweeps.sweep import plan_extension
-from cloudtrain_launcher.rungs import goes_on, is_better, promotable, rungs_of
+from cloudtrain_launcher.rungs import goes_on, promotable, rungs_of
 from tests.support.sweep_lives import SweepLife, definition_of, read_back
 
 # Successive halving: the rungs, the survivors and the promotions, compared with a plain version.
@@ -97,12 +97,6 @@ def test_the_best_of_the_top_that_has_not_gone_on_yet_is_promoted(
     top = sorted(loss, key=loss.__getitem__)[: len(values) // eta]
     expected = next((number for number in top if number not in stopped), None)
     assert promotable(dict(enumerate(values)), stopped, eta, goal) == expected
-
-
-def test_a_value_that_is_not_a_number_is_worse_than_every_number() -> None:
-    assert is_better(1.0, math.nan, "minimize")
-    assert not is_better(math.nan, 1.0, "maximize")
-    assert not is_better(math.nan, math.nan, "maximize")
 
 
 def test_the_most_runs_of_a_sweep_count_promotions_and_retries() -> None:
@@ -196,13 +190,6 @@ def test_time_that_is_over_must_be_raised() -> None:
     assert caught.value.hint == "--max-time raises the budget"
     extend(life, 1, budget=Caps(seconds=1200.0))
     assert life.act()
-
-
-def test_a_running_sweep_gets_as_many_trials_more() -> None:
-    life = SweepLife(definition_of(trials=8))
-    life.act()
-    extend(life, 3)
-    assert life.state.wanted == 11
 
 
 def test_a_sweep_that_is_being_stopped_takes_no_more_trials() -> None:

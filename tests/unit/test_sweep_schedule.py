@@ -125,15 +125,6 @@ def test_a_sweep_that_is_done_says_nothing_of_a_budget_that_is_used_up() -> None
     assert next_action(life.state, life.now) == End("succeeded")
 
 
-def test_what_ends_a_sweep_early_is_said() -> None:
-    life = SweepLife(definition_of(trials=2, budget=Caps(usd=3.0), trial_cap=Caps(usd=2.0)))
-    life.act()
-    life.report(life.state.trials[0], 0.5)
-    life.end(life.state.trials[0], "completed", usd=1.5)
-    expected = End("succeeded", "1.50 of 3.00 USD are left, a trial may take 2.00")
-    assert next_action(life.state, life.now) == expected
-
-
 def test_nothing_is_started_where_it_is_not_known_what_that_may_cost() -> None:
     life = SweepLife(definition_of(budget=Caps(usd=3.0)))
     assert not life.act()

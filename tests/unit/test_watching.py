@@ -204,15 +204,6 @@ def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
     assert lines[-1] == "[rank 1] a line of another rank"
 
 
-def test_a_limit_that_ends_the_run_early_is_on_the_screen() -> None:
-    terms = Terms(usd_per_hour=36.0, seconds=30, limit="limits.max_cost")
-    lines, _ = shown(SCRIPT, terms=terms)
-    assert re.fullmatch(r"forecast: 44 s in all \(.*\), 0\.4\d USD \(.*\)", lines[3])
-    assert lines[4].startswith(
-        "warning: limits.max_cost will stop this run after 30 s, at about step "
-    )
-
-
 def test_without_a_terminal_the_screen_is_printed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,21 +317,6 @@ def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
         "limits.max_cost",
         "sure",
     )
-
-
-def test_who_follows_in_a_pipe_reads_the_forecast_once_and_the_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_of(tmp_path)
-    screen = Screen(terminal=False)
-    monkeypatch.setattr(sys, "stderr", screen)
-    view = View(run)
-    updates = run.watch()
-    for _ in range(3):
-        view.show(next(updates))
-    lines = screen.text().splitlines()
-    assert sum("forecast: 16 min " in line for line in lines) == 1
-    assert sum("warning: limits.max_cost will stop this run" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(
