@@ -21,9 +21,10 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.index import summaries
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import terms_of
-from cloudtrain.runs.state import RunState, explain, failed_process
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.runs.store import RunStore
 from cloudtrain_launcher.events import Cause, Ended
+from cloudtrain_launcher.failure import process_name
 
 
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
@@ -147,7 +148,7 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
     """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs."""
     ended = folder.last_event(Ended)
     for reason in (ended.platform_reason if ended else "", state.reason):
-        if reason and not (state.error and reason == f"{failed_process(state.error)} failed"):
+        if reason and not (state.error and reason == f"{process_name(state.error)} failed"):
             yield Evidence(reason[:MAX_REASON_CHARS], "platform")
     numbers = Counter[int]()
     for line in LogReader(folder).read_all():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from cloudtrain.runs.laps import Laps
@@ -29,6 +27,7 @@ from cloudtrain_launcher.events import (
     Schedule,
     Usage,
 )
+from cloudtrain_launcher.failure import one_line
 
 ENDED = ("succeeded", "failed", "stopped")
 """Final states. A run that counts as not started leaves them if its job appears."""
@@ -298,45 +297,6 @@ def _fields(event: Event | None, *names: str) -> dict[str, Any] | None:
     return {name: fields[name] for name in names if fields.get(name) is not None}
 
 
-def first_cause(
-    causes: Iterable[Cause], finished_ranks: Mapping[int, tuple[int, float]] = MappingProxyType({})
-) -> Cause | None:
-    """Return the earliest cause that is not a consequence of another, or None.
-
-    `finished_ranks`: ranks that ended with 0, each with its node and Unix timestamp. If the only
-    cause is a missing peer, blame the rank that ended while the others still waited for it.
-    """
-    cause = min(causes, key=lambda cause: (cause.consequence, cause.time), default=None)
-    if cause is None or not cause.consequence or cause.exception == "SIGTERM":
-        return cause
-    early = [
-        (when, rank, node) for rank, (node, when) in finished_ranks.items() if when <= cause.time
-    ]
-    if not early:
-        return cause
-    when, rank, node = min(early)
-    message = f"ended with exit code 0 while {failed_process(cause)} still waited for it"
-    return Cause(rank=rank, node=node, time=when, exception="exit", message=message)
-
-
-def failed_process(cause: Cause) -> str:
-    """Return `rank 3 (node 1)`, or `node 0` without a rank."""
-    return f"rank {cause.rank} (node {cause.node})" if cause.rank >= 0 else f"node {cause.node}"
-
-
 def explain(state: RunState) -> str:
     """Return why a run ended, in one line: the first failing rank and its error. "" on success."""
-    cause = state.error
-    if cause is None:
-        return state.reason
-    if cause.rank < 0:
-        return f"{failed_process(cause)}: {cause.message}"
-    return f"{failed_process(cause)} {_what_it_did(cause)}"
-
-
-def _what_it_did(cause: Cause) -> str:
-    if cause.traceback:
-        return f"raised {cause.exception}" + (f": {cause.message}" if cause.message.strip() else "")
-    if cause.exception == "SystemExit" and not cause.message.startswith("exited with code"):
-        return f"ended by sys.exit: {cause.message}"
-    return cause.message
+    return one_line(state.error) if state.error else state.reason

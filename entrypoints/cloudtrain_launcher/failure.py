@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from cloudtrain_launcher.events import Cause, Error
@@ -54,10 +55,14 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
     )
 
 
-def root_cause(errors: Sequence[C]) -> C | None:
+def first_cause(
+    errors: Sequence[C], finished: Mapping[int, tuple[int, float]] = MappingProxyType({})
+) -> C | Error | None:
     """Return the last attempt's earliest error, preferably no consequence; None without errors.
 
-    A SIGTERM before all other errors comes from outside the job: torchrun sends its own later.
+    A SIGTERM before all other errors comes from outside the job: torchrun sends its own later. If
+    the cause only reports a lost peer, and a peer exited with code 0 before, that exit is the
+    cause. `finished`: rank that exited with code 0 -> node and Unix timestamp.
     """
     last = max((error.attempt for error in errors), default=0)
     of_last_attempt = [error for error in errors if error.attempt == last]
@@ -65,23 +70,20 @@ def root_cause(errors: Sequence[C]) -> C | None:
     if first is not None and first.exception == "SIGTERM":
         return first.replace(consequence=False)
 
-    return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
+    cause = min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
+    if cause is None or not cause.consequence:
+        return cause
 
-
-def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Error | None:
-    """Return an error of the first rank that exited with 0 before its peers were done.
-
-    Return None unless `cause` is a later consequence. `finished`: rank that exited with code 0 ->
-    Unix timestamp.
-    """
     early = [
-        (when, rank) for rank, when in finished.items() if when <= cause.time and rank != cause.rank
+        (when, rank, node)
+        for rank, (node, when) in finished.items()
+        if when <= cause.time and rank != cause.rank
     ]
-    if not early or not cause.consequence or cause.exception == "SIGTERM":
-        return None
+    if not early or cause.exception == "SIGTERM":
+        return cause
 
-    when, rank = min(early)
-    message = f"ended with exit code 0 while rank {cause.rank} still waited for it"
+    when, rank, node = min(early)
+    message = f"ended with exit code 0 while {process_name(cause)} still waited for it"
     return Error(rank=rank, node=node, time=when, exception="exit", message=message)
 
 
@@ -125,16 +127,20 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def process_name(error: Cause) -> str:
+    """Return `rank 3 (node 1)`, or `node 0` without a rank."""
+    return f"rank {error.rank} (node {error.node})" if error.rank >= 0 else f"node {error.node}"
+
+
 def one_line(error: Cause) -> str:
     """Return `rank 3 (node 1) raised ValueError: …`, or `node 0: …` without a rank."""
+    who = process_name(error)
     if error.rank < 0:
-        return f"node {error.node}: {error.message}"
+        return f"{who}: {error.message}"
 
-    who = f"rank {error.rank} (node {error.node})"
     if error.traceback:
-        return f"{who} raised {error.exception}" + (
-            f": {error.message}" if error.message.strip() else ""
-        )
+        message = f": {error.message}" if error.message.strip() else ""
+        return f"{who} raised {error.exception}{message}"
 
     if error.exception == "SystemExit" and not error.message.startswith("exited with code"):
         return f"{who} ended by sys.exit: {error.message}"

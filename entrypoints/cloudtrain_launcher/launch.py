@@ -333,7 +333,7 @@ class Launcher:
         result = _read_result(self.scratch / "result.json")
         if code or result == "stopped":  # the peers may have seen the stop earlier
             self.stop.recheck()
-        cause = self.ranks.root_cause()
+        cause = self.ranks.first_cause()
         if self.unsaved and self.stop.reason == "paused":  # the state to continue from is lost
             return "failed", self.unsaved
         if result is not None and (code == 0 or self.stop.reason):

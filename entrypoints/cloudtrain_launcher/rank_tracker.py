@@ -134,14 +134,10 @@ class RankTracker:
         emit(error)
         return error
 
-    def root_cause(self) -> Error | None:
-        """Return the first cause of the failure so far; None without errors.
-
-        If the earliest error only reports a lost peer, and a peer exited with code 0 before, that
-        exit is the cause.
-        """
-        cause = failure.root_cause(self.errors)
-        return cause and (failure.early_exit(cause, self.finished, self._node) or cause)
+    def first_cause(self) -> Error | None:
+        """Return the first cause of the failure so far; None without errors."""
+        finished = {rank: (self._node, when) for rank, when in self.finished.items()}
+        return failure.first_cause(self.errors, finished)
 
     def trained_separately(self) -> bool:
         """Return whether the finished ranks were never together in one torch.distributed group."""
@@ -176,7 +172,7 @@ class RankTracker:
 
     def _start_attempt(self, event: RankStarted) -> None:
         """The first rank of a new attempt has started."""
-        cause = self.root_cause()
+        cause = self.first_cause()
         self.attempt = event.attempt
         self._attempt_started = event.time
         self.finished.clear()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.bench_failures import NOISE, TRAINING
 from tests.support.command_line import CommandLine
 from tests.support.waiting import HANG_SECONDS
 
@@ -110,7 +111,10 @@ def test_a_rank_that_ends_well_while_another_waits_for_it_is_named(cli: CommandL
     )
     result = cli.run("submit", "--run-id", "early-1")
     assert result.code == 1
-    assert "rank 1 (node 0) ended with exit code 0 while rank 0 still waited for it" in result.err
+    assert (
+        "rank 1 (node 0) ended with exit code 0 while rank 0 (node 0) still waited for it"
+        in result.err
+    )
 
 
 def test_a_crash_in_native_code_is_reported_with_the_line_of_python(cli: CommandLine) -> None:
@@ -245,3 +249,66 @@ def test_interrupting_the_client_detaches_and_says_how_to_go_on(cli: CommandLine
     assert "Traceback" not in stderr
     (cli.run_folder("leave-1") / "go").touch()
     assert cli.run("wait", "leave-1").code == 0
+
+
+PROGRAMS = {
+    "ValueError": ("", "raise ValueError('the dog ate shard 3')"),
+    "KeyError": ("", "labels = {}\nlabels['dog']"),
+    "chained": (
+        "disk-full",
+        "try:\n    with open('/dev/full', 'w') as file:\n        file.write('x' * 99999)\n"
+        "except OSError as error:\n    raise RuntimeError('step 40 was not saved') from error",
+    ),
+    "group": (
+        "module-not-found",
+        "raise ExceptionGroup('loaders', [ValueError('a'), ModuleNotFoundError(\"No module named"
+        " 'einops'\")])",
+    ),
+    "module": ("module-not-found", "import einops_that_nobody_has"),
+    "memory": (
+        "host-allocation-failed",
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))\n"
+        "bytearray(1 << 40)",
+    ),
+    "SIGKILL": ("killed", "import os\nos.kill(os.getpid(), 9)"),
+    "SIGSEGV": ("segmentation-fault", "import ctypes\nctypes.string_at(0)"),
+    "SIGABRT": ("aborted", "import os\nos.abort()"),
+    "SIGTERM": ("told-to-end", "import os\nos.kill(os.getpid(), 15)"),
+    "exit code": ("exit-code", "import sys\nsys.exit(3)"),
+    "exit message": ("", "import sys\nsys.exit('no config given')"),
+    "arguments": (
+        "arguments",
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--lr', required=True)\nparser.parse_args()",
+    ),
+    "shapes": ("shapes-differ", "import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)"),
+    "file": ("file-not-found", "open('no/such/file')"),
+}
+"""Rule of the cause and program, by kind of failure."""
+
+
+def test_every_command_names_the_same_cause_behind_harmless_lines(
+    cli: CommandLine, thorough: bool
+) -> None:
+    kinds = list(NOISE)
+    pairs = [(failure, shift) for shift in (0, 3) for failure in PROGRAMS]
+    selected = pairs if thorough else pairs[2:12:3]
+
+    for number, (failure, shift) in enumerate(selected):
+        rule, program = PROGRAMS[failure]
+        noise = kinds[(number + shift) % len(kinds)]
+        printed = [*NOISE[noise], *(TRAINING if number % 2 else ())]
+        cli.write(
+            job_yaml="name: noisy\nentrypoint: train.py\n",
+            train_py=f"for line in {printed!r}:\n    print(line, flush=True)\n{program}\n",
+        )
+
+        submitted = cli.run("submit", "--run-id", f"noisy-{number}")
+
+        diagnosis = cli.json("diagnose", f"noisy-{number}")["failure"]
+        listed = {run["run"]: run["cause"] for run in cli.json("list")}
+        case = (failure, noise, submitted.err)
+        assert submitted.code == 1, case
+        assert diagnosis["rule"] == (rule or None), case
+        assert diagnosis["headline"] == listed[f"noisy-{number}"], case
+        assert diagnosis["headline"] in submitted.err, case

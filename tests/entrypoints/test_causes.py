@@ -126,7 +126,7 @@ def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_p
     assert cause is not None
     assert (cause.rank, cause.message) == (
         5,
-        "ended with exit code 0 while rank 4 still waited for it",
+        "ended with exit code 0 while rank 4 (node 0) still waited for it",
     )
     assert not cause.consequence
 

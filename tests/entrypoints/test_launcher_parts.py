@@ -175,17 +175,17 @@ def test_accelerate_is_set_to_cpus_for_several_ranks_without_gpus(
 def test_a_sigterm_before_all_other_errors_is_the_cause() -> None:
     sigterm = failure.exit_error(1, -signal.SIGTERM, 4.0, finished=False)
     later = error(0, 5.0)
-    cause = failure.root_cause([later, sigterm])
+    cause = failure.first_cause([later, sigterm])
     assert cause is not None
     assert (cause.rank, cause.exception, cause.consequence) == (1, "SIGTERM", False)
     of_torchrun = failure.exit_error(1, -signal.SIGTERM, 6.0, finished=False)
-    cause = failure.root_cause([later, of_torchrun])
+    cause = failure.first_cause([later, of_torchrun])
     assert cause is not None
     assert cause.rank == 0
 
 
-def test_root_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None:
-    cause = failure.root_cause(
+def test_first_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None:
+    cause = failure.first_cause(
         [
             error(5, 1.0, attempt=0),
             error(0, 10.0, attempt=1, consequence=True),
@@ -195,7 +195,7 @@ def test_root_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None:
     )
     assert cause is not None
     assert cause.rank == 3
-    assert failure.root_cause([]) is None
+    assert failure.first_cause([]) is None
 
 
 def test_an_exit_without_an_exception_is_described_by_its_signal_or_code() -> None:

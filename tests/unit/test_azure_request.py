@@ -20,6 +20,7 @@ from cloudtrain.planning.azureml import CommandJob, command_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, input_uri, job_of
+from cloudtrain.providers.azure.rules import rule_issues
 from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.inputs import Input
 from tests.golden.cases import EARLIER, plan_of
@@ -136,6 +137,13 @@ def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
     plan = replace(PLAN, host=HERE, context=context)
     assert plan.is_rehearsal
     assert resume_of(plan) == resume_of(PLAN)
+
+
+def test_spot_on_a_cluster_is_not_sent_and_a_warning_says_so() -> None:
+    both = PLAIN.replace("nodes: 2", "nodes: 2, spot: true") + "azure: {compute: my-cluster}\n"
+    plan = plan_of("azure", both)
+    assert "queue_settings" not in document_of(plan)
+    assert any("resources.spot changes nothing" in issue.message for issue in rule_issues(plan))
 
 
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:

@@ -22,10 +22,11 @@ from cloudtrain.providers.shared.log_attempt import FinalState, ended_event
 from cloudtrain.runs.files import BLOCK_BYTES, end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK, LogReader, format_timestamp, split_events
-from cloudtrain.runs.state import RunState, explain, first_cause
+from cloudtrain.runs.state import RunState, explain
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Cause, Ended
+from cloudtrain_launcher.failure import first_cause
 from tests.entrypoints.test_streams import fuzzed
 from tests.support.samples import BORN, born, events_of, fold_json, write_events
 
@@ -172,6 +173,9 @@ def test_a_cause_of_its_own_counts_more_than_a_rank_that_left() -> None:
     error = Cause.read(ERROR)
     assert first_cause([lost, error], {3: (1, 4.0)}) == error
     assert first_cause([lost], {3: (1, 5.5)}) == lost
+    assert first_cause([lost], {lost.rank: (0, 4.0)}) == lost, "a rank never waits for itself"
+    of_last_attempt = lost.replace(attempt=1, time=lost.time + 9)
+    assert first_cause([error, of_last_attempt]) == of_last_attempt
 
 
 def test_a_warning_of_several_nodes_is_kept_once() -> None:

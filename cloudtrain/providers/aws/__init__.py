@@ -1,4 +1,4 @@
-"""The aws provider: SageMaker training jobs. Only `client` and `native` import an SDK."""
+"""The aws provider: SageMaker training jobs. Only `client` and `errors` import an SDK."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""The azure provider: Azure ML command jobs. Only `client`, `storage` and `acr` import an SDK."""
+"""The azure provider: Azure ML command and sweep jobs.
+
+Only `arm`, `client`, `errors`, `sdk` and `storage` import an SDK.
+"""
 
 from typing import TYPE_CHECKING
 

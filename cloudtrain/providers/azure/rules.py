@@ -133,6 +133,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     config = plan.target.config_as(AzureConfig)
     if len(types) > 1 and not config.compute:
         yield f"Azure ML takes one machine type: {types[0]}; the others are not tried"
+    if plan.spec.resources.spot and config.compute:
+        yield f"resources.spot changes nothing: the cluster {config.compute} has its own priority"
     estimate = plan.target.cost_estimate
     if estimate and not config.location:
         if estimate.price is None:

@@ -1,6 +1,6 @@
 """The docker provider: one container per node on this machine.
 
-Only `engine` and `container` import Docker's SDK.
+Only `engine` imports Docker's SDK.
 """
 
 from typing import TYPE_CHECKING

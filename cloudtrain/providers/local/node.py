@@ -13,8 +13,8 @@ from typing import IO
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local.processes import STOPPED
 from cloudtrain.runs.logs import format_timestamp, split_events
-from cloudtrain.runs.state import failed_process, first_cause
 from cloudtrain_launcher.events import Cause, Ended, Event, NodeEnded, NodeStarted
+from cloudtrain_launcher.failure import first_cause, process_name
 
 READ_BYTES = 1 << 16
 """Maximum bytes of a launcher's output in one read."""
@@ -158,7 +158,7 @@ def run_outcome(
         cause = first_cause(errors, finished_ranks)
         if cause is None:
             return Ended(state="failed", reason="")
-        return Ended(state="failed", reason=f"{failed_process(cause)} failed", error=cause)
+        return Ended(state="failed", reason=f"{process_name(cause)} failed", error=cause)
     if stop_reason:
         forced = any(node.forced or node.exit_code == -signal.SIGKILL for node in nodes)
         return Ended(

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.observation import LogPart, Observation, Positions
-from cloudtrain.runs.state import RunState, failed_process, first_cause
+from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Billing, Ended, Kept, LogUnread
+from cloudtrain_launcher.failure import first_cause, process_name
 
 RETRY_SECONDS = 0.2
 """Pause between two attempts to read a log that another process is reading."""
@@ -143,7 +144,7 @@ def ended_event(
     errors = [report.error for report in state.nodes_ended.values() if report.error]
     cause = first_cause(errors, state.finished_ranks)
     if final.state == "failed" and cause is not None:
-        reason = f"{failed_process(cause)} failed"
+        reason = f"{process_name(cause)} failed"
         event = event.replace(error=cause, reason=reason, platform_reason=final.reason)
     return with_billing(event, billing)
 
