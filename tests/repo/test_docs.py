@@ -121,7 +121,7 @@ def folders_of(*parents: str) -> set[str]:
 
 def test_the_architecture_is_short_and_names_every_folder_as_it_is() -> None:
     text = ARCHITECTURE.read_text()
-    assert len(text.splitlines()) <= 80
+    assert len(text.splitlines()) <= 85
     named = set(re.findall(r"`([\w./-]+/)`", text))
     assert [folder for folder in named if not (ROOT / folder).is_dir()] == []
     packages = (
