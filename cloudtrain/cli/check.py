@@ -1,4 +1,4 @@
-"""The command `check`: every mistake in a spec, and forecasts of time and memory."""
+"""The command `check`: every mistake in a spec, and the memory that a job needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 
 from cloudtrain.checkup import Check
 from cloudtrain.cli import error_view
-from cloudtrain.cli.follow import ProgressDisplay
 from cloudtrain.cli.options import (
     JobCommand,
     data_dir,
@@ -25,11 +24,8 @@ from cloudtrain.cli.plan_view import place
 from cloudtrain.cli.terminal import indented, working
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.runs.forecast import limit_warning, shown
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.checkup import online_checks, online_issues
-from cloudtrain.submission.first_steps import FirstSteps, try_first_steps
-from cloudtrain.submission.jobs import Job
 from cloudtrain.submission.memory import MemoryReport, estimate_memory, gib
 from cloudtrain.submission.preflight import (
     preflight,
@@ -37,29 +33,8 @@ from cloudtrain.submission.preflight import (
     security_issues,
     start_notes,
 )
-from cloudtrain.units import format_duration
 
-DEFAULT_SECONDS = 30
-MAX_SECONDS = 3600
 UNPROVEN = "CUDA, NCCL and libraries by their documentation, not measured on this GPU"
-
-
-class Seconds(click.ParamType[int]):
-    """The optional value of `--forecast`; click may take the next word for it."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return whole seconds."""
-        try:
-            seconds = int(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is not a number of seconds; put JOB before --forecast", param, ctx
-            )
-        if not 1 <= seconds <= MAX_SECONDS:
-            self.fail(f"{seconds} is not between 1 and {MAX_SECONDS} seconds", param, ctx)
-        return seconds
 
 
 @click.command(
@@ -69,8 +44,7 @@ class Seconds(click.ParamType[int]):
 Examples:
   cloudtrain check --set resources.nodes=2
   cloudtrain check --provider aws --online   also check the account
-  cloudtrain check --provider aws --memory   whether it fits into the GPU's memory
-  cloudtrain check --forecast                how long it takes, by its first steps here""",
+  cloudtrain check --provider aws --memory   whether it fits into the GPU's memory""",
 )
 @target_options
 @set_option
@@ -84,17 +58,6 @@ Examples:
     is_flag=True,
     help="Estimate GPU memory: torch builds your model here.",
 )
-@click.option(
-    "--forecast",
-    "seconds",
-    is_flag=False,
-    flag_value=str(DEFAULT_SECONDS),
-    type=Seconds(),
-    metavar="[SECONDS]",
-    help=(
-        f"Train here for {DEFAULT_SECONDS} s (or SECONDS), and forecast the time of the whole job."
-    ),
-)
 @json_option
 @data_dir
 def check_command(
@@ -105,7 +68,6 @@ def check_command(
     as_: str | None,
     online: bool,
     memory: bool,
-    seconds: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -137,12 +99,9 @@ def check_command(
             error.add_note(note)
         raise
     report = _memory_report(plan) if memory else None
-    first_steps = _first_steps(loaded, plan, seconds) if seconds else None
     if as_json:
         result = _check_result(plan, notes, checks if online else None, report)
-        print_json(
-            {"ok": True, **result, **({"forecast": first_steps.to_json()} if first_steps else {})}
-        )
+        print_json({"ok": True, **result})
         return
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
@@ -153,8 +112,6 @@ def check_command(
     print_prose(f"{job}: no mistakes; {plan.spec.name} {can_run} {place(plan)}{asked_too}")
     if report is not None:
         print_prose("\n".join(memory_lines(report)))
-    if first_steps is not None:
-        print_prose("\n".join(forecast_lines(first_steps)))
 
 
 def _check_result(
@@ -172,42 +129,6 @@ def _memory_report(plan: Plan) -> MemoryReport:
     """Return the estimate, which takes up to a minute; a terminal shows a line meanwhile."""
     with working("building the model, without values"):
         return estimate_memory(plan)
-
-
-def _first_steps(job: Job, plan: Plan, seconds: int) -> FirstSteps:
-    """Run the first steps here, with a progress line.
-
-    Ctrl-C ends them, and exits with 130.
-    """
-    print_message(
-        f"the job trains here for {format_duration(seconds)}; its files are removed afterwards"
-    )
-    display = ProgressDisplay()
-    try:
-        return try_first_steps(job, plan, seconds, display.draw)
-    except KeyboardInterrupt:
-        display.clear()
-        print_message("interrupted; the job was ended, and its files are removed")
-        raise click.exceptions.Exit(130) from None
-    finally:
-        display.clear()
-
-
-def forecast_lines(first_steps: FirstSteps) -> list[str]:
-    """Return the time of the whole job here, and its limit if that is too low."""
-    if first_steps.measured is not None:
-        lines = [
-            f"forecast: not needed: the whole job took {format_duration(first_steps.measured)} here"
-        ]
-    elif first_steps.forecast is None:
-        lines = [f"forecast: none: {first_steps.reason}"]
-    else:
-        basis = f"by {first_steps.forecast.seen_steps} of {first_steps.forecast.steps} steps"
-        where = "this machine's CPU" if first_steps.on_cpu else "this machine"
-        lines = [f"forecast: on {where} {shown(first_steps.forecast)}; {basis}"]
-        if warning := limit_warning(first_steps.forecast):
-            lines.append(f"  {warning}")
-    return lines
 
 
 def memory_lines(report: MemoryReport) -> list[str]:

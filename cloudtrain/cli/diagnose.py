@@ -17,8 +17,7 @@ from cloudtrain.cli.output import command, print_json, print_prose
 from cloudtrain.cli.report import rerun_command
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines, with_flight_record
-from cloudtrain.diagnosis.flight_recorder import read_dumps
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
 from cloudtrain.diagnosis.log_file import read_log
 from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
 from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
@@ -38,7 +37,6 @@ _RESTART_TEXTS = {
     "after a change": "the same would fail again: change something first",
 }
 _SHOWN_CHARACTERS = 300
-_ALL_CAME = "every rank whose dump is here has come to the same collective operations"
 _SHOWN_SHARE = 0.005
 CLEAR_FROM = 0.5
 """Minimum confidence of a verdict on the speed that is not a guess."""
@@ -53,7 +51,7 @@ Examples:
   cloudtrain diagnose last --scaling 1,2,4     whether more ranks are worth it
   cloudtrain diagnose job.yaml --scaling 1,8 --provider aws""",
 )
-@click.argument("target", metavar="[RUN|JOB|LOGFILE|DUMPS|-]", required=False)
+@click.argument("target", metavar="[RUN|JOB|LOGFILE|-]", required=False)
 @click.option(
     "--scaling",
     metavar="N,N,...",
@@ -76,8 +74,7 @@ def diagnose_command(
 
     It shows the root cause, its evidence, and what to do.
 
-    A log file of any program, or - for standard input, needs no run. A folder with dumps of torch's
-    flight recorder, one per rank, shows which rank missed a collective operation. For a sweep: the
+    A log file of any program, or - for standard input, needs no run. For a sweep: the
     failed trials by cause, with the settings that set them apart, or its best trial if none failed.
     --scaling also takes a job: its file, its folder, or a script.
     """
@@ -94,9 +91,6 @@ def diagnose_command(
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and _is_log(Path(target)):
         _show_log(diagnose_log(Path(target)), target, as_json)
-    elif target and _is_folder(Path(target)) and (dumps := read_dumps(Path(target))).ranks:
-        unknown = Diagnosis(cause=_ALL_CAME, confidence="none", notes=dumps.unread)
-        _show_log(with_flight_record(unknown, dumps), target, as_json)
     else:
         run = _run_or_sweep(target, folder)
         if isinstance(run, Run):
@@ -109,12 +103,6 @@ def _is_log(path: Path) -> bool:
     """Return whether the path is a file, or a pipe such as `<(zstdcat train.log.zst)`."""
     with suppress(OSError, ValueError):  # a whole message is too long for a name
         return path.is_file() or path.is_fifo() or path.is_char_device()
-    return False
-
-
-def _is_folder(path: Path) -> bool:
-    with suppress(OSError, ValueError):
-        return path.is_dir()
     return False
 
 
@@ -159,17 +147,6 @@ def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
     _print([*cause, *diagnosis_rows(diagnosis)])
 
 
-def diagnose_failed(run: Run, state: RunState) -> Diagnosis:
-    """Return why a run failed, by its events, logs, and dumps on this machine."""
-    diagnosis = diagnose_run(run.folder, state)
-    dumps = Path(run.artifacts().get("output", "")) / "flight-recorder"
-    return (
-        with_flight_record(diagnosis, read_dumps(dumps))
-        if dumps.is_absolute() and dumps.is_dir()
-        else diagnosis
-    )
-
-
 def _show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Show why trials failed, or the diagnosis of the best trial if none did."""
     from cloudtrain.cli.sweep_view import show_failed_trials
@@ -180,7 +157,7 @@ def _show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 def _show_run(run: Run, as_json: bool) -> None:
     state, failure = _as_known(run)
-    diagnosis = diagnose_failed(run, state) if state.state == "failed" else None
+    diagnosis = diagnose_run(run.folder, state) if state.state == "failed" else None
     if state.state == "stopped":
         diagnosis = diagnose_limit(run.folder, state)
     slowness = diagnose_slowness(run.folder, state)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.diagnose import diagnose_failed, diagnosis_rows
+from cloudtrain.cli.diagnose import diagnosis_rows
 from cloudtrain.cli.follow import ProgressDisplay
 from cloudtrain.cli.options import (
     JobCommand,
@@ -23,6 +23,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output, table
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
+from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.errors import JobFailed, UsageError, did_you_mean
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.processes import runs_end_with_this_process
@@ -210,7 +211,7 @@ def _reference_failed(drill: Drill, error: JobFailed) -> None:
     run = drill.reference.run if drill.reference is not None else None
     if run is None:
         raise error
-    for name, text in diagnosis_rows(diagnose_failed(run, run.cached_status())):
+    for name, text in diagnosis_rows(diagnose_run(run.folder, run.cached_status())):
         error.add_note(f"{name}: {text}")
     error.hint = look_at(drill.plan.context.data_dir, "logs", run.id)
     raise error

@@ -30,7 +30,6 @@ from cloudtrain.submission.context import with_wheels
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.planning import (
-    batch_size_values,
     plan_sweep,
     read_objective,
     split_overrides,
@@ -76,7 +75,6 @@ Examples:
   cloudtrain sweep                                     the section sweep of job.yaml
   cloudtrain sweep --set args.lr=1e-4,1e-3,1e-2        a grid, without a section
   cloudtrain sweep train.py --set 'args.lr=loguniform(1e-4, 1e-1)' --objective val_loss:minimize --trials 20
-  cloudtrain sweep --batch-size                        the largest batch that fits, and the fastest
   cloudtrain sweep more digits-k2x9 20                 twenty more trials of the same search
   cloudtrain sweep plot digits-k2x9                    its charts, as one page of HTML""",
 )
@@ -110,11 +108,6 @@ sweep_command.add_command(export_command)
 )
 @click.option(
     "--objective", metavar="METRIC:GOAL", help="Metric and goal, such as val_loss:minimize."
-)
-@click.option(
-    "--batch-size",
-    is_flag=True,
-    help="Search for the largest batch that fits into memory, and the fastest.",
 )
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="Number of trials.")
 @click.option("--parallel", type=click.IntRange(1), metavar="N", help="Number of trials at once.")
@@ -246,13 +239,7 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
     document = override(read_source(job), ())
     has_section = "sweep" in document.values
     flags: list[str] = []
-    if options["batch_size"]:
-        spec = override(
-            document, [text for text in overrides if not text.startswith("sweep.")]
-        ).values
-        values = batch_size_values(space, spec, objective=options["objective"] or "")
-        flags.append(FlagText(f"sweep={json.dumps(values)}", "--batch-size"))
-    elif space and not has_section:
+    if space and not has_section:
         values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))
     else:

@@ -15,7 +15,7 @@ from cloudtrain.cli.output import print_output
 from cloudtrain.errors import UsageError
 from cloudtrain.pages.sweep_page import page
 from cloudtrain.runs.files import replace_text, storing
-from cloudtrain.sweeps.optuna_studies import importance, write_study
+from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.sweep import find_sweep
 
 if TYPE_CHECKING:
@@ -59,36 +59,23 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     print_output(str(file))
 
 
-@click.command("export", epilog="Example:\n\n  cloudtrain sweep export digits-k2x9 -o optuna.db")
+@click.command("export", epilog="Example:\n\n  cloudtrain sweep export digits-k2x9 -o trials.csv")
 @click.argument("sweep", metavar="SWEEP")
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A table (.csv) or a study of Optuna (.db). Default: a table in the folder of the sweep.",
+    help="Default: in the folder of the sweep.",
 )
 @FORCE
 @data_dir
 def export_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
-    """Write the trials of SWEEP into a file: a table (.csv), or a study of Optuna (.db).
-
-    `optuna.load_study(study_name=SWEEP, storage="sqlite:///FILE")` has every trial with its values
-    and its reports.
-    """
+    """Write the trials of SWEEP into a file, as a table with one line for each (CSV)."""
     exported = find_sweep(sweep, data_dir=folder)
-    default = exported.folder.path / f"{exported.id}.csv"
-    file = output or default
-    if file.suffix not in (".csv", ".db"):
-        hint = "-o trials.csv is a table, -o optuna.db a study of Optuna"
-        raise UsageError(f"{file}: the end of its name does not say what it is to be", hint=hint)
-    file = output_file(output, default, force)
-    state = exported.status()
+    file = output_file(output, exported.folder.path / f"{exported.id}.csv", force)
     with storing(file, "write it elsewhere with -o"):
-        if file.suffix == ".csv":
-            replace_text(file, _as_csv(state))
-        else:
-            write_study(state, file)
+        replace_text(file, _as_csv(exported.status()))
     print_output(str(file))
 
 

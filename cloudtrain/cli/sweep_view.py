@@ -43,7 +43,7 @@ def overview(plan: SweepPlan) -> str:
     where = definition.provider
     if definition.as_:
         where = f"{plan.job.target.provider} rehearsed on {definition.provider}"
-    trials = "at most " * definition.is_batch_size_search + count(definition.trials, "trial")
+    trials = count(definition.trials, "trial")
     until = ""
     if definition.target is not None:
         until = f", until {format_number(definition.target)} is reached"
@@ -74,8 +74,6 @@ def _method(plan: SweepPlan) -> str:
 
 
 def _stopping(definition: Definition) -> str:
-    if definition.is_batch_size_search:
-        return f"each trial ends once it has reported {definition.metric}"
     if not definition.rungs:
         return "none: every trial trains to its end"
     shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
@@ -163,7 +161,7 @@ def summary_line(state: SweepState) -> str:
     """Return `12 of 40 trials done, 4 running; best val_accuracy 0.98 (trial 7)`, and costs."""
     running = sum(trial.state == "running" for trial in state.trials)
     ended = sum(trial.state not in ("running", "waiting") for trial in state.trials)
-    parts = [f"{ended} of {count(state.planned, 'trial')} done, {running} running"]
+    parts = [f"{ended} of {count(state.wanted, 'trial')} done, {running} running"]
     if state.best is not None and state.best.value is not None:
         parts.append(
             f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial"
@@ -235,10 +233,7 @@ def report(sweep: Sweep, state: SweepState) -> None:
     if best is not None:
         values = ", ".join(f"{key}={_value(value)}" for key, value in best.parameters.items())
         print_message(f"  best     {one_line(values)}  ({best.run})")
-        if state.definition.is_batch_size_search:
-            print_message(f"  train    {command('rerun', sweep.id, '--best')}")
-        else:
-            print_message(f"  fetch    {command('fetch', best.run)}")
+        print_message(f"  fetch    {command('fetch', best.run)}")
     elif state.trials:
         print_message(f"  logs     {command('logs', state.trials[-1].run)}")
     if any(trial.state == "failed" for trial in state.trials):
@@ -339,7 +334,7 @@ def as_listed(state: SweepState) -> dict[str, Any]:
     return {
         **(
             {"ended_because": reason}
-            if reason and (ended < state.planned or state.state != "succeeded")
+            if reason and (ended < state.wanted or state.state != "succeeded")
             else {}
         ),
         "run": state.definition.sweep_id,
@@ -347,7 +342,7 @@ def as_listed(state: SweepState) -> dict[str, Any]:
         "reason": state.reason,
         "provider": state.definition.provider,
         "contract": "plain",
-        "size": f"{ended}/{state.planned} trials",
+        "size": f"{ended}/{state.wanted} trials",
         "created": state.started,
         "started": state.started,
         "ended": state.ended or None,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cloudtrain.diagnosis.candidates import Candidate, Consequence
-from cloudtrain.diagnosis.flight_recorder import FlightRecord, name_ranks
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Restart, Rule
-from cloudtrain.diagnosis.rules import rule_named
 from cloudtrain.diagnosis.search import Search
 from cloudtrain.diagnosis.tracebacks import GROUP, Raised
 
@@ -124,36 +122,6 @@ def diagnose_candidate(
         last_lines=tuple(line for line in search.last_lines if line not in lines)
         if is_vague
         else (),
-        notes=tuple(notes),
-    )
-
-
-def with_flight_record(diagnosis: Diagnosis, record: FlightRecord) -> Diagnosis:
-    """Return the diagnosis with the ranks that the dumps of the flight recorder blame.
-
-    They are the cause if only consequences are known otherwise.
-    """
-    notes = [*diagnosis.notes, *record.mismatches]
-    if record.absent:
-        notes.append(
-            f"{name_ranks(record.absent)} left no dump: a rank that failed may be among them"
-        )
-    if not record.sentence:
-        return replace(diagnosis, notes=tuple(notes))
-    if diagnosis.rule is not None and not diagnosis.rule.is_consequence:
-        return replace(diagnosis, notes=(*notes, record.sentence))
-    remedy = (
-        f"look at what {name_ranks(record.missing)} did before that: the log, the stack of a"
-        " process that hangs (py-spy dump), an Xid of its GPU in its machine's log"
-    )
-    rule = diagnosis.rule or rule_named("collective-timeout")
-    return replace(
-        diagnosis,
-        cause=record.sentence,
-        confidence="low",
-        rule=rule,
-        remedy=remedy,
-        last_lines=(),
         notes=tuple(notes),
     )
 

@@ -54,7 +54,7 @@ def _summary(state: SweepState) -> str:
     goal = {"minimize": "the less the better", "maximize": "the more the better"}[definition.goal]
     why = f" ({state.why_ended})" if state.why_ended else ""
     parts = [
-        f"{state.state}{why}, {len(state.trials)} of {state.planned} trials",
+        f"{state.state}{why}, {len(state.trials)} of {state.wanted} trials",
         f"objective {definition.metric}, {goal}",
         f"method {definition.method}, on {definition.provider}",
     ]

@@ -41,8 +41,6 @@ class SourceSummary:
     """Its requirements, for people."""
     wheels: int = 0
     """Number of wheels in the archive."""
-    kept: tuple[tuple[str, str], ...] = ()
-    """Patterns of `keep` that match source files, each with its first match."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +62,7 @@ class TrialRules:
     position: float | None = None
     """Step or epoch of the last report; None if it has neither."""
     measures: bool = False
-    """True if the trial measures once and ends, to find a batch size."""
-
-    @staticmethod
-    def of_measurement(trial: int, metric: str, goal: str) -> TrialRules:
-        """Return the rules of a trial without comparisons."""
-        return TrialRules(
-            trial=trial, metric=metric, goal=goal, rungs=(), eta=2, until=1, measures=True
-        )
+    """True if the run ends once it has measured its throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,12 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from cloudtrain.errors import Issue
-from cloudtrain.spec.batch_sizes import most_trials
 from cloudtrain.spec.fields import expect
 from cloudtrain.spec.search_space import (
     FORMS,
     Dimension,
-    Integers,
     Scalar,
     points_of,
     read_points,
@@ -125,12 +123,9 @@ class Sweep(Section):
         BeforeValidator(read_space),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
     ] = Field(description=f"settings and their possible values: {FORMS}, or a list")
-    method: Literal["grid", "random", "bayesian", "asha", "batch_size"] = Field(
+    method: Literal["grid", "random", "bayesian", "asha"] = Field(
         "bayesian",
-        description=(
-            "how values are chosen; asha: at random, with early stopping; batch_size: the largest"
-            " that fits into memory, and the fastest"
-        ),
+        description="how values are chosen; asha: at random, with early stopping",
     )
     sampler: Literal["tpe", "random"] | None = Field(
         None, description="how asha chooses values: random, or tpe, which learns from trials"
@@ -173,16 +168,13 @@ class Sweep(Section):
 
     @property
     def chosen_sampler(self) -> str:
-        """Chooser of the values: tpe, random, grid or batch_size."""
+        """Chooser of the values: tpe, random or grid."""
         default = {"bayesian": "tpe", "asha": "random"}
         return self.sampler or default.get(self.method, self.method)
 
     @property
     def trial_count(self) -> int:
-        """Number of trials. A grid defaults to all points, batch_size to its maximum."""
-        if self.method == "batch_size":
-            ranges = [item for item in self.space.values() if isinstance(item, Integers)]
-            return max((most_trials(item.low, item.high) for item in ranges), default=1)
+        """Number of trials. A grid defaults to all points."""
         size = self.grid_size
         return min(size, self.trials or size) if self.method == "grid" else self.trials or 1
 

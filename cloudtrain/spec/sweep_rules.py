@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.errors import Issue
-from cloudtrain.spec.batch_sizes import METRIC as BATCH_SIZE_METRIC
 from cloudtrain.spec.objective import report_count, unreported
 from cloudtrain.spec.search_space import (
-    Dimension,
-    Integers,
     Uniform,
     plain_value,
     points_of,
@@ -23,7 +20,6 @@ SAMPLERS = {
     "random": ("random",),
     "bayesian": ("tpe",),
     "asha": ("random", "tpe"),
-    "batch_size": (),
 }
 """Samplers of each method, the default first."""
 
@@ -52,8 +48,6 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
     yield from _budget(section)
     yield from _engine(section, spec)
     yield from _known_points(section, space)
-    if section.get("method") == "batch_size":
-        yield from _batch_size_search(section, spec)
 
 
 def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
@@ -89,10 +83,10 @@ def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
 def _known_points(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield problems of try_first."""
     method = section.get("method", "bayesian")
-    if method in ("grid", "batch_size") and section.get("try_first"):
+    if method == "grid" and section.get("try_first"):
         yield Issue(
             ("try_first",),
-            f"does not apply to {method}, which has a fixed order",
+            "does not apply to grid, which has a fixed order",
             "use method: random or bayesian",
         )
     points = section.get("try_first")
@@ -119,8 +113,6 @@ def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue
 
 def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     metric = mapping_of(section, "objective").get("metric")
-    if section.get("method") == "batch_size":  # checked by _batch_size_search
-        return
     is_trainer = isinstance(metric, str) and spec.get("entrypoint") is None
     if is_trainer and (problem := unreported(str(metric), mapping_of(spec, "args"))):
         yield Issue(("objective", "metric"), *problem)
@@ -201,31 +193,3 @@ def _on_ray(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
     if gpus > 0 and max(1, gpus) != job_gpus:
         message = f"gives a trial {gpus:g} GPUs, but resources.gpus is {job_gpus}"
         yield Issue(("ray", "gpus"), message, f"set resources: {{gpus: {max(1, int(gpus))}}}")
-
-
-def _batch_size_search(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield what is impossible together in a search for a batch size."""
-    for key in ("trials", "early_stopping", "parallel"):
-        if section.get(key) not in (None, 1):
-            yield Issue((key,), "does not apply to the method batch_size", "remove it")
-    if section.get("engine") in ("native", "ray"):
-        yield Issue(("engine",), "cannot search for a batch size", "use engine: portable")
-    space = mapping_of(section, "space")
-    dimensions = [dimension_of(written) for written in space.values()]
-    if dimensions and None not in dimensions and not _is_batch_size(dimensions):
-        message = "must be one range of whole numbers from 1, without a step, for batch_size"
-        yield Issue(("space",), message, "one range, such as batch-size: int(1, 4096)")
-    metric = mapping_of(section, "objective").get("metric")
-    if spec.get("entrypoint") is None and isinstance(metric, str) and metric != BATCH_SIZE_METRIC:
-        message = (
-            f"the shared trainer reports only {BATCH_SIZE_METRIC} in a search for a batch size"
-        )
-        hint = f"objective: {{metric: {BATCH_SIZE_METRIC}, goal: maximize}}"
-        yield Issue(("objective", "metric"), message, hint)
-
-
-def _is_batch_size(dimensions: Sequence[Dimension | None]) -> bool:
-    first = dimensions[0]
-    if len(dimensions) > 1 or not isinstance(first, Integers):
-        return False
-    return first.step == 1 and first.low >= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,8 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.contradictions import hide_setting
-from cloudtrain.spec.written_arguments import argument_values
+from cloudtrain.spec.fields import plain
+from cloudtrain.spec.yaml_document import parse_scalar
 from cloudtrain.submission.run import Run
 
 
@@ -79,7 +81,7 @@ def settings_of(run: Run) -> dict[str, Any]:
         }
     argv = settings.pop("args.argv", None)
     if isinstance(settings.pop("args.values", None), list) and isinstance(argv, list):
-        values, words = argument_values([str(word) for word in argv])
+        values, words = _argument_values([str(word) for word in argv])
         settings |= {f"args.{name}": value for name, value in values.items()}
         settings["args"] = shlex.join(words) or None
     named = {name.replace("args.values.", "args."): value for name, value in settings.items()}
@@ -107,3 +109,33 @@ def _series_json(series: Series) -> dict[str, Any]:
         "min": series.low[0],
         "max": series.high[0],
     }
+
+
+_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
+
+
+def _argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of a command line with their values, and the words before them.
+
+    Several words after an option are a list, none is `True`, as for `read_arguments`.
+    """
+    options: dict[str, list[str]] = {}
+    before_options: list[str] = []
+    current = before_options
+    for word in argv:
+        match = _OPTION.fullmatch(word)
+        if match is None:
+            current.append(word)
+            continue
+        current = options[match["name"]] = []
+        if match["value"] is not None:
+            current.append(match["value"])
+            current = before_options
+    return {name: _value_of(words) for name, words in options.items()}, before_options
+
+
+def _value_of(words: Sequence[str]) -> Any:
+    values = [plain(parse_scalar(word)) for word in words]
+    if not values:
+        return True
+    return values[0] if len(values) == 1 else values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
@@ -26,7 +25,6 @@ from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.submission.rehearsals import with_rehearsal
-from cloudtrain_launcher.contract import KeepPattern
 
 if TYPE_CHECKING:
     from cloudtrain.submission.wheels import WheelSet
@@ -78,7 +76,6 @@ def read_context(
             requirements=requirements,
             packages=_packages(spec, tree, requirements),
             wheels=len(wheels.files) if wheels else 0,
-            kept=kept_of_source(spec.keep, (entry.path for entry in sources)),
         ),
         local_files=local_files(spec, folder),
         git_commit=git.commit,
@@ -86,22 +83,6 @@ def read_context(
         owner=submitter(),
         strict=settings["policy"] == STRICT,
     )
-
-
-def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the patterns that match files of the source, each with its first match.
-
-    `paths`: relative to the source.
-    """
-    if not patterns:
-        return ()
-    names = sorted(paths)
-    matches = []
-    for text in patterns:
-        pattern = KeepPattern(text)
-        if first := next((name for name in names if pattern.covers(name)), None):
-            matches.append((text, first))
-    return tuple(matches)
 
 
 def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from cloudtrain.errors import Issue, RefusedError, SpecError, warning
+from cloudtrain.errors import Issue, RefusedError, SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
@@ -32,7 +32,7 @@ def find_issues(plan: Plan) -> list[Issue]:
         *trainer_issues(plan),
         *package_issues(plan),
     ]
-    issues += [*factory_issues(plan), *keep_issues(plan), *plain_secret_issues(plan)]
+    issues += [*factory_issues(plan), *plain_secret_issues(plan)]
     if plan.context.strict:
         issues += security_issues(plan)
     if plan.is_rehearsal:
@@ -51,26 +51,6 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
         checks = get_provider(provider).checks(plan, starting=starting)
         issues += [issue for issue in checks if issue.path not in refused_paths]
     return sorted(issues, key=lambda issue: not issue.is_error)
-
-
-def keep_issues(plan: Plan) -> list[Issue]:
-    """Return warnings about `keep` patterns that match files of the source."""
-    return [
-        plan.located(
-            warning(
-                f"{pattern!r} matches {path} of the source, which every run would keep again with"
-                " its output",
-                f"a pattern that means new files only, or {path} in .cloudtrainignore if the job"
-                " does not need it",
-                path=(
-                    ("keep", plan.spec.keep.index(pattern))
-                    if pattern in plan.spec.keep
-                    else ("keep",)
-                ),
-            )
-        )
-        for pattern, path in plan.context.source.kept
-    ]
 
 
 def plain_secret_issues(plan: Plan) -> list[Issue]:

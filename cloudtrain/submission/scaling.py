@@ -87,7 +87,9 @@ def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int) -> Plan:
     if (threads := threads_each(base, most)) is not None:
         overrides.append(f"env.{THREADS}={threads}")
     plan = make(overrides)
-    rules = replace(TrialRules.of_measurement(0, METRIC, "maximize"), until=REPORTS)
+    rules = TrialRules(
+        trial=0, metric=METRIC, goal="maximize", rungs=(), eta=2, until=REPORTS, measures=True
+    )
     return replace(plan, context=replace(plan.context, trial=rules))
 
 

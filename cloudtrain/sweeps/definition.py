@@ -32,14 +32,13 @@ class Definition:
     metric: str
     goal: Literal["minimize", "maximize"]
     space: Mapping[str, Dimension]
-    sampler: Literal["grid", "random", "tpe", "batch_size"]
+    sampler: Literal["grid", "random", "tpe"]
     seed: int = 0
     target: float | None = None
     """Value of a trial that ends the sweep; a better one does, too."""
     try_first: tuple[Mapping[str, Scalar], ...] = ()
     """Values of the first trials; a setting that is left out is chosen."""
     trials: int
-    """Number of trials; in a search for a batch size, the maximum."""
     parallel: int = 1
     retries: int = 0
     """Number of repetitions before a failed trial counts as failed."""
@@ -69,11 +68,6 @@ class Definition:
         return "bayesian (TPE)" if self.sampler == "tpe" else self.sampler
 
     @property
-    def is_batch_size_search(self) -> bool:
-        """True for a search for a batch size."""
-        return self.sampler == "batch_size"
-
-    @property
     def is_native(self) -> bool:
         """True if the cloud's own service runs the sweep; rehearsals run here."""
         return self.engine == "native" and not self.as_
@@ -98,6 +92,6 @@ class Definition:
         Raise ValueError if a field is missing or of another type.
         """
         sampler = document.get("sampler")
-        removed = {"qmc": "random", "gp": "tpe"}  # samplers of 0.2.0 and 0.3.0
+        removed = {"qmc": "random", "gp": "tpe", "batch_size": "random"}  # of earlier versions
         document = {**document, "sampler": removed.get(str(sampler), sampler)}
         return read_checked(Definition, document, space=read_space)

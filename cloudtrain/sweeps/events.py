@@ -76,7 +76,7 @@ class RunEnded(SweepEvent):
     """Outcome of the run.
 
      completed: it trained to its end; pruned: it was behind at a rung; paused: it waits at its rung
-    for promotion; too_large: its batch did not fit into memory or the data; interrupted: the
+    for promotion; too_large: its batch did not fit, in searches of earlier versions; interrupted: the
     platform took its machine away; stopped: on request; refused: it was never started.
     """
     reason: str = ""

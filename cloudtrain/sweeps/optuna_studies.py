@@ -1,23 +1,18 @@
-"""Optuna: TPE suggestions, importance of settings, and export of a sweep as a study."""
+"""Optuna: TPE suggestions, and importance of settings."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.runs.files import private_opener
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.state import ENDED, SweepState, Trial
+from cloudtrain.sweeps.state import SweepState, Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -142,65 +137,6 @@ def _fanova(state: SweepState, samples: Sequence[Sample]) -> Mapping[str, float]
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {key: float(shares.get(key, 0.0)) for key in state.definition.space}
-
-
-def write_study(state: SweepState, file: Path) -> None:
-    """Write all trials into an SQLite file, as a study with the sweep's id.
-
-    Raise UsageError without Optuna, OSError if writing fails.
-    """
-    optuna = _import_optuna(file.name)
-    distributions = _distributions_of(state.definition)
-    trials = [_exported(state, trial, distributions) for trial in state.trials]
-    # A database URL does not allow every character, and readers must not see a partial file.
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "study.db"
-        storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
-        try:
-            study = optuna.create_study(
-                storage=storage,
-                study_name=state.definition.sweep_id,
-                direction=state.definition.goal,
-            )
-            study.set_user_attr("metric", state.definition.metric)
-            study.add_trials(trials)
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        with open(made, "rb") as source, open(draft, "wb", opener=private_opener) as copy:
-            shutil.copyfileobj(source, copy)
-    draft.replace(file)
-
-
-def _exported(
-    state: SweepState, trial: Trial, distributions: Mapping[str, Any]
-) -> optuna.trial.FrozenTrial:
-    """Return a trial of the exported study, in the closest state that Optuna has."""
-    import optuna
-
-    has_value = trial.value is not None and math.isfinite(trial.value)
-    name = "RUNNING"
-    if trial.state == "completed" and has_value:
-        name = "COMPLETE"
-    elif trial.state == "pruned" or (trial.state == "paused" and state.ended):
-        name = "PRUNED"
-    elif trial.state in ENDED or state.ended:
-        name = "FAIL"
-    return optuna.trial.create_trial(
-        state=optuna.trial.TrialState[name],
-        value=trial.value if has_value and name in ("COMPLETE", "PRUNED") else None,
-        params=_optuna_values(state.definition, trial.parameters),
-        distributions=dict(distributions),
-        intermediate_values=dict(enumerate(trial.curve, start=1)),
-        user_attrs={
-            "state": trial.state,
-            "run": trial.run,
-            "reason": trial.reason,
-            "usd": trial.spent_usd,
-            "seconds": trial.seconds,
-        },
-    )
 
 
 def _import_optuna(user: str) -> Any:

@@ -16,7 +16,6 @@ from cloudtrain.providers.docker.images import resolve_image
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.store import SWEEPS, new_run_id
 from cloudtrain.settings import load_settings
-from cloudtrain.spec.batch_sizes import METRIC
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.objective import REPORTED
 from cloudtrain.spec.sweep import EarlyStopping, default_rungs
@@ -181,8 +180,6 @@ def start_sweep(
 _RANGE = re.compile(r"\s*[A-Za-z_]+\s*\(.*\)\s*", re.DOTALL)
 DEFAULT_METRIC = "val_accuracy"
 """Metric that all built-in tasks of the shared trainer report."""
-MOST_SAMPLES = 65536
-"""Default upper bound of a search for a batch size."""
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -232,42 +229,6 @@ def sweep_values(
         else {"method": "bayesian", "trials": 20 if trials is None else trials}
     )
     return {"objective": read_objective(objective), "space": dict(space), **method}
-
-
-def batch_size_values(
-    space: Mapping[str, Any], spec: Mapping[str, Any], *, objective: str = ""
-) -> dict[str, Any]:
-    """Return a section `sweep` that searches for a batch size.
-
-    `space`: settings of --set; if empty, the batch-size argument of the job from one sample per
-    process. `spec`: the job as plain YAML. Raise UsageError if the argument is unknown.
-    """
-    if not space:
-        args = spec.get("args")
-        names = [str(name) for name in args] if isinstance(args, dict) else []
-        named = [name for name in names if name.replace("_", "-") == "batch-size"]
-        if spec.get("entrypoint") is None:
-            named = ["batch-size"]
-        if not named:
-            hint = "--set 'args.batch_size=int(1, 4096)' names it, with its range"
-            raise UsageError("it is not known which argument is the batch size", hint=hint)
-        space = {f"args.{named[0]}": f"int({_least_batch(spec)}, {MOST_SAMPLES})"}
-    read = read_objective(objective or f"{METRIC}:maximize")
-    return {"objective": read, "space": dict(space), "method": "batch_size"}
-
-
-def _least_batch(spec: Mapping[str, Any]) -> int:
-    """Return one sample for each process and accumulation step of the job."""
-    product = 1
-    for section, name in (
-        ("resources", "nodes"),
-        ("resources", "processes"),
-        ("args", "accumulate"),
-    ):
-        values = spec.get(section)
-        value = values.get(name) if isinstance(values, dict) else None
-        product *= value if isinstance(value, int) and 0 < value <= MOST_SAMPLES else 1
-    return min(product, MOST_SAMPLES // 2)
 
 
 def read_objective(text: str) -> dict[str, str]:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloudtrain.runs.store import trial_run_id
-from cloudtrain.spec.batch_sizes import next_size
 from cloudtrain.spec.search_space import points_of
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.state import SIZE_TOLERANCE, SweepState, Trial
+from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
 from cloudtrain_launcher.rungs import promotable
 
@@ -74,7 +73,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None if running else End("succeeded", _target_reached(state, state.reached))
     if len(running) >= state.definition.parallel:
         return None
-    if not state.definition.is_batch_size_search and (given_up := _why_to_give_up(state)):
+    if given_up := _why_to_give_up(state):
         return None if running else _end(state, given_up)
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _trial_count(state):
@@ -134,12 +133,7 @@ def _until(state: SweepState, trial: Trial) -> int | None:
 
 
 def _trial_count(state: SweepState) -> int:
-    """Return the number of trials, at most the number of points of a finite space.
-
-    A search for a batch size has one more trial while there is another size to try.
-    """
-    if state.definition.is_batch_size_search:
-        return len(state.trials) + (next_trial(state) is not None)
+    """Return the number of trials, at most the number of points of a finite space."""
     points = points_of(state.definition.space)
     return state.wanted if points is None else min(state.wanted, points)
 
@@ -176,9 +170,6 @@ def _target_reached(state: SweepState, number: int) -> str:
 
 
 def _end(state: SweepState, reason: str) -> End:
-    if state.definition.is_batch_size_search:
-        succeeded, text = conclusion(state)
-        return End("succeeded" if succeeded else "failed", f"{reason}; {text}" if reason else text)
     if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
         if not reason and failed and failed == len(state.trials):
@@ -237,51 +228,3 @@ def _what_happened(trials: Sequence[Trial], metric: str) -> str:
     if trials[0].state == "completed":
         return f"trained to their end without reporting {metric}"
     return f"failed alike ({trials[-1].reason})"
-
-
-def next_trial(state: SweepState) -> int | None:
-    """Return the size of the next trial.
-
-    None if the largest size is known, or a trial failed for another reason.
-    """
-    if _problem(state):
-        return None
-    (dimension,) = state.definition.space.values()
-    fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
-    too_large = [trial.batch_size for trial in state.trials if trial.state == "too_large"]
-    return next_size(int(dimension.low), int(dimension.high), fitting, too_large)  # type: ignore[union-attr]  # by the spec
-
-
-def conclusion(state: SweepState) -> tuple[bool, str]:
-    """Return whether the search succeeded, and its result or the reason."""
-    if problem := _problem(state):
-        return False, problem
-    fitting = [trial.batch_size for trial in state.trials if trial.state == "completed"]
-    too_large = [trial for trial in state.trials if trial.state == "too_large"]
-    smallest = min(too_large, key=lambda trial: trial.batch_size, default=None)
-    if not fitting:
-        if smallest is None:
-            return False, "no size was tried"
-        return False, f"not even {smallest.batch_size} fits: {smallest.reason}"
-    beyond = f"{smallest.batch_size} does not" if smallest else "the most that was asked for"
-    text = f"{max(fitting)} fits, {beyond}"
-    best = state.best
-    if best is None or best.value is None:
-        return True, text
-    rate = f"{format_number(best.value)} {state.definition.metric}"
-    return True, (
-        f"{text}; {best.batch_size} is the smallest that is within {SIZE_TOLERANCE:.0%} of the"
-        f" fastest: {rate}"
-    )
-
-
-def _problem(state: SweepState) -> str:
-    """Return why the search cannot continue; empty if it can."""
-    for trial in state.trials:
-        if trial.state in ("failed", "stopped"):
-            why = f" ({trial.reason})" if trial.reason else ""
-            return f"the trial of {trial.batch_size} {trial.state}{why}: whether it fits is unknown"
-        if trial.state == "completed" and (trial.value is None or not math.isfinite(trial.value)):
-            metric = state.definition.metric
-            return f"the trial of {trial.batch_size} reported no number as {metric}"
-    return ""

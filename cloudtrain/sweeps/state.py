@@ -19,10 +19,6 @@ from cloudtrain.sweeps.events import (
     SweepEvent,
 )
 
-SIZE_TOLERANCE = 0.05
-"""Batch sizes whose objective differs by this share count as equal: the noise of a measurement."""
-
-IN_FLIGHT = ("waiting", "running")
 ENDED = ("completed", "pruned", "failed", "too_large", "stopped")
 """Final states of a trial. An extension resumes trials that a stop of the sweep stopped."""
 
@@ -71,11 +67,6 @@ class Trial:
         return self.curve[-1] if self.curve else None
 
     @property
-    def batch_size(self) -> int:
-        """Its batch size, in a search for one."""
-        return int(next(iter(self.parameters.values())))
-
-    @property
     def reports(self) -> int:
         """Number of its reports."""
         return len(self.curve)
@@ -119,13 +110,6 @@ class SweepState:
         )
 
     @property
-    def planned(self) -> int:
-        """Number of planned trials; after a search for a batch size, of actual trials."""
-        if self.ended and self.definition.is_batch_size_search:
-            return len(self.trials)
-        return self.wanted
-
-    @property
     def why_ended(self) -> str:
         """Reason of its end for people; empty while it runs."""
         if not self.ended or self.reason:
@@ -133,11 +117,6 @@ class SweepState:
         if len(self.trials) == 1:
             return "its trial has ended"
         return f"all {len(self.trials)} trials have ended"
-
-    @property
-    def in_flight(self) -> list[Trial]:
-        """Trials that run or wait for a run."""
-        return [trial for trial in self.trials if trial.state in IN_FLIGHT]
 
     @property
     def spent_usd(self) -> float:
@@ -155,11 +134,8 @@ class SweepState:
     def best(self) -> Trial | None:
         """Trial with the best latest value; None if no trial has a value.
 
-        Failed trials do not count. The first of equal trials wins; of batch sizes about as fast as
-        the fastest, the smallest.
+        Failed trials do not count. The first of equal trials wins.
         """
-        if self.definition.is_batch_size_search:
-            return self._best_batch_size()
         sign = -1.0 if self.definition.goal == "maximize" else 1.0
         values = [
             (sign * trial.value, trial.number)
@@ -167,26 +143,6 @@ class SweepState:
             if trial.state != "failed" and trial.value is not None and math.isfinite(trial.value)
         ]
         return self.trials[min(values)[1]] if values else None
-
-    def _best_batch_size(self) -> Trial | None:
-        """Return the smallest size that is about as fast as the fastest, if any was measured."""
-        values = {
-            trial.number: trial.value
-            for trial in self.trials
-            if trial.state not in ("failed", "too_large")
-            and trial.value is not None
-            and math.isfinite(trial.value)
-        }
-        if not values:
-            return None
-        fastest = max if self.definition.goal == "maximize" else min
-        best = fastest(values.values())
-        candidates = [
-            self.trials[number]
-            for number, value in values.items()
-            if abs(value - best) <= SIZE_TOLERANCE * abs(best)
-        ]
-        return min(candidates, key=lambda trial: trial.batch_size)
 
     def rung_of(self, trial: Trial) -> int | None:
         """Return the highest rung of a trial, from 0; None before the first."""

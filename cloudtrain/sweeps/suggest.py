@@ -19,7 +19,6 @@ from cloudtrain.spec.search_space import (
     Uniform,
     points_of,
 )
-from cloudtrain.sweeps import schedule
 from cloudtrain.sweeps.optuna_studies import OptunaSampler
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ def suggester_of(definition: Definition) -> Suggester:
     """
     if definition.sampler == "grid":
         return Grid(definition.space)
-    if definition.is_batch_size_search:
-        return BatchSizes()
     suggester: Suggester = (
         RandomValues(definition) if definition.sampler == "random" else OptunaSampler(definition)
     )
@@ -130,17 +127,6 @@ class Distinct:
 def _identity(point: Mapping[str, Scalar]) -> object:
     """Return what two equal points have in common; 1 and true are two values."""
     return frozenset((key, type(value), value) for key, value in point.items())
-
-
-class BatchSizes:
-    """Sizes that are doubled until one does not fit, then halved in between."""
-
-    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:  # noqa: ARG002
-        """Return the next size; `schedule` ends the search after the last one."""
-        size = schedule.next_trial(state)
-        if size is None:
-            raise ValueError("all sizes that tell anything were tried")
-        return dict.fromkeys(state.definition.space, size)
 
 
 class KnownPoints:

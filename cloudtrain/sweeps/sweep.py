@@ -258,9 +258,6 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
         message = f"the service that carries out sweep {_id(state)} takes no more trials"
         hint = "start another sweep, or engine: portable, which continues from the same study"
         raise UsageError(message, hint=hint)
-    if state.definition.is_batch_size_search:
-        hint = "another range, or another objective, is another sweep"
-        raise UsageError(f"sweep {_id(state)} ends when the largest batch size is found", hint=hint)
     if state.state == "stopping":
         hint = f"wait for its end: cloudtrain attach {_id(state)}"
         raise UsageError(f"sweep {_id(state)} is being stopped", hint=hint)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from cloudtrain.diagnosis.rules.data import LOADERS
-from cloudtrain.diagnosis.rules.tensors import MEMORY
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
@@ -39,25 +36,6 @@ from cloudtrain_launcher.rungs import MetricReports
 RUNGS_FILE = "rungs.json"
 """File that tells a job the values of other trials."""
 
-_MEMORY_RULE_NAMES = {
-    "container-memory-limit",
-    "host-out-of-memory",
-    "host-allocation-failed",
-    "gpu-out-of-memory",
-    "gpu-library-without-memory",
-    "out-of-memory",
-    "loader-worker-killed",
-}
-"""Rules of memory, except for shared memory, which is a setting of the job (resources.shm)."""
-_MEMORY_RULES = [rule for rule in (*MEMORY, *LOADERS) if rule.name in _MEMORY_RULE_NAMES]
-
-_OTHER_SIGNS = re.compile(
-    r"NCCL.{0,200}Failed to (CUDA )?[mc]alloc"
-    r"|RESOURCE_EXHAUSTED"  # JAX, TensorFlow
-    r"|instance type with more memory"  # SageMaker, of a container that it has killed
-    # The shared trainer, of its data set: nothing larger can be trained on.
-    r"|--batch-size \d+ is more than the \d+ training samples"
-)
 
 Ending = Literal[
     "completed", "pruned", "paused", "failed", "too_large", "interrupted", "stopped", "refused"
@@ -108,8 +86,6 @@ class TrialPlans:
 
     def _rules(self, trial: Trial, launching: Launching, *, resumes: bool) -> TrialRules | None:
         definition = self.definition
-        if definition.is_batch_size_search:
-            return TrialRules.of_measurement(trial.number, definition.metric, definition.goal)
         if not definition.rungs:
             return None
         return TrialRules(
@@ -288,23 +264,8 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
         return run_ended(
             trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds
         )
-    does_not_fit = definition.is_batch_size_search and is_too_large(state)
-    ended = run_ended(
-        trial, "too_large" if does_not_fit else "failed", explain(state), usd, seconds
-    )
+    ended = run_ended(trial, "failed", explain(state), usd, seconds)
     return replace(ended, cause=state.error.exception if state.error else "")
-
-
-def is_too_large(state: RunState) -> bool:
-    """Return True if a run failed because its batch did not fit into memory or the data set.
-
-    A process that was killed for an unknown reason does not count.
-    """
-    cause = state.error
-    text = f"{cause.exception}: {cause.message}" if cause else state.reason
-    return (
-        any(rule.matches(text) for rule in _MEMORY_RULES) or _OTHER_SIGNS.search(text) is not None
-    )
 
 
 def run_ended(

@@ -44,10 +44,10 @@ JOB_VARIABLES = {
     "CLOUDTRAIN_CHECKPOINT_EVERY": "seconds between two checkpoints, as the job asks",
     "CLOUDTRAIN_CHECKPOINT_KEEP": "how many checkpoints to keep, as the job asks",
     "CLOUDTRAIN_MEASURE": (
-        "in a [search for a batch size](../guides/sweeps.md#the-largest-batch-and-the-fastest) the "
-        "metric to report, after which the job ends; in other jobs not set"
+        "in runs of `diagnose --scaling` the metric to report, after which the job ends; in other"
+        " jobs not set"
     ),
-    "CLOUDTRAIN_MEASURE_REPORTS": "how often to report it: once in a search for a batch size",
+    "CLOUDTRAIN_MEASURE_REPORTS": "how often to report it",
     "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
     "CLOUDTRAIN_JOB_FILE": "the job document of the launcher, as JSON",
     "PET_NNODES": (

@@ -68,6 +68,5 @@ def finish(output_dir: str, since: float) -> str:
 
     return (
         f"a collective of NCCL has timed out: the last ones of {len(records)} ranks are in {FOLDER}/"
-        f" of the output; `cloudtrain diagnose {FOLDER}`, where that folder is, names the rank that"
-        " did not come"
+        f" of the output; torch's own `torchfrtrace {FOLDER}` names the rank that did not come"
     )

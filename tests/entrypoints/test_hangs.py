@@ -291,7 +291,7 @@ def test_ranks_that_were_recorded_in_this_attempt_are_named(tmp_path: Path) -> N
     (folder / "rank_4").touch()
     summary = flight_recorder.finish(str(tmp_path), since=2)
     assert "of 2 ranks are in flight-recorder/ of the output" in summary
-    assert "`cloudtrain diagnose flight-recorder`" in summary
+    assert "`torchfrtrace flight-recorder`" in summary
     assert folder.is_dir()
 
 

@@ -149,7 +149,6 @@ UNBOUNDED = {
     "source/results.py": "files that are copied, block by block",
     "submission/memory.py": "a file of the system",
     "submission/wheels.py": "a report that pip has just written",
-    "sweeps/optuna_studies.py": "a study that is copied, block by block",
     "testing/": "files of the checks themselves",
 }
 """Modules and folders of `cloudtrain/` that read files in other ways, and the files."""

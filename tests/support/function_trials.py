@@ -42,13 +42,11 @@ class FunctionTrials:
         folder: SweepFolder,
         function: Callable[[Values, int], float] = learning,
         fails: Callable[[str], bool] = lambda _: False,
-        too_large: Callable[[Values], bool] = lambda _: False,
     ) -> None:
-        """`fails`: whether a run does; `too_large`: whether values need more memory than there is."""
+        """`fails`: whether a run does."""
         self.folder = folder
         self.function = function
         self.fails = fails
-        self.too_large = too_large
         self.definition = folder.definition()
         self.jobs = folder.path / "jobs"
         self.jobs.mkdir(exist_ok=True)
@@ -82,8 +80,6 @@ class FunctionTrials:
         )
         if self.fails(trial.run):
             return [end]
-        if self.too_large(trial.parameters):
-            return [replace(end, outcome="too_large", reason="out of memory")]
         report = job.get("at", 0)
         value = job.get("value", 0.0)
         if "outcome" not in job:

@@ -126,28 +126,6 @@ def test_a_contradiction_is_refused_at_its_line(rule: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("section", "field"),
-    [
-        ("space: {batch-size: [16, 32]}", "space"),
-        ("space: {batch-size: int(0, 32)}", "space"),
-        ("space: {batch-size: 'int(8, 32, 8)'}", "space"),
-        ("space: {batch-size: int(1, 32), lr: [1, 2]}", "space"),
-        ("space: {batch-size: int(1, 32)}\n  trials: 9", "trials"),
-        ("space: {batch-size: int(1, 32)}\n  parallel: 2", "parallel"),
-        ("space: {batch-size: int(1, 32)}\n  early_stopping: {max: 9}", "early_stopping"),
-        ("space: {batch-size: int(1, 32)}\n  engine: native", "engine"),
-        ("space: {batch-size: int(1, 32)}\n  sampler: tpe", "sampler"),
-    ],
-)
-def test_a_search_for_a_batch_size_has_one_range_and_nothing_to_choose(
-    section: str, field: str, tmp_path: Path
-) -> None:
-    objective = "objective: {metric: samples_per_s, goal: maximize}"
-    text = f"sweep:\n  method: batch_size\n  {objective}\n  {section}\n"
-    assert [place for _, place, _ in mistakes(tmp_path, text)] == [f"sweep.{field}"]
-
-
-@pytest.mark.parametrize(
     ("objective", "field"),
     [
         ("{goal: maximize}", ".metric"),

@@ -1,4 +1,4 @@
-"""`cloudtrain diagnose` of runs, of anybody's log, of a pipe, of dumps."""
+"""`cloudtrain diagnose` of runs, of anybody's log, of a pipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.bench.bench_failures import NOISE, TRAINING
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 from tests.unit.test_diagnosis_rules import EXAMPLES
-from tests.unit.test_flight_recorder_dumps import entry, write
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 TIMEOUT = (
@@ -171,26 +170,6 @@ def test_lines_of_the_last_successful_run_are_no_evidence(
     log_file(good.path, 0).write_text(f"{format_timestamp(55.0)} {line}\n")
     rule = json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"]
     assert rule == "exit-code"
-
-
-def test_dumps_in_the_output_of_a_run_name_the_rank_that_did_not_come(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    error = {
-        "exception": "DistBackendError",
-        "message": TIMEOUT,
-        "consequence": True,
-        "traceback": "Traceback …",
-    }
-    run = a_run(home, "failed", error=error, results=["output"])
-    dumps = run.path / "output" / "flight-recorder"
-    dumps.mkdir(parents=True)
-    for rank in range(3):
-        write(dumps, rank, *[entry(8)] * (rank != 1))
-    assert "  cause       rank 1 did not come to all_reduce, number 8 of default_pg" in shown(
-        capsys, "a-1"
-    )
-    assert shown(capsys, str(dumps)).startswith(f"{dumps}: rank 1 did not come to all_reduce")
 
 
 def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(

@@ -1,15 +1,13 @@
-"""The forecast of a run, from constructed histories and by `check --forecast`."""
+"""The forecast of a run, from constructed histories."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain.runs.forecast import (
     Forecast,
-    Span,
     forecast,
     in_all,
     limit_warning,
@@ -19,8 +17,6 @@ from cloudtrain.runs.forecast import (
 )
 from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission import first_steps
-from cloudtrain.submission import jobs as api
 from tests.support.samples import BORN, fold_json
 
 # The forecast of a run from constructed histories: the time that it counts and the time that it
@@ -227,43 +223,3 @@ def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed()
     assert short.total.likely == pytest.approx(long.total.likely)
     assert short.usd is not None
     assert short.usd.likely == pytest.approx(short.total.likely), "a dollar a second"
-
-
-# `cloudtrain check --forecast`: messages about the first steps, this machine and others.
-
-FOUND = Forecast(
-    total=Span(90.0, 100.0, 120.0), remaining=Span(60.0, 70.0, 90.0), usd=None,
-    step=300, steps=1000, seen_steps=298,
-)  # fmt: skip
-
-
-def test_job_for_missing_gpus_runs_on_the_cpu_with_as_many_processes(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "job.yaml").write_text(
-        "name: g\nargs: {task: gpt}\nresources: {nodes: 2, gpus: 4, gpu: T4}\nlimits: {restarts: 3,"
-        " max_cost: 9 USD}\n"
-    )
-    job = api.load(tmp_path / "job" / "job.yaml")
-    target = api.plan(job, "aws", data_dir=str(tmp_path / "data"), preview=True)
-    plan = first_steps._plan_here(job, target, str(tmp_path / "data"))
-    assert (plan.provider, plan.gpus, plan.processes, plan.spec.resources.nodes) == (
-        "local",
-        0,
-        4,
-        2,
-    )
-    assert (plan.spec.limits.restarts, plan.spec.limits.max_cost) == (0, None)
-
-
-def test_folder_of_a_killed_forecast_is_removed_and_a_running_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    leftover = tmp_path / f"{first_steps.SCRATCH}left"
-    leftover.mkdir()
-    (leftover / first_steps.LOCK).touch()
-    with first_steps._scratch_folder() as one, first_steps._scratch_folder() as second:
-        assert {str(path) for path in tmp_path.iterdir()} == {one, second}
-    assert [*tmp_path.iterdir()] == []

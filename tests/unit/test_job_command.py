@@ -13,7 +13,6 @@ from cloudtrain.cli.submit import _confirm
 from cloudtrain.errors import RefusedError, SpecError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig, profile_of
-from cloudtrain.spec.load import load_spec
 from cloudtrain.spec.sources import job_folder
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT
@@ -33,42 +32,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("--", "--epochs", "3"),
-        ("--nodes", "2", "--gpus", "8", "--gpu", "A100-80GB", "--", "--lr", "1e-3", "--amp"),
-        ("--processes", "2", "--gpu", "H100,A100-80GB", "--gpus", "2"),
-        ("--", "pos", "-v", "--x", "a b", "--x", "true"),
-        ("--", "--name", "007", "--on", "true", "--text", "it's: a # test"),
-    ],
-)
-def test_init_writes_what_submit_means_by_the_same_words(
-    project: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    targets = []
-    plan = cloudtrain.plan
-
-    def planned(job: cloudtrain.Job, *args: object, **more: object) -> cloudtrain.Plan:
-        targets.append(job.spec)
-        return plan(cloudtrain.load({}), "local")
-
-    monkeypatch.setattr("cloudtrain.submission.jobs.plan", planned)
-    assert call("plan", "train.py", *words).code == 0
-    assert call("init", "train.py", *words).code == 0
-    written, _ = load_spec(project / "job.yaml")
-    assert written.args.argv == targets[0].args.argv
-    assert written.model_copy(update={"args": targets[0].args}) == targets[0]
-
-
 def test_a_folder_stands_for_its_job(project: Path) -> None:
-    assert "wrote" in call("init", "../my-job", "--nodes", "3", "--", "--epochs", "1").err
+    assert "wrote" in call("init", "../my-job").err
     job = cloudtrain.load("../my-job")
-    assert (job.spec.resources.nodes, job.spec.args.argv) == (3, ("--epochs", "1"))
+    assert job.spec.args.argv == ("--epochs", "5", "--lr", "0.05")
     assert job.folder == project.parent / "my-job"
     with pytest.raises(UsageError, match="src: is a folder without"):
         cloudtrain.load("src")
+
+
+def test_a_script_needs_no_init(project: Path) -> None:
+    refused = call("init", "train.py")
+    assert (refused.code, "cloudtrain submit train.py needs no job.yaml" in refused.err) == (
+        2,
+        True,
+    )
 
 
 def test_a_script_is_sent_with_the_folder_that_one_stands_in(

@@ -14,7 +14,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
+from cloudtrain.spec.search_space import Choice, Dimension, Uniform
 from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
@@ -53,12 +53,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "last_report": 5,
         "promotes": True,
     },
-    "batch size": {
-        "sampler": "batch_size",
-        "space": {"lr": Integers(1, 64)},
-        "trials": 11,
-        "parallel": 1,
-    },
     "budget": {
         "sampler": "random",
         "trials": 12,
@@ -82,10 +76,7 @@ def sweep(root: Path, name: str) -> SweepFolder:
 
 def trials_of(folder: SweepFolder) -> FunctionTrials:
     fails = (lambda run: run.endswith("1")) if folder.definition().retries else (lambda _: False)
-    is_search = folder.definition().sampler == "batch_size"
-    return FunctionTrials(
-        folder, fails=fails, too_large=lambda values: is_search and float(values["lr"]) > 21
-    )
+    return FunctionTrials(folder, fails=fails)
 
 
 def run_to_the_end(folder: SweepFolder) -> SweepState:

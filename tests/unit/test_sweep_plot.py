@@ -14,11 +14,10 @@ import pytest
 
 from cloudtrain.pages.svg import BOTTOM, TOP, Scale, labels_of, y_scale
 from cloudtrain.pages.sweep_page import page
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar, Uniform
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.events import Launching, Reported, Suggested
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.optuna_studies import importance, write_study
+from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.state import SweepState, state_of
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
@@ -262,16 +261,6 @@ def exported_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepStat
     return Sweep(folder).status()
 
 
-def opened(file: Path) -> Any:
-    optuna = pytest.importorskip("optuna")
-    return optuna.load_study(study_name="digits-k2x9", storage=f"sqlite:///{file}")
-
-
-def as_given(trial: Any) -> dict[str, Scalar]:
-    """The values of Optuna's trial; of a choice whose values are equal each stands as text."""
-    return {**trial.params, "same": {"1": 1, "True": True, "1.5": 1.5}[trial.params["same"]]}
-
-
 def test_a_table_has_one_line_for_each_trial(exported_state: SweepState) -> None:
     result = call("sweep", "export", "digits-k2x9", "-o", "trials.csv")
     assert (result.code, result.out) == (0, "trials.csv\n"), result.err
@@ -290,54 +279,9 @@ def test_a_table_has_one_line_for_each_trial(exported_state: SweepState) -> None
         assert (float(row["value"]) if row["value"] else None) == trial.value
 
 
-def test_optuna_opens_every_trial_with_its_values_reports_and_state(
-    exported_state: SweepState, tmp_path: Path
-) -> None:
-    result = call("sweep", "export", "digits-k2x9", "-o", "optuna.db")
-    assert (result.code, result.out) == (0, "optuna.db\n"), result.err
-    study = opened(tmp_path / "optuna.db")
-    states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-    assert {trial.state for trial in exported_state.trials} == {*states}
-    assert [trial.state.name for trial in study.trials] == [
-        states[trial.state] for trial in exported_state.trials
-    ]
-    assert study.direction.name == "MAXIMIZE"
-    assert exported_state.best is not None
-    assert (
-        study.best_trial.number
-        == max(
-            (trial for trial in exported_state.trials if trial.state == "completed"),
-            key=lambda candidate: candidate.value or 0.0,
-        ).number
-    )
-    for exported, trial in zip(study.trials, exported_state.trials, strict=True):
-        assert as_given(exported) == trial.parameters
-        assert [type(value) for value in as_given(exported).values()] == [
-            type(parameter) for parameter in trial.parameters.values()
-        ]
-        assert exported.intermediate_values == dict(enumerate(trial.curve, start=1))
-        assert exported.user_attrs["run"] == trial.run
-        assert exported.value == (None if trial.state == "failed" else trial.value)
-    assert study.trials[0].distributions["lr"].log
-    assert study.trials[0].distributions["layers"].high == 8
-
-
-def test_a_sweep_that_goes_on_can_be_exported(exported_state: SweepState, tmp_path: Path) -> None:
-    going = SweepState.new(exported_state.definition)
-    for number, parameters in enumerate(trial.parameters for trial in exported_state.trials[:2]):
-        going.apply(Suggested(time=1.0, trial=number, parameters=parameters))
-    going.apply(Launching(time=2.0, trial=0, run="digits-k2x9-t000"))
-    going.apply(Reported(time=3.0, trial=0, report=1, value=math.nan))
-    write_study(going, tmp_path / "a?b %20.db")
-    (tmp_path / "a?b %20.db").rename(tmp_path / "going.db")
-    study = opened(tmp_path / "going.db")
-    assert [trial.state.name for trial in study.trials] == ["RUNNING", "RUNNING"]
-    assert math.isnan(study.trials[0].intermediate_values[1])
-
-
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("export", "trials.csv"), ("export", "optuna.db"), ("plot", "page.html")],
+    [("export", "trials.csv"), ("plot", "page.html")],
 )
 def test_no_file_is_overwritten_without_force(
     exported_state: SweepState, command: str, name: str

@@ -48,14 +48,6 @@ RULES: tuple[Rule, ...] = tuple(
 """Rules in the order in which they explain a line: a cause, then a symptom, a consequence."""
 
 
-def rule_named(name: str) -> Rule:
-    """Return a rule by name. Raise KeyError for an unknown name."""
-    return _BY_NAME[name]
-
-
-_BY_NAME = {rule.name: rule for rule in RULES}
-
-
 def hint_for(cause: Cause) -> str | None:
     """Return a remedy for a root cause, or None. The reporter may have given one."""
     return cause.hint or hint_for_message(f"{cause.exception}: {cause.message}")
