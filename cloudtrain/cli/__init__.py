@@ -32,7 +32,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("run", "Print a run's log lines."),
         "metrics": ("metrics", "Show a run's metrics, or write them as CSV."),
         "compare": ("metrics", "Show runs side by side: settings, metrics, time, cost."),
-        "report": ("report_page", "Write a run, or two side by side, as one page of HTML."),
+        "report": ("written_files", "Write a run or a sweep as one page of HTML."),
         "diagnose": ("diagnose", "Explain why a run (or a log file) failed or is slow."),
         "wait": ("run", "Wait until a run has ended."),
     },

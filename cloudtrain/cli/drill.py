@@ -42,7 +42,6 @@ from cloudtrain.submission.drills.scorecard import (
     DrillResult,
     Scorecard,
     drill_folder,
-    remove_runs,
     workplace,
     write_scorecard,
 )
@@ -123,7 +122,8 @@ def drill_command(
             card = drill.run()
         except KeyboardInterrupt:
             display.clear()
-            _interrupted(drill, as_json=as_json)
+            print_message("\ninterrupted; what was running has been ended")
+            raise click.exceptions.Exit(130) from None
         except JobFailed as error:
             display.clear()
             _reference_failed(drill, error)
@@ -188,22 +188,13 @@ def _show_plan(plan: Plan, scenarios: Sequence[Scenario]) -> None:
 
 
 def _report(card: Scorecard, *, as_json: bool) -> None:
-    """Store the scorecard, remove runs that show nothing new, and print it."""
+    """Store the scorecard, and print it."""
     folder = Path(card.folder)
     write_scorecard(folder, json.dumps(card.to_json(), indent=2) + "\n")
-    remove_runs(folder, card.runs_to_remove)
     if as_json:
         print_json(card.to_json())
         return
     print_output("\n".join(scorecard_lines(card)))
-
-
-def _interrupted(drill: Drill, *, as_json: bool) -> None:
-    """Report what is known after Ctrl-C has ended the current run."""
-    print_message("\ninterrupted; what was running has been ended")
-    if drill.finished is not None:
-        _report(drill.scorecard(interrupted=True), as_json=as_json)
-    raise click.exceptions.Exit(130)
 
 
 def _reference_failed(drill: Drill, error: JobFailed) -> None:
@@ -260,9 +251,6 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
         yield ""
     for text in card.advice:
         yield f"hint: {text}"
-    if card.interrupted:
-        missing = ",".join(name for name in card.skipped)
-        yield f"note: interrupted{f'; what was not done: --only {missing}' if missing else ''}"
 
 
 def look_at(folder: str, *words: str) -> str:

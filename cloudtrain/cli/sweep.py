@@ -19,9 +19,9 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.submit import confirm_cost
-from cloudtrain.cli.sweep_files import export_command, plot_command
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.cli.watch import follow_and_exit
+from cloudtrain.cli.written_files import export_command, plot_command
 from cloudtrain.errors import UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override

@@ -61,21 +61,6 @@ def folded(summary: str, *content: str) -> str:
     return element("details", element("summary", words(summary)), *content)
 
 
-def legend(samples: Iterable[tuple[str, str]]) -> str:
-    """Return a legend: for each sample a drawing of 16 x 16 pixels, and its meaning."""
-    square: dict[str, object] = {
-        "viewBox": "0 0 16 16",
-        "width": 16,
-        "height": 16,
-        "aria_hidden": "true",
-    }
-    items = [
-        element("li", element("svg", drawing, **square), words(f" {meaning}"))
-        for drawing, meaning in samples
-    ]
-    return element("ul", "", *items, class_="legend")
-
-
 STYLE = """
 :root { --paper: #fff; --ink: #1d2430; --soft: #5d6675; --faint: #dde1e7; --main: #0b63ce; --good: #5b9ae6;
   --other: #8a94a3; --bad: #c5303c; }
@@ -104,19 +89,9 @@ svg .grid { stroke: var(--faint); }
 svg .rung { stroke-dasharray: 4 4; }
 svg .so-far { stroke: var(--main); stroke-width: 2; }
 svg .curve { stroke: var(--other); stroke-opacity: 0.6; }
-svg .good { stroke: var(--good); stroke-width: 1.6; stroke-opacity: 1; }
 svg .curve.best { stroke: var(--main); stroke-width: 3; stroke-opacity: 1; }
 svg .curve { stroke-linecap: round; }
 svg .curve.alone { stroke-width: 8; }
-svg .span { stroke: var(--other); stroke-width: 14; }
-svg .waiting { stroke: var(--faint); }
-svg .training { stroke: var(--main); }
-svg .evaluating { stroke: var(--good); }
-svg .saving { stroke: var(--ink); }
-svg .stopping { stroke: var(--bad); }
-svg .moment { stroke: var(--ink); stroke-width: 2; }
-svg .restart { fill: var(--bad); stroke: var(--paper); }
-svg .error { stroke: var(--bad); stroke-width: 3; }
 svg .mark { fill: var(--good); stroke: var(--paper); }
 svg .circle { fill: var(--main); }
 svg .ring, svg .cross { fill: none; stroke: var(--main); stroke-width: 2; }

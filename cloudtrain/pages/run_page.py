@@ -1,13 +1,13 @@
-"""The page of a run: result, failure, timeline and charts."""
+"""The page of a run: results, failure, settings and charts."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,6 @@ from cloudtrain.diagnosis.run_failure import diagnose_run
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
 from cloudtrain.pages.document import chart, document, folded, table
-from cloudtrain.pages.story import Story, legend, story_of, time_unit, timeline
 from cloudtrain.pages.svg import (
     HEIGHT,
     WIDTH,
@@ -33,10 +32,12 @@ from cloudtrain.runs.forecast import limit_warning
 from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.state import RunState, SeenEvents, explain
 from cloudtrain.submission.compare import settings_of
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
+from cloudtrain_launcher import events
+from cloudtrain_launcher.events import Event
 
 MAX_METRICS = 24
 """Maximum metrics with a chart; the table has all of them."""
@@ -54,7 +55,47 @@ class _Shown:
 
     run: Run
     state: RunState
-    story: Story
+    reports: Reports
+    end: float
+    """Unix timestamp; now, if the run has not ended."""
+
+
+@dataclass(slots=True)
+class Reports:
+    """Numbers that a run has reported."""
+
+    metrics: dict[str, list[Point]] = field(default_factory=dict)
+    """By name: (step, value), or (number of the report, value) without steps."""
+    without_steps: set[str] = field(default_factory=set)
+    """Names of metrics that were reported without a step."""
+    throughput: list[Point] = field(default_factory=list)
+    """(Unix timestamp, samples per second)."""
+
+    def add(self, event: Event) -> None:
+        """Add the numbers of an event, if it has any."""
+        if isinstance(event, events.Progress) and event.samples_per_s is not None and event.time:
+            self.throughput.append((event.time, event.samples_per_s))
+        if not isinstance(event, events.Metrics):
+            return
+
+        for name, value in event.values.items():
+            points = self.metrics.setdefault(name, [])
+            if event.step is None or not math.isfinite(event.step):
+                self.without_steps.add(name)
+                points.append((float(len(points) + 1), value))
+            else:
+                points.append((event.step, value))
+
+
+def reports_of(all_events: Iterable[Event]) -> Reports:
+    """Return the numbers in all events of a run. An event that was read twice counts once."""
+    reports = Reports()
+    seen = SeenEvents()
+
+    for event in all_events:
+        if event.seq is None or seen.add(event.node, event.rank, event.seq):
+            reports.add(event)
+    return reports
 
 
 def page(run: Run, now: float) -> str:
@@ -63,16 +104,17 @@ def page(run: Run, now: float) -> str:
     Raise StorageError if its folder cannot be read.
     """
     state = run.cached_status()
-    shown = _Shown(run, state, story_of(run.folder.each_event(), state, now))
+    shown = _Shown(run, state, reports_of(run.folder.each_event()), state.ended or now)
+
     return document(
         run.id,
         element("h1", words(run.id)),
-        element("p", words(headline(state, shown.story.end))),
+        element("p", words(headline(state, shown.end))),
         *failure_parts(run, state),
         *_results(shown),
         *_settings(shown),
         *_verdict(shown),
-        element("main", *_charts(shown), *_timeline(shown), *_busy(shown)),
+        element("main", *_charts(shown)),
         element("h2", words("More about the run")),
         table(("", ""), _facts(shown), wraps=True),
         *_documents(shown),
@@ -161,7 +203,7 @@ def _facts(shown: _Shown) -> list[list[str]]:
     facts = {
         "job": state.name,
         "submitted": _moment(state.created) if state.created else "",
-        "last seen": "" if state.has_ended else _moment(shown.story.end),
+        "last seen": "" if state.has_ended else _moment(shown.end),
         "machines": state.instance,
         "image": state.image,
         "restarts": str(state.restarts) if state.restarts else "",
@@ -209,43 +251,22 @@ def _plain(value: Any) -> str:
     return format_number(value) if isinstance(value, float) else str(value)
 
 
-def _timeline(shown: _Shown) -> list[str]:
-    drawing = timeline(shown.story)
-    if not drawing:
-        return []
-    return [
-        chart(
-            f"Timeline of {shown.run.id}",
-            "Point at a span or a mark to see more.",
-            legend(shown.story) + drawing,
-        )
-    ]
-
-
 def _charts(shown: _Shown) -> list[str]:
-    story = shown.story
+    reports = shown.reports
     drawn = []
-    for name, points in list(story.metrics.items())[:MAX_METRICS]:
+    for name, points in list(reports.metrics.items())[:MAX_METRICS]:
         if len(points) > 1:  # a single value is among the results
-            x_name = "report" if name in story.without_steps else "step"
+            x_name = "report" if name in reports.without_steps else "step"
             drawing = metric_chart(name, points, x_name=x_name)
             drawn.append((name, unseen_values(points), drawing))
-    drawn.append(("Throughput", "", throughput_chart(shown.run.id, story)))
+
+    drawn.append(("Throughput", "", throughput_chart(shown)))
     return [chart(name, note, drawing) for name, note, drawing in drawn if drawing or note]
-
-
-def _busy(shown: _Shown) -> list[str]:
-    if not shown.story.busy:
-        return []
-    note = f"A line for each of {count}." if (count := len(shown.story.busy)) > 1 else ""
-    title = "Utilisation" if shown.story.gpus else "CPU"
-    drawing = busy_chart(shown.run.id, shown.story)
-    return [chart(f"{title} of {shown.run.id}", note, drawing)] if drawing else []
 
 
 def _results(shown: _Shown) -> list[str]:
     """Return a table of the last value and the range of every metric; a long one is folded."""
-    metrics = shown.story.metrics
+    metrics = shown.reports.metrics
     rows = [
         [name, *(format_number(value) for value in (points[-1][1], *_range(points)))]
         for name, points in metrics.items()
@@ -292,7 +313,7 @@ Curves = Sequence[tuple[str, Sequence[Point]]]
 
 def metric_chart(name: str, points: Sequence[Point], *, x_name: str = "step") -> str:
     """Draw one metric over the steps, or over its reports."""
-    return _chart("", [(name, points)], x_name, "curve best", label=name)
+    return _chart("", [(name, points)], x_name, label=name)
 
 
 def unseen_values(points: Sequence[Point]) -> str:
@@ -310,37 +331,33 @@ def unseen_values(points: Sequence[Point]) -> str:
     return " ".join(sentences)
 
 
-def throughput_chart(name: str, story: Story) -> str:
-    """Draw samples per second over the time since the run was submitted."""
-    return _over_time("samples per second", story, [(name, story.throughput)], "curve best")
-
-
-def busy_chart(name: str, story: Story) -> str:
-    """Draw how busy each GPU, or the cores of each rank, were since the run was submitted."""
-    title = "GPU busy (%)" if story.gpus else "CPU of each rank (100 % is a core)"
-    curves = [(f"{name}, {label}", points) for label, points in story.busy.items()]
-    return _over_time(title, story, curves, "curve good", highest=100.0)
-
-
-def _over_time(
-    name: str, story: Story, curves: Curves, class_: str, *, highest: float = 0.0
-) -> str:
-    """Draw curves over time, from zero: a 1 % difference must not look like a collapse."""
-    longest = story.end - story.begin
+def throughput_chart(shown: _Shown) -> str:
+    """Draw samples per second over the time since the run was submitted, from zero."""
+    begin = shown.state.created
+    longest = shown.end - begin
     unit, size = time_unit(longest)
-    shifted = [
-        (label, [((time - story.begin) / size, value) for time, value in points])
-        for label, points in curves
-    ]
-    reach = (0.0, longest / size), (0.0, highest)
-    return _chart(name, shifted, f"time since it was submitted ({unit})", class_, reach=reach)
+    points = [((time - begin) / size, rate) for time, rate in shown.reports.throughput]
+    return _chart(
+        "samples per second",
+        [(shown.run.id, points)],
+        f"time since it was submitted ({unit})",
+        reach=((0.0, longest / size), (0.0,)),
+    )
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Return the best unit to show this time, and its length in seconds."""
+    if seconds > 7200:
+        return "h", 3600.0
+    if seconds > 180:
+        return "min", 60.0
+    return "s", 1.0
 
 
 def _chart(
     name: str,
     curves: Curves,
     x_name: str,
-    class_: str,
     label: str = "",
     reach: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> str:
@@ -364,5 +381,5 @@ def _chart(
     for title, points in curves:
         for piece in pieces(points):
             drawn = [(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])]
-            parts.append(line(drawn, class_ if len(piece) > 1 else f"{class_} alone", title))
+            parts.append(line(drawn, "curve best" if len(piece) > 1 else "curve best alone", title))
     return picture(WIDTH, HEIGHT, f"{name or label} over the {x_name}", *parts)

@@ -23,7 +23,6 @@ _PLACE = (
     r"\$\{(?P<doubled>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(doubled)\s*\})\}"
 )
 """`${inputs.train}`, `${outputs.model}`; or `${{inputs.train}}` as in Azure ML."""
-_AZURES_OWN = r"\$\{\{\s*((search_space|parent)\.[^}]*?)\s*\}\}"
 _OUTPUTS = ("model", "output", "checkpoints")
 
 
@@ -55,7 +54,6 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
             issues.append(Issue(("metrics", name), message, "choose another name"))
 
     issues += _unknown_placeholders(values.get("args"), inputs)
-    issues += _placeholders_in_env(env, inputs)
     for name in mapping_of(values, "secrets"):
         if name in env:
             issues.append(Issue(("secrets", name), "is also set by env", "keep one of them"))
@@ -88,28 +86,6 @@ def _unknown_placeholders(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
                 suggestion = did_you_mean(name, names_by_kind[kind])
                 message = f"unknown {kind[:-1]} {name!r}{suggestion}"
                 issues.append(Issue(("args", key), message))
-        for word, _ in re.findall(_AZURES_OWN, text):
-            message = f"${{{{{word}}}}} is only for pipelines and sweeps of Azure ML"
-            hint = (
-                "use ${inputs.NAME}, ${outputs.model}, ${outputs.output} or ${outputs.checkpoints}"
-            )
-            issues.append(Issue(("args", key), message, hint))
-    return issues
-
-
-def _placeholders_in_env(env: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Issue]:
-    """Return an issue for each placeholder in `env`, where none are replaced."""
-    names = {str(name).replace("_", "-") for name in (*inputs, *_OUTPUTS)}
-    issues: list[Issue] = []
-    for key, item in env.items():
-        place = re.search(_PLACE, str(item))
-        if place is None or place["name"].replace("_", "-") not in names:
-            continue
-        variable = "CLOUDTRAIN_OUTPUT_DIR, …_MODEL_DIR, …"
-        if place["kind"] == "inputs":
-            variable = f"CLOUDTRAIN_INPUT_{place['name'].upper().replace('-', '_')}"
-        hint = f"use it in args, or read the variable {variable} in the program"
-        issues.append(Issue(("env", key), f"{place[0]} is replaced in args only", hint))
     return issues
 
 

@@ -7,7 +7,7 @@ and expressions that may run forever on some line are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -95,42 +95,32 @@ def _problems(text: str) -> Iterator[str]:
 def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
     """Yield problems in the parts of a parsed expression from `re._parser`."""
     for operator, operand in parsed:
-        check = _CHECKS.get(str(operator))
-        if check is not None:
-            yield from check(operand, inside_repeat)
+        name = str(operator)
+        if name in _REFUSED:
+            yield f"has {_REFUSED[name]}, which some engines do not support"
+
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            _, most, repeated = operand
+            is_endless = int(most) > MANY
+            if is_endless and inside_repeat:
+                yield "has a repeat inside a repeat, which may run forever on some lines"
+            yield from _in_parts(repeated, inside_repeat=inside_repeat or is_endless)
+
+        elif name == "SUBPATTERN":
+            yield from _in_parts(operand[-1], inside_repeat=inside_repeat)
+
+        elif name == "BRANCH":
+            if inside_repeat:
+                yield "repeats a choice (a|b), which may run forever on some lines"
+            for part in operand[1]:
+                yield from _in_parts(part, inside_repeat=inside_repeat)
 
 
-def _repeat(operand: Any, inside_repeat: bool) -> Iterator[str]:
-    _, most, repeated = operand
-    endless = int(most) > MANY
-    if endless and inside_repeat:
-        yield "has a repeat inside a repeat, which may run forever on some lines"
-    yield from _in_parts(repeated, inside_repeat=inside_repeat or endless)
-
-
-def _branch(operand: Any, inside_repeat: bool) -> Iterator[str]:
-    if inside_repeat:
-        yield "repeats a choice (a|b), which may run forever on some lines"
-    for part in operand[1]:
-        yield from _in_parts(part, inside_repeat=inside_repeat)
-
-
-def _refused(feature: str) -> Callable[[Any, bool], Iterator[str]]:
-    def check(_operand: Any, _inside_repeat: bool) -> Iterator[str]:
-        yield f"has {feature}, which some engines do not support"
-
-    return check
-
-
-_CHECKS: Mapping[str, Callable[[Any, bool], Iterator[str]]] = {
-    "MAX_REPEAT": _repeat,
-    "MIN_REPEAT": _repeat,
-    "SUBPATTERN": lambda operand, inside: _in_parts(operand[-1], inside_repeat=inside),
-    "BRANCH": _branch,
-    "POSSESSIVE_REPEAT": _refused("a possessive repeat"),
-    "ATOMIC_GROUP": _refused("an atomic group"),
-    "GROUPREF": _refused("a reference to a group"),
-    "GROUPREF_EXISTS": _refused("a condition"),
-    "ASSERT": _refused("a look-around"),
-    "ASSERT_NOT": _refused("a look-around"),
+_REFUSED = {
+    "POSSESSIVE_REPEAT": "a possessive repeat",
+    "ATOMIC_GROUP": "an atomic group",
+    "GROUPREF": "a reference to a group",
+    "GROUPREF_EXISTS": "a condition",
+    "ASSERT": "a look-around",
+    "ASSERT_NOT": "a look-around",
 }

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from cloudtrain.bundle import bundled
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.programs import module_files, names_in
@@ -32,10 +28,26 @@ def trainer_issues(plan: Plan) -> list[Issue]:
         "LOCAL_WORLD_SIZE": str(plan.processes),
         "RANK": "1",  # which prints nothing
     }
-    with _trainer_modules(ranks):
-        arguments = import_module("cloudtrain_trainer.arguments")
-        words = words_of(plan.spec.args)
-        return [plan.located(issue) for issue in _issues(words, arguments)]
+    from cloudtrain_trainer import arguments  # few jobs run the trainer
+
+    with _environment(ranks):
+        issues = _issues(words_of(plan.spec.args), arguments)
+    return [plan.located(issue) for issue in issues]
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables for the trainer's checks, and restore the environment afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 Word = tuple[str, Keys]
@@ -108,43 +120,6 @@ def _without(words: Sequence[Word], option: str) -> list[Word]:
         if not dropping:
             remaining.append((word, path))
     return remaining
-
-
-_TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")
-_loaded: dict[str, ModuleType] = {}
-"""Modules of the trainer between two checks, so that they are imported once."""
-
-
-@contextmanager
-def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
-    """Make the trainer's modules importable, without torch, with these environment variables.
-
-    Restore both afterwards: the calling program may have modules of the same names.
-    """
-    folder = str(bundled("entrypoints"))
-    path = list(sys.path)
-    around = _pop_trainer_modules()
-    before = {name: os.environ.get(name) for name in variables}
-    sys.modules.update(_loaded)
-    sys.path[:0] = [folder, f"{folder}/job"]
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        sys.path[:] = path
-        _loaded.update(_pop_trainer_modules())
-        sys.modules.update(around)
-
-
-def _pop_trainer_modules() -> dict[str, ModuleType]:
-    """Remove the trainer's modules from `sys.modules`, and return them by name."""
-    return {
-        name: sys.modules.pop(name)
-        for name in list(sys.modules)
-        if name.partition(".")[0] in _TRAINER_PACKAGES
-    }
 
 
 OPTIONS = ("--task", "--model", "--data", "--optimizer")

@@ -68,8 +68,6 @@ def test_ready_job_recovers_and_a_reader_of_half_a_checkpoint_fails(
     assert card["reference"]["steps"] == 100
     assert cli.processes() == []
     assert cli.json("list") == [], "runs of drills are not among the others"
-    names = {path.name for path in (drills(cli) / "runs").iterdir()}
-    assert names == {card["reference"]["run"], *torn["runs"]}, "what failed can be looked at"
     looked = cli.run("--data-dir", str(drills(cli)), "diagnose", torn["runs"][-1])
     assert "JSONDecodeError" in looked.out
 
@@ -102,7 +100,7 @@ def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine
 
 
 @pytest.mark.thorough
-def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None:
+def test_ctrl_c_ends_what_runs(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=COUNTER.replace("STEPS", "300"))
     drill = cli.start("drill", "--only", "rank-killed")
     # It runs, and is no longer forked.
@@ -111,8 +109,6 @@ def test_ctrl_c_ends_what_runs_and_shows_what_is_known(cli: CommandLine) -> None
     out, err = drill.communicate(timeout=HANG_SECONDS)
     assert drill.wait() == 130, (out, err)
     assert "what was running has been ended" in err
-    assert "undisturbed in" in out
-    assert "what was not done: --only rank-killed" in out
     assert cli.processes() == []
 
 

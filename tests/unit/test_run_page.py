@@ -16,8 +16,6 @@ from click.testing import CliRunner
 
 from cloudtrain.cli import cli
 from cloudtrain.pages.run_page import page
-from cloudtrain.pages.story import story_of
-from cloudtrain.runs.fold import fold
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.card import card, live_card
@@ -108,31 +106,6 @@ FAILED = events.Ended(
         message=f"CUDA out of memory {HOSTILE}",
     ),
 )
-
-
-def test_spans_of_a_run_follow_one_another_in_their_lanes() -> None:
-    events = training(SUCCEEDED, steps=1)
-    story = story_of(events, fold("digits-1", events), START + 900)
-    job = [
-        (span.kind, span.begin - START, span.end - START)
-        for span in story.spans
-        if span.lane == "job"
-    ]
-    assert job == [
-        ("waiting", 0, 2),
-        ("waiting", 2, 4),
-        ("waiting", 4, 60),
-        ("preparing", 60, 80),
-        ("training", 80, 500),
-    ]
-    assert [(span.lane, span.title) for span in story.spans if span.lane != "job"] == [
-        ("node 1", "installing"),
-        ("rank 0", "evaluating"),
-    ]
-    assert [(moment.kind, moment.title) for moment in story.moments] == [
-        ("restart", "restart 1: rank 1 was killed"),
-        ("checkpoint", "checkpoint of step 1"),
-    ]
 
 
 def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(

@@ -74,13 +74,11 @@ class Drill:
         self.results: list[DrillResult] = []
         self.overrides: tuple[str, ...] = ()
         """Overrides that make the job save more often in its drills."""
-        self.is_reproducible: bool | None = None
 
     def run(self) -> Scorecard:
-        """Run all drills and return the scorecard.
+        """Run all drills and return the scorecard. An interrupt ends the current run.
 
-        An interrupt ends the current run; `scorecard` then has the results. Raise JobFailed
-        if the undisturbed job fails, UsageError if it takes too long.
+        Raise JobFailed if the undisturbed job fails, UsageError if it takes too long.
         """
         self._run_reference()
         for scenario in self.options.scenarios:
@@ -88,15 +86,12 @@ class Drill:
             result = replace(self._drill(scenario), seconds=time.monotonic() - started)
             self.results.append(result)
             self.options.tell(f"{scenario.name}: {result.finding.verdict.value}")
-        if any(result.finding.verdict is Verdict.OTHER for result in self.results):
-            self._run_control()
         return self.scorecard()
 
-    def scorecard(self, *, interrupted: bool = False) -> Scorecard:
+    def scorecard(self) -> Scorecard:
         """Return the current results. Raise RuntimeError before the undisturbed run has ended."""
         _, finished = self._undisturbed()
         facts = self._facts()
-        finished_scenarios = [result.scenario for result in self.results]
         advised = [
             replace(
                 result,
@@ -113,16 +108,6 @@ class Drill:
             reference_seconds=self.reference_seconds,
             results=advised,
             advice=advice_on_all([result.finding for result in self.results], facts),
-            interrupted=interrupted,
-            skipped=(
-                [
-                    scenario.name
-                    for scenario in self.options.scenarios
-                    if scenario not in finished_scenarios
-                ]
-                if interrupted
-                else ()
-            ),
         )
 
     def _undisturbed(self) -> tuple[Watched, DrillRun]:
@@ -243,17 +228,6 @@ class Drill:
 
         return is_time
 
-    def _run_control(self) -> None:
-        """Run the undisturbed job again to see whether it reproduces its parameters."""
-        reference, finished = self._undisturbed()
-        self.options.tell("the undisturbed job once more, since parameters differ")
-        watched = Watched(reference.run.rerun(self.overrides, fresh=True))
-        with self._ended_at_last(watched):
-            watched.until(None, self._limit(), self.options.draw, closely=False)
-        control = watched.finished()
-        if control.state.state == "succeeded":
-            self.is_reproducible = not control.trained.differences(finished.trained)
-
     @contextmanager
     def _ended_at_last(self, watched: Watched) -> Iterator[None]:
         """Make sure that the run has ended afterwards."""
@@ -286,7 +260,6 @@ class Drill:
                 result.finding.began_anew and result.scenario.fault is not Fault.CHECKPOINT_TORN
                 for result in self.results
             ),
-            is_reproducible=self.is_reproducible,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from cloudtrain.errors import CloudtrainError, RefusedError
 from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.drills.scenario import Scenario
-from cloudtrain.submission.drills.verdict import DrillRun, Finding, Verdict
+from cloudtrain.submission.drills.verdict import DrillRun, Finding
 from cloudtrain.submission.drills.watching import Watched
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.file_locks import acquire
@@ -66,31 +66,11 @@ class Scorecard:
     results: Sequence[DrillResult]
     advice: Sequence[str] = ()
     """Changes that do not depend on the drill."""
-    interrupted: bool = False
-    skipped: Sequence[str] = ()
-    """Drills that were not run because of an interrupt."""
 
     @property
     def is_fine(self) -> bool:
         """True if every drill ran and the job recovers or names the cause each time."""
-        return not self.interrupted and all(
-            result.finding.verdict.is_fine for result in self.results
-        )
-
-    @property
-    def runs_to_remove(self) -> list[str]:
-        """Runs without any information: of drills that recovered to the same parameters."""
-        removable = [
-            run.run
-            for result in self.results
-            if result.finding.verdict is Verdict.SAME
-            for run in result.runs
-        ]
-        return (
-            [self.reference.run, *removable]
-            if len(removable) == sum(len(result.runs) for result in self.results)
-            else removable
-        )
+        return all(result.finding.verdict.is_fine for result in self.results)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for `--json` and for the file beside the runs."""
@@ -98,7 +78,6 @@ class Scorecard:
         return {
             "job": self.job,
             "ok": self.is_fine,
-            "interrupted": self.interrupted,
             "reference": {
                 "run": reference.run,
                 "seconds": round(self.reference_seconds, 1),
@@ -156,14 +135,6 @@ def _clear(folder: Path) -> None:
     for entry in folder.iterdir():
         if entry.name not in _KEPT:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-
-
-def remove_runs(folder: Path, runs: Collection[str]) -> None:
-    """Remove runs without any information."""
-    for run in runs:
-        shutil.rmtree(folder / "runs" / run, ignore_errors=True)
-    with suppress(OSError):
-        (folder / "index.jsonl").unlink()  # rebuilt from the remaining runs
 
 
 def write_scorecard(folder: Path, text: str) -> None:

@@ -209,8 +209,6 @@ class JobFacts:
     """Grace period of a stop and its origin."""
     never_loads: bool = False
     """True if it began anew although its newest checkpoint was intact."""
-    is_reproducible: bool | None = None
-    """True if two undisturbed runs ended with the same parameters; None if not tried."""
 
 
 def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFacts) -> list[str]:
@@ -220,7 +218,18 @@ def advice(fault: Fault, finding: Finding, faulty: DrillRun | None, job: JobFact
     """
     if finding.verdict in (Verdict.SKIPPED, Verdict.NOT_INJECTED):
         return []
-    return [*_of_parameters(finding, job), *_of_fault(fault, finding, faulty, job)]
+    return [*_of_parameters(finding), *_of_fault(fault, finding, faulty, job)]
+
+
+def _of_parameters(finding: Finding) -> Iterator[str]:
+    if finding.verdict is Verdict.OTHER:
+        names = ", ".join(finding.differing[:3]) + (", …" if len(finding.differing) > 3 else "")
+        yield (
+            f"the result differs from the undisturbed run ({names}): seed the program, and restore"
+            " all that the next step depends on. Besides model and optimizer that is the"
+            " scheduler, the random generators, and the place in the data (a seed for each epoch,"
+            " sampler.set_epoch)"
+        )
 
 
 def advice_on_all(findings: Sequence[Finding], job: JobFacts) -> list[str]:
@@ -232,24 +241,6 @@ def advice_on_all(findings: Sequence[Finding], job: JobFacts) -> list[str]:
     ):
         changes.append(LEAVES_NOTHING)
     return changes
-
-
-def _of_parameters(finding: Finding, job: JobFacts) -> Iterator[str]:
-    if finding.verdict is not Verdict.OTHER:
-        return
-    names = ", ".join(finding.differing[:3]) + (", …" if len(finding.differing) > 3 else "")
-    if job.is_reproducible is False:
-        yield (
-            f"two undisturbed runs differ, too ({names}): seed the program, so that a difference"
-            " means something"
-        )
-    elif job.is_reproducible:
-        yield (
-            f"two undisturbed runs are equal, this one differs ({names}): it does not restore all"
-            " that the next step depends on. Besides model and optimizer that is the scheduler,"
-            " the random generators, and the place in the data (a seed for each epoch,"
-            " sampler.set_epoch)"
-        )
 
 
 def _of_fault(

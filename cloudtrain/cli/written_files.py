@@ -1,20 +1,23 @@
-"""The commands that write a sweep into a file: `sweep plot` and `sweep export`."""
+"""The commands that write a file: `report`, `sweep plot` and `sweep export`."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import data_dir
 from cloudtrain.cli.output import print_output
 from cloudtrain.errors import UsageError
-from cloudtrain.pages.sweep_page import page
+from cloudtrain.pages import run_page, sweep_page
 from cloudtrain.runs.files import replace_text, storing
+from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.sweep import find_sweep
 
@@ -25,6 +28,38 @@ if TYPE_CHECKING:
 COLUMNS = ("trial", "state", "reports", "value", "usd", "seconds", "run")
 """Columns of every table; the settings follow the trial's number."""
 FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
+
+
+@click.command("report", epilog="Example:\n\n  cloudtrain report last -o run.html")
+@click.argument("run", required=False)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Default: in the folder of the run.",
+)
+@FORCE
+@data_dir
+def report_command(
+    folder: str | None, /, run: str | None, output: Path | None, force: bool
+) -> None:
+    """Write RUN (default: the newest of this folder) as one HTML page.
+
+    The page is standalone: open it, send it, keep it.
+
+    It has results, settings, curves, throughput, the cost, the failure, spec and request. For a
+    sweep: the page of `sweep plot`. It also works before the run has ended.
+    """
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
+        write_plot(target, output, force)
+        return
+    target.last_known()
+    file = output_file(output, target.folder.path / f"{target.id}.html", force)
+    with storing(file, "write it elsewhere with -o"):
+        replace_text(file, run_page.page(target, time.time()))
+    print_output(str(file))
 
 
 @click.command("plot", epilog="Example:\n\n  cloudtrain sweep plot digits-k2x9 -o digits.html")
@@ -55,7 +90,7 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
     state = sweep.status()
     with storing(file, "write it elsewhere with -o"):
-        replace_text(file, page(state, importance(state)))
+        replace_text(file, sweep_page.page(state, importance(state)))
     print_output(str(file))
 
 
