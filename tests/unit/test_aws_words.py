@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
 from botocore.exceptions import ClientError
+from botocore.hooks import HierarchicalEmitter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.aws.errors import translated
+from cloudtrain.providers.aws.errors import refuse_foreign_answers, translated
 from cloudtrain.providers.aws.phases import final_state, phase_event
 from cloudtrain.providers.aws.results import with_control_characters
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
@@ -37,6 +39,41 @@ def described(status: str, secondary: str, *before: str, **more: Any) -> dict[st
         "SecondaryStatusTransitions": times,
         **more,
     }
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "body", "problem"),
+    [
+        ("sagemaker", "DescribeTrainingJob", "<html/>", "are not JSON"),
+        ("efs", "DescribeFileSystems", "<html/>", "are not JSON"),
+        ("efs", "DescribeFileSystems", "{}", ""),
+        ("sts", "GetCallerIdentity", "{}", "are not XML"),
+        ("cloudwatch", "GetMetricData", "<html/>", "are not JSON"),
+        ("cloudwatch", "GetMetricData", "{}", ""),
+        ("cloudwatchomni", "CreateAccessGrant", "\xa0", ""),
+    ],
+)
+def test_answers_are_judged_by_the_protocol_that_botocore_speaks(
+    service: str, operation: str, body: str, problem: str
+) -> None:
+    """cloudwatch offers CBOR first, of which botocore takes JSON; cloudwatchomni has CBOR alone."""
+    model = botocore.session.get_session().get_service_model(service).operation_model(operation)
+    answer = {
+        "status_code": 200,
+        "headers": {"x-amzn-requestid": "1"},
+        "body": body.encode("latin-1"),
+    }
+    custom: dict[str, Any] = {}
+    events = HierarchicalEmitter()
+    refuse_foreign_answers(events)
+    events.emit(
+        "before-parse.service.Operation",
+        operation_model=model,
+        response_dict=answer,
+        customized_response_dict=custom,
+    )
+    assert problem in custom.get("Error", {}).get("Message", "")
+    assert bool(problem) == bool(custom)
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def _replace_unreadable(
     **_: Any,
 ) -> None:
     problem = _problem(operation_model, response_dict)
-    if not problem and _is_json(operation_model):
+    if not problem and _format(operation_model) == "JSON":
         document = json.loads(response_dict["body"] or b"{}")
         if response_dict["status_code"] < 300:
             fitting = _fitting(document, operation_model.output_shape) or {}
@@ -265,11 +265,14 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
     if not body:
         is_cut_off = response["status_code"] == 200 and _has_content(operation)
         return f"{status} with an empty body" if is_cut_off else ""
-    read = json.loads if _is_json(operation) else ElementTree.fromstring
+    body_format = _format(operation)
     try:
-        read(body)
+        if body_format == "JSON":
+            json.loads(body)
+        elif body_format == "XML":
+            ElementTree.fromstring(body)
     except (ValueError, ElementTree.ParseError):
-        return f"{status} with {len(body)} bytes that are not {'JSON' if _is_json(operation) else 'XML'}"
+        return f"{status} with {len(body)} bytes that are not {body_format}"
     return ""
 
 
@@ -281,8 +284,15 @@ def _has_content(operation: Any) -> bool:
     )
 
 
-def _is_json(operation: Any) -> bool:
-    return bool(operation.service_model.metadata["protocol"] == "json")
+def _format(operation: Any) -> str:
+    """Return the format of a service's answers: JSON, XML, or "" for CBOR, which botocore reads.
+
+    A service may offer several protocols; `resolved_protocol` is the one that botocore speaks.
+    """
+    protocol = operation.service_model.resolved_protocol
+    if "cbor" in protocol:
+        return ""
+    return "JSON" if "json" in protocol else "XML"
 
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
