@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from cloudtrain.source.programs import (
 )
 from cloudtrain.spec.dependencies import CONDA_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of
-from cloudtrain_launcher.packages.image import satisfies
+from cloudtrain_launcher.packages.image import BUILT_FOR_TORCH, satisfies
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""
@@ -52,6 +53,7 @@ def package_issues(plan: Plan) -> list[Issue]:
         *_conda(plan, root),
         *_passwords(requested),
         *_other_torch(plan, requested),
+        *_built_for_cuda(plan, requested),
         *_notebook(plan, root),
         *_imports(plan, root, requested),
     ]
@@ -129,6 +131,25 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
             continue
         hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
         yield warning(message, hint, origin=requirement.place)
+
+
+def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
+    """Yield warnings about packages for CUDA beside a torch for CPUs, which cannot load them."""
+    version = _version_of(plan)
+    torch = version("torch")
+    names_index = "index-url" in " ".join(requested.options) or any(
+        plan.spec.env.get(name, os.environ.get(name))
+        for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+    )
+    if plan.spec.dependencies.replace_torch or names_index or not torch.endswith("+cpu"):
+        return
+    for requirement in requested.to_install:
+        if requirement.name in BUILT_FOR_TORCH and not version(requirement.name):
+            message = f"asks for {requirement.shown}, which the default index builds for CUDA"
+            hint = "add to requirements.txt: --extra-index-url https://download.pytorch.org/whl/cpu"
+            yield warning(
+                f"{message}; {_place(plan)} has torch {torch}", hint, origin=requirement.place
+            )
 
 
 def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:

@@ -15,6 +15,7 @@ from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.dependencies import read_dependencies
 from cloudtrain.spec.fields import FieldErrors
+from cloudtrain.submission import package_checks
 from cloudtrain.submission.package_checks import package_issues
 from tests.support.in_process import call
 from tests.support.samples import write
@@ -126,6 +127,39 @@ def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> Non
     assert messages(plan(job, dependencies={"replace_torch": True})) == []
     write(job, {"requirements.txt": "torch>=1.0\n"})
     assert messages(plan(job)) == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "lines", "env", "is_warned"),
+    [
+        ("2.13.0+cpu", "torchvision", {}, True),
+        ("2.13.0+cpu", "torchaudio>=2", {}, True),
+        ("2.13.0+cpu", "--extra-index-url https://x.example/cpu\ntorchvision", {}, False),
+        ("2.13.0+cpu", "torchvision", {"PIP_EXTRA_INDEX_URL": "https://x.example/cpu"}, False),
+        ("2.13.0+cu130", "torchvision", {}, False),
+        ("2.13.0+cpu", "einops", {}, False),
+    ],
+)
+def test_packages_for_cuda_beside_a_torch_for_cpus_are_foreseen(
+    job: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    torch: str,
+    lines: str,
+    env: dict[str, str],
+    is_warned: bool,
+) -> None:
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(
+        package_checks, "installed_version", lambda name: torch if name == "torch" else ""
+    )
+    write(job, {"requirements.txt": f"{lines}\n"})
+    issues = package_issues(plan(job, env=env))
+    warned = [issue for issue in issues if "builds for CUDA" in issue.line()]
+    assert bool(warned) == is_warned
+    if is_warned:
+        assert warned[0].hint.startswith("add to requirements.txt: --extra-index-url https://")
+        assert "builds for CUDA" in call("check", str(job)).err
 
 
 def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> None:

@@ -25,7 +25,7 @@ from cloudtrain_launcher.packages.bounded_files import (
 )
 from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
-_BUILT_FOR_TORCH = ("torchvision", "torchaudio")
+BUILT_FOR_TORCH = ("torchvision", "torchaudio")
 """Packages whose compiled code fits one version of torch, so that the image's versions stay."""
 
 _OF_TORCH = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
@@ -60,7 +60,7 @@ def held_packages() -> dict[str, str]:
         normalised(re.split(r"[^A-Za-z0-9._-]", text)[0])
         for text in metadata.requires("torch") or ()
     ]
-    names = [name for name in needed if _OF_TORCH.match(name)] + list(_BUILT_FOR_TORCH)
+    names = [name for name in needed if _OF_TORCH.match(name)] + list(BUILT_FOR_TORCH)
     versions = {name: _version(name) for name in names}
     return {"torch": version, **{name: text for name, text in versions.items() if text}}
 
