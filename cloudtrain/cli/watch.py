@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -195,8 +196,13 @@ def _curves(state: RunState, width: int) -> list[str]:
 
     lines = []
     for name, values in rows:
+        heights = values
+        scale = ""
+        if "loss" in name and values[-1] < values[0] and all(value > 0 for value in values):
+            heights = [math.log(value) for value in values]  # shows late, small improvements
+            scale = " log"
         label = f"{short_name(name):<{labels}}  {format_number(values[0]):>8}"
-        lines.append(f"{label} {sparkline(values, columns)} {format_number(values[-1])}")
+        lines.append(f"{label} {sparkline(heights, columns)} {format_number(values[-1])}{scale}")
     return [*lines, ""]
 
 

@@ -194,6 +194,24 @@ def test_the_screen_is_as_it_was_recorded(name: str, width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(
+    ("losses", "drawn"),
+    [
+        ([1.0, 0.1, 0.01, 0.001], "█▆▃▁ 0.001 log"),
+        ([1.0, 0.5, 0.0], "█▅▁ 0"),
+        ([0.5, 1.0], "▁█ 1"),
+    ],
+    ids=["falling", "without a logarithm", "rising"],
+)
+def test_a_falling_loss_is_drawn_on_a_log_scale(losses: list[float], drawn: str) -> None:
+    steps: list[Step] = [
+        (20.0 + step, {"type": "metrics", "rank": 0, "step": step, "values": {"val_loss": loss}})
+        for step, loss in enumerate(losses)
+    ]
+    lines, _ = shown([SCRIPT[0], *steps])
+    assert any(line.startswith("val_loss") and line.endswith(drawn) for line in lines), lines
+
+
 @pytest.mark.parametrize("height", [6, 12, 18, 24])
 def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
     usages: list[Step] = [(158.0 + n, _usage(n, [*range(32 * n, 32 * n + 32)], 8)) for n in (0, 1)]
