@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 HOUR = 3600
 OWN_TABLE = "your own table"
 """Source of a price from the user's table."""
+NOT_CHECKED = "not checked"
+"""Mark in the source of a price that no list confirms."""
 OWN_TABLE_HINT = "write the price into your own table (setting prices)"
 PRICE_UNKNOWN = "cannot be kept: the price of this machine is unknown"
 """Refusal of a limit in money."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cloudtrain.catalog.pricing import OWN_TABLE, Price
+from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, Price
 from cloudtrain.cli.output import table
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def _offer(offer: Offer, plan: Plan) -> str:
 
 
 def _price_date(offer: Offer) -> str:
-    unverified = ", unverified" if "unverified" in offer.source else ""
-    return f"price of {offer.as_of}{unverified}" if offer.as_of else f"{offer.source}{unverified}"
+    if NOT_CHECKED in offer.source:
+        return f"{offer.as_of} {offer.source}"
+    return f"price of {offer.as_of}" if offer.as_of else offer.source
 
 
 def offers_table(
@@ -113,6 +114,6 @@ def _age(price: Price, timestamp: float) -> str:
     days = price.age_days(timestamp)
     marks = [f"{days} days old"] if days is not None and days > 1 else []
     marks += ["your own table"] if price.source == OWN_TABLE else []
-    marks += ["unverified"] if "unverified" in price.source else []
+    marks += [NOT_CHECKED] if NOT_CHECKED in price.source else []
     shown = ", ".join(marks)
     return (price.as_of or "no date") + (f" ({shown})" if shown else "")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cloudtrain.catalog.machines import find_instance, names_of
-from cloudtrain.catalog.pricing import OWN_TABLE, CostEstimate
+from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, CostEstimate
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
@@ -20,7 +20,12 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.source.distributions import hide_passwords
-from cloudtrain.spec.contradictions import hide_secrets
+from cloudtrain.spec.contradictions import (
+    HIDDEN,
+    hide_secrets,
+    is_secret_argument,
+    is_secret_variable,
+)
 from cloudtrain.spec.inputs import Input
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
@@ -225,7 +230,8 @@ def cost(plan: Plan) -> list[str]:
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
     old += " of your own table" if estimate.price.source == OWN_TABLE else ""
-    old += f"; {estimate.price.source}" if "unverified" in estimate.price.source else ""
+    if NOT_CHECKED in estimate.price.source:
+        old = f"{estimate.price.as_of} {estimate.price.source}"
     spot = ", spot is less" if plan.spec.resources.spot else ""
     lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
     where = plan.origins.get(estimate.cap)
@@ -315,7 +321,7 @@ def _is_around(path: str, another: str) -> bool:
 def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     """Return a unified diff of two requests and their job documents; may be empty.
 
-    Run ids and times of planning are left out. `against`: a run, or a JSON file with a request
+    Run ids, times of planning and secrets are left out. `against`: a run, or a JSON file with a request
     alone. Raise UsageError if the file is not JSON, RunNotFound if the run is unknown.
     """
     from difflib import unified_diff
@@ -341,9 +347,11 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         other_id = run.id
         if (run.folder.path / "job.json").exists():
             old["job"] = run.folder.document("job.json")
-    return list(
-        unified_diff(_lines(old, other_id), _lines(new, plan.run_id), against, "plan", lineterm="")
-    )
+    sides = [without_varying(old, other_id), without_varying(new, plan.run_id)]
+    masked = [_lines(_without_secrets(side)) for side in sides]
+    is_same = _lines(sides[0]) == _lines(sides[1])
+    lines = list(unified_diff(*masked, against, "plan", lineterm=""))
+    return lines or ([] if is_same else ["only secrets differ"])
 
 
 def _id_of(document: Any) -> str:
@@ -352,7 +360,23 @@ def _id_of(document: Any) -> str:
     return str(named.get("run_id") or named.get("TrainingJobName") or named.get("name") or "")
 
 
-def _lines(document: Any, run_id: str) -> list[str]:
-    return json.dumps(
-        without_varying(document, run_id), indent=2, ensure_ascii=False, sort_keys=True
-    ).splitlines()
+def _lines(document: Any) -> list[str]:
+    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return a document with `***` in place of variables and arguments that are secrets."""
+    if isinstance(value, dict):
+        return {key: _without_secret(key, item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if all(isinstance(item, str) for item in value):
+        return hide_secrets(value)
+    return [_without_secrets(item) for item in value]
+
+
+def _without_secret(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return _without_secrets(value)
+    is_secret = is_secret_variable(name, value) or is_secret_argument(name, value)
+    return HIDDEN if is_secret else value

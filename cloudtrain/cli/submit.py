@@ -27,7 +27,12 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.context import with_wheels
-from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
+from cloudtrain.submission.preflight import (
+    plain_secret_issues,
+    preflight,
+    raise_errors,
+    start_notes,
+)
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")
@@ -54,7 +59,8 @@ def plan_command(
     """Show the exact request of JOB and what submit would refuse, offline.
 
     Nothing is started. Without an account it shows machines and price too, with placeholders for
-    missing settings.
+    missing settings. --json prints what submit sends: secrets in `env` and `args` as they are,
+    each with a note on stderr. The other outputs mask them.
     """
     bar = progress_bar("reading source")
     # Placeholders are for people only: no other tool gets them, and no diff compares them.
@@ -72,10 +78,17 @@ def plan_command(
         else:
             print_output("\n".join(lines) or f"the same request as {against}")
     elif as_json:
-        print_json(dict(plan.request.document))
+        _print_request(plan)
     else:
         print_prose(overview(plan, issues))
     raise_errors(issues)
+
+
+def _print_request(plan: Plan) -> None:
+    """Print the exact request, and name its secrets on stderr: with a mask the job would fail."""
+    for issue in plain_secret_issues(plan):
+        print_message(f"note: printed as it is: {issue.line()}")
+    print_json(dict(plan.request.document))
 
 
 @click.command(
@@ -122,7 +135,7 @@ def submit_command(
     raise_errors(issues)
     if dry_run:
         if as_json:
-            print_json(dict(plan.request.document))
+            _print_request(plan)
         return
     start(plan, issues, detach=detach, as_json=as_json, yes=options["yes"])
 

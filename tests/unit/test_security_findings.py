@@ -243,6 +243,29 @@ def test_plan_reports_a_token_in_arguments_and_does_not_print_it(
     assert "job.yaml:3:7: env.HF_TOKEN: looks like a secret" in result.out
 
 
+def test_the_exact_request_holds_secrets_and_names_them_but_a_diff_masks_them(
+    folder: Path,
+) -> None:
+    job = f"args: {{api-key: 0123456789ab, lr: 0.1}}\nenv: {{HF_TOKEN: {HF_TOKEN}}}\n"
+    (folder / "job.yaml").write_text(f"entrypoint: train.py\n{job}")
+    result = call("plan", "--provider", "local", "--json")
+    assert result.out.count(HF_TOKEN) == 1
+    assert '"0123456789ab"' in result.out
+    assert "note: printed as it is: job.yaml:3:7: env.HF_TOKEN: looks like a secret" in result.err
+    assert "note: printed as it is: job.yaml:2:8: args.api-key: looks like a secret" in result.err
+
+    other = result.out.replace('"0.1"', '"0.2"').replace('THREADS": "', 'THREADS": "9')
+    (folder.parent / "other.json").write_text(other)
+    changed = call("plan", "--provider", "local", "--diff", "../other.json").out
+    assert '"HF_TOKEN": "***"' in changed
+    assert changed.count('"***"') >= 2
+    assert HF_TOKEN not in changed
+    assert "0123456789ab" not in changed
+    (folder.parent / "other.json").write_text(result.out.replace(HF_TOKEN, HF_TOKEN[::-1]))
+    changed = call("plan", "--provider", "local", "--diff", "../other.json").out
+    assert changed == "only secrets differ\n"
+
+
 def test_a_mistake_in_an_override_does_not_repeat_a_token(folder: Path) -> None:
     (folder / "job.yaml").write_text("entrypoint: train.py\nargs: [x]\n")
     result = call("check", "--set", f"args.api_key={HF_TOKEN}")
