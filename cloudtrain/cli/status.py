@@ -41,6 +41,7 @@ from cloudtrain.settings import load_settings
 from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep
@@ -247,6 +248,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     from cloudtrain.cli.sweep_view import summary_line, sweep_as_json, trial_table
+    from cloudtrain.sweeps.journal import RAY_DASHBOARD
 
     state = sweep.status()
     if as_json:
@@ -254,6 +256,9 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
         return
     driven = "" if state.ended or sweep.folder.is_driven() else ", and nothing drives it"
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
+    dashboard = sweep.folder.path / RAY_DASHBOARD
+    if not state.ended and dashboard.is_file():
+        print_output(f"  Ray's dashboard    {one_line(read_regular_text(dashboard))}")
     if state.trials:
         print_output(trial_table(state))
     if state.why_ended:

@@ -27,6 +27,8 @@ from cloudtrain_launcher.process_identity import ProcessIdentity
 SWEEP = "sweep.json"
 JOURNAL = "journal.jsonl"
 DRIVER_LOCK = "driver.lock"
+RAY_DASHBOARD = "ray-dashboard"
+"""File with the address of Ray's dashboard, if a cluster was started for the sweep."""
 
 
 class SweepFolder:

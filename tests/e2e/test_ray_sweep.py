@@ -141,6 +141,10 @@ def test_ray_tune_sweep_survives_a_killed_driver_and_ends_when_stopped(
         "succeeded",
     )
 
+    (results,) = (sweep.folder.path / "ray").glob("tune-*/*-t000/result.json")
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line["score"] for line in lines if "score" in line] == first.curve
+
     kill_driver(sweep)
     sweep.start_driver()
     eventually(lambda: waits(3))

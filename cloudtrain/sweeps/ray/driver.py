@@ -175,6 +175,7 @@ class RayDriver:
             "trial": trial.number,
             "run": trial.run,
             "parameters": dict(trial.parameters),
+            "metric": definition.metric,
             "cpus": definition.ray_cpus or plan.processes,
             "gpus": plan.gpus if definition.ray_gpus is None else definition.ray_gpus,
         }

@@ -7,6 +7,7 @@ events; only the driver writes the journal.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
@@ -25,8 +26,8 @@ from ray.tune.search import Searcher
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError, UsageError
 from cloudtrain.providers.local.processes import end_runs_with_this_process
 from cloudtrain.sweeps.driver import PAUSE_SECONDS
-from cloudtrain.sweeps.events import RunEnded, SweepEvent, parse
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent, parse
+from cloudtrain.sweeps.journal import RAY_DASHBOARD, SweepFolder
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.trials import RunTrials
@@ -56,13 +57,14 @@ class RayCluster:
 
     def connect(self) -> None:
         """Join the cluster. Raise CloudError if it does not answer."""
+        (self._folder / RAY_DASHBOARD).unlink(missing_ok=True)
         address_file = self._folder / ADDRESS_FILE
         address = os.environ.get(ADDRESS) or (
             read_regular_text(address_file) if address_file.exists() else ""
         )
         _check_port(address)
         try:
-            ray.init(
+            context = ray.init(
                 address=address or None,
                 include_dashboard=None if not address else False,  # it starts where it is installed
                 log_to_driver=False,
@@ -78,6 +80,8 @@ class RayCluster:
             ) from None
         if address:
             address_file.write_text(address)
+        if url := context.dashboard_url:
+            (self._folder / RAY_DASHBOARD).write_text(f"http://{url}")
 
     def disconnect(self) -> None:
         """Leave the cluster; one that was started here ends with all its processes."""
@@ -230,13 +234,17 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Start another trial in the same process."""
+        self._metric = new_config["metric"]
         self._worker.begin(new_config["trial"], new_config["run"])
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next event."""
+        """Wait for the next event. Readers of Tune's own folder find reports by their metric."""
         event = self._worker.next_event()
-        return {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
+        result = {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
+        if isinstance(event, Reported):
+            result[self._metric] = math.nan if event.value is None else event.value
+        return result
 
     def cleanup(self) -> None:
         """End all runs of this process."""
