@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import (
     JobCommand,
     data_dir,
@@ -28,6 +29,7 @@ from cloudtrain.spec.load import override
 from cloudtrain.spec.sources import FlagText, read_source
 from cloudtrain.submission.context import with_wheels
 from cloudtrain.submission.preflight import preflight, raise_errors
+from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.planning import (
     plan_sweep,
@@ -167,7 +169,7 @@ def start_command(
 @sweep_command.command(
     "more", epilog="Example:\n\n  cloudtrain sweep more digits-k2x9 20 --max-cost '80 USD'"
 )
-@click.argument("sweep", metavar="SWEEP")
+@click.argument("sweep", metavar="[SWEEP]", required=False)
 @click.argument("trials", metavar="[N]", type=click.IntRange(0), default=0)
 @click.option(
     "--parallel",
@@ -184,7 +186,7 @@ def start_command(
 def more_command(
     folder: str | None,
     /,
-    sweep: str,
+    sweep: str | None,
     trials: int,
     parallel: int | None,
     max_cost: str | None,
@@ -193,14 +195,17 @@ def more_command(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Run N more trials of SWEEP, based on all results, and follow it.
+    """Run N more trials of SWEEP (default: the last of this folder), based on all results.
 
     Interrupted trials continue from their checkpoints, beside the new ones. The most that it may
     cost is shown first; the budget stays the same unless you raise it.
     """
     from cloudtrain.cli.sweep_view import extension_lines
 
-    resumed = find_sweep(sweep, data_dir=folder)
+    if sweep is not None and sweep.isdecimal() and len(sweep) < 10 and not trials:
+        trials = int(sweep)  # `sweep more 20`
+        sweep = None
+    resumed = find_sweep(sweep, data_dir=folder) if sweep else _last_sweep(folder, trials)
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
     extension = resumed.plan_extension(trials, parallel=parallel, budget=budget)
     print_message("\n".join(extension_lines(resumed, extension)))
@@ -211,6 +216,17 @@ def more_command(
         _tell(resumed, as_json)
         return
     follow_and_exit(resumed, as_json)
+
+
+def _last_sweep(data_dir: str | None, trials: int) -> Sweep:
+    """Return the newest submission of this folder. Raise UsageError if it is a run."""
+    newest = chosen(None, data_dir)
+    if isinstance(newest, Run):
+        raise UsageError(
+            f"{newest.id} is a run, not a sweep",
+            hint=command("sweep", "more", "SWEEP", str(trials)),
+        )
+    return newest
 
 
 def _amount(flag: str, text: str | None) -> float | None:

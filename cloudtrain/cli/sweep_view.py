@@ -50,7 +50,7 @@ def overview(plan: SweepPlan) -> str:
     lines = [
         f"{definition.sweep_id}  {trials}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}{until}",
-        f"  method      {_method(plan)}",
+        f"  method      {_method(plan)}{_earlier(plan)}",
         *(
             f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
             for at, (key, dimension) in enumerate(definition.space.items())
@@ -71,6 +71,15 @@ def _method(plan: SweepPlan) -> str:
         return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
     return definition.method + engine
+
+
+def _earlier(plan: SweepPlan) -> str:
+    """Return which results the search starts from."""
+    earlier = plan.definition.earlier
+    sweep = plan.job.spec.sweep
+    if not earlier or sweep is None:
+        return ""
+    return f", from {count(len(earlier), 'result')} of {sweep.learn_from}"
 
 
 def _stopping(definition: Definition) -> str:

@@ -190,6 +190,8 @@ def gap_issues(plan: Plan, service: str, *, has_target: bool = True) -> Iterator
     sweep = sweep_of(plan)
     if sweep.try_first:
         yield Issue(("sweep", "try_first"), f"{service} chooses all values itself", PORTABLE)
+    if sweep.learn_from:
+        yield Issue(("sweep", "learn_from"), f"{service} learns from its own trials", PORTABLE)
     if sweep.objective.target is not None and not has_target:
         yield Issue(
             ("sweep", "objective", "target"),

@@ -138,6 +138,9 @@ class Sweep(Section):
         BeforeValidator(read_points),
         WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     ] = Field((), description="points to try first; missing settings are chosen")
+    learn_from: str | None = Field(
+        None, description="an earlier sweep with the same objective, whose results tpe starts from"
+    )
     parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="number of trials at once")
     early_stopping: EarlyStopping | None = Field(
         None, description="end trials that fall behind; always on for asha"

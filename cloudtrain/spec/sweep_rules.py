@@ -81,8 +81,12 @@ def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
 
 
 def _known_points(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield problems of try_first."""
+    """Yield problems of try_first and learn_from."""
     method = section.get("method", "bayesian")
+    sampler = section.get("sampler") or ("tpe" if method == "bayesian" else method)
+    if section.get("learn_from") is not None and sampler != "tpe":
+        message = f"does not apply: {sampler} does not learn from results"
+        yield Issue(("learn_from",), message, "use method: bayesian, or asha with sampler: tpe")
     if method == "grid" and section.get("try_first"):
         yield Issue(
             ("try_first",),

@@ -39,18 +39,24 @@ class OptunaSampler:
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
         sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         study = self._optuna.create_study(direction=self._definition.goal, sampler=sampler)
-        study.add_trials([self._study_trial(trial) for trial in state.trials])
+        for earlier in self._definition.earlier:
+            name = "PRUNED" if earlier.value is None else "COMPLETE"
+            study.add_trial(self._study_trial(name, earlier.value, earlier.parameters))
+        study.add_trials(
+            [self._study_trial(*self._outcome(trial), trial.parameters) for trial in state.trials]
+        )
         suggestion = study.ask(self._distributions)
         space = self._definition.space
         return {key: _value(item, suggestion.params[key]) for key, item in space.items()}
 
-    def _study_trial(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        """Return the trial as the sampler sees it."""
-        name, value = self._outcome(trial)
+    def _study_trial(
+        self, name: str, value: float | None, parameters: Mapping[str, Scalar]
+    ) -> optuna.trial.FrozenTrial:
+        """Return a trial as the sampler sees it."""
         frozen: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
             state=self._optuna.trial.TrialState[name],
             value=value,
-            params=_optuna_values(self._definition, trial.parameters),
+            params=_optuna_values(self._definition, parameters),
             distributions=self._distributions,
         )
         return frozen

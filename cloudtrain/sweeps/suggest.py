@@ -104,10 +104,11 @@ class Distinct:
         self._space = definition.space
         self._seed = definition.seed
         self._size = points_of(definition.space) or 0
+        self._earlier = {_identity(trial.parameters) for trial in definition.earlier}
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """Return a new point; `schedule` ends the sweep before they run out."""
-        identities = {_identity(trial.parameters) for trial in state.trials}
+        identities = self._earlier | {_identity(trial.parameters) for trial in state.trials}
         for attempt in range(draw, draw + DRAWS):
             point = self._suggester.suggest(state, attempt)
             if _identity(point) not in identities:

@@ -12,7 +12,7 @@ from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore, sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice, Uniform
 from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEnded
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import JOURNAL, RAY_DASHBOARD, SweepFolder
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
@@ -52,6 +52,29 @@ def test_a_sweep_is_one_line_of_the_list_unless_all_runs_are_asked_for(sweep: Sw
     assert [line.split()[0] for line in listed[1:]] == ["digits-k2x9", "other-k2x9"]
     assert "3/3 trials" in call("list").out
     assert call("list", "--all").out.count("digits-k2x9-t00") == 3
+
+
+def test_more_trials_without_a_name_are_those_of_the_last_submission(
+    sweep: SweepFolder, tmp_path: Path
+) -> None:
+    place = json.dumps({"facts": {"submitted_from": str(tmp_path)}})
+    (sweep.path / "plan.json").write_text(place)
+    result = call("sweep", "more", "3")
+    assert "digits-k2x9, the last sweep from this folder" in result.err
+    assert "has tried all 3 combinations of its values" in result.err
+    assert "no trial of sweep digits-k2x9 was interrupted" in call("sweep", "more").err
+    RunStore(tmp_path / "data").create("later-k2x9", {"plan.json": place})
+    result = call("sweep", "more", "3")
+    assert (result.code, "later-k2x9 is a run, not a sweep" in result.err) == (2, True)
+    assert "hint: cloudtrain sweep more SWEEP 3" in result.err
+
+
+def test_the_dashboard_of_a_local_ray_is_shown_while_the_sweep_runs(sweep: SweepFolder) -> None:
+    (sweep.path / RAY_DASHBOARD).write_text("http://127.0.0.1:8265")
+    assert "dashboard" not in call("status", "digits-k2x9").out
+    journal = sweep.path / JOURNAL
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
+    assert "Ray's dashboard    http://127.0.0.1:8265" in call("status", "digits-k2x9").out
 
 
 def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
