@@ -348,9 +348,9 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         if (run.folder.path / "job.json").exists():
             old["job"] = run.folder.document("job.json")
     sides = [without_varying(old, other_id), without_varying(new, plan.run_id)]
-    masked = [_lines(_without_secrets(side)) for side in sides]
     is_same = _lines(sides[0]) == _lines(sides[1])
-    lines = list(unified_diff(*masked, against, "plan", lineterm=""))
+    before, after = (_lines(_without_secrets(side)) for side in sides)
+    lines = list(unified_diff(before, after, against, "plan", lineterm=""))
     return lines or ([] if is_same else ["only secrets differ"])
 
 

@@ -158,7 +158,7 @@ def test_packages_for_cuda_beside_a_torch_for_cpus_are_foreseen(
     warned = [issue for issue in issues if "builds for CUDA" in issue.line()]
     assert bool(warned) == is_warned
     if is_warned:
-        assert warned[0].hint.startswith("add to requirements.txt: --extra-index-url https://")
+        assert str(warned[0].hint).startswith("add to requirements.txt: --extra-index-url https://")
         assert "builds for CUDA" in call("check", str(job)).err
 
 

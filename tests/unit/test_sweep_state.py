@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.sweep_view import as_listed, sweep_as_json, trial_table
-from cloudtrain.spec.search_space import Integers, points_of, read_dimension
+from cloudtrain.spec.search_space import Integers, Scalar, points_of, read_dimension
 from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
 from cloudtrain.sweeps.driver import to_be_stopped
 from cloudtrain.sweeps.events import (
@@ -45,7 +45,7 @@ def running(**changes: object) -> SweepLife:
 
 
 def test_a_definition_is_the_same_after_it_was_written_and_read() -> None:
-    points = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
+    points: tuple[dict[str, Scalar], ...] = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
     earlier = (
         EarlierTrial(parameters=points[0], value=0.25),
         EarlierTrial(parameters=points[0], value=None),
