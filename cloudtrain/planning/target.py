@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from cloudtrain.declaration import Declaration, declaration_of
 
-if TYPE_CHECKING:  # not needed to watch a run
+if TYPE_CHECKING:
     from cloudtrain.catalog.pricing import CostEstimate
     from cloudtrain.errors import Issue
     from cloudtrain.planning.selection import PlannedImage
@@ -126,3 +126,17 @@ _PLAIN = (
 def _frozen(value: Any) -> Any:
     """Return lists as tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloudConfig(ProviderConfig):
+    """Settings of both clouds; each cloud adds more."""
+
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Price by instance type, in US dollars per machine and hour; unknown prices are missing."""
+    poll: float = 10.0
+    """Seconds between two status requests."""
+    placeholders: tuple[str, ...] = ()
+    """Dotted names of missing settings that a rehearsal replaces by placeholders."""
+    unpaid: tuple[str, ...] = ()
+    """Messages about cost limits: errors of a real job, notes of a rehearsal."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtrain.providers.aws.service_model import violations
+from cloudtrain.providers.aws.validate import violations
 from cloudtrain_launcher.stored_secrets import get_aws_secret
 from tests.fakes.aws.cloud import BUCKET, Cloud
 from tests.fakes.aws.fixtures import channel, ended, request, wait_for_log

@@ -15,9 +15,9 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
+from cloudtrain.planning.reference import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.azure.sdk import registry_login
 from cloudtrain.providers.docker.registry import inspect_image, login_for, require_image
-from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud

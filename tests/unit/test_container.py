@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.planning.sagemaker import TrainingJob, training_job
-from cloudtrain.providers.rehearsal import container as emulator
+from cloudtrain.providers.rehearsal import base
 from cloudtrain.providers.rehearsal import namespace as enter
+from cloudtrain.providers.rehearsal import sagemaker as emulator
 from tests.support.samples import write
 from tests.support.waiting import HANG_SECONDS
 
@@ -255,8 +256,8 @@ def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(
 
 @pytest.mark.linux("a loopback address per node")
 def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
-    assert emulator.addresses(1) == ("127.0.0.1",)
-    assert emulator.addresses(2) == ("127.0.0.101", "127.0.0.102")
-    many = emulator.addresses(1000)
+    assert base.node_addresses(1) == ("127.0.0.1",)
+    assert base.node_addresses(2) == ("127.0.0.101", "127.0.0.102")
+    many = base.node_addresses(1000)
     assert len(set(many)) == 1000
     assert list(many) == sorted(many)

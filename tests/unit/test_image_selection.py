@@ -19,8 +19,8 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.target import image_of as aws_image
 from cloudtrain.providers.aws.target import repository_of
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.image import image_of as azure_image
-from cloudtrain.providers.docker.image import image_of as docker_image
+from cloudtrain.providers.azure.target import image_of as azure_image
+from cloudtrain.providers.docker.checks import image_of as docker_image
 from cloudtrain.providers.shared.notes import image_notes
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec

@@ -18,9 +18,9 @@ import pytest
 from cloudtrain.catalog import dlc as images
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions
 from cloudtrain.errors import CloudError, CloudtrainError, UsageError
+from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login
 from cloudtrain.providers.docker.registry import login_for, require_image
-from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
 from tests.support.waiting import HANG_SECONDS
 
 # The addresses of AWS's training containers: each is what the sagemaker SDK itself gives, and none

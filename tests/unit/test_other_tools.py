@@ -11,8 +11,8 @@ import pytest
 import cloudtrain
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.target import cli_default_region
-from cloudtrain.providers.azure.account import cli_default_account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.target import cli_default_account, workspace_of
 from cloudtrain.settings import load_settings
 from tests.support.samples import write
 

@@ -25,7 +25,7 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
     take_lock,
 )
-from cloudtrain.providers.rehearsal.plain import unpack
+from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.providers.rehearsal.plain import unpack
+from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree

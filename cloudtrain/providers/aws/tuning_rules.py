@@ -13,9 +13,13 @@ from cloudtrain.errors import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.providers.aws.request import section_of
-from cloudtrain.providers.aws.service_model import TUNING_INPUT, request_violations
 from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
-from cloudtrain.providers.aws.validate import spec_issues, spec_path
+from cloudtrain.providers.aws.validate import (
+    TUNING_INPUT,
+    request_violations,
+    spec_issues,
+    spec_path,
+)
 from cloudtrain.providers.native_sweep import budget_issues, gap_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
 from cloudtrain.units import exact_duration

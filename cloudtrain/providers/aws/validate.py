@@ -1,21 +1,240 @@
-"""Check a request by our rules and SageMaker's service model; issues name lines of the spec. Pure."""
+"""Check a request by our rules and SageMaker's service model; issues name lines of the spec. Pure.
+
+A plan must not spend time on the import of an SDK. `create_training_job.json` in the catalog is the
+part of botocore's service model about training and tuning jobs. tests/unit/test_service_model.py
+compares it with botocore, and updates it.
+
+botocore itself checks required members, types and `min` only: the service would find a wrong enum
+value, a name that is too long, or a pattern mismatch after the upload. An enum, a pattern or a
+maximum goes out of date; violations are warnings that name the version of the model.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache, cached_property
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from cloudtrain.errors import Issue, Keys, dotted, warning
+from cloudtrain.errors import Issue, Keys, did_you_mean, dotted, nearest, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import override_path
 from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
-from cloudtrain.providers.aws.service_model import model_name, request_violations
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.units import exact_duration
+
+TABLE = "create_training_job.json"
+OPERATION_INPUT = "CreateTrainingJobRequest"
+TUNING_INPUT = "CreateHyperParameterTuningJobRequest"
+
+SHOWN = 40
+"""Maximum characters of a value in messages, since a variable may be a secret."""
+FEW = 6
+"""An enum with at most this many values is listed in full."""
+
+_EXPECTED = {
+    "structure": "a structure",
+    "list": "a list",
+    "map": "a map",
+    "string": "text",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "long": "a whole number",
+    "float": "a number",
+}
+
+
+class TableShape:
+    """A shape of a service model as JSON, with the attributes of botocore's own shapes."""
+
+    def __init__(self, name: str, traits: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+        self.name = name
+        self.type_name = traits["type"]
+        self.metadata = traits
+        self._shapes = shapes
+
+    @cached_property
+    def members(self) -> dict[str, TableShape]:
+        """Shapes of a structure's members."""
+        return {
+            name: self._of(reference)
+            for name, reference in self.metadata.get("members", {}).items()
+        }
+
+    @property
+    def member(self) -> TableShape:
+        """Shape of a list's items."""
+        return self._of(self.metadata["member"])
+
+    @property
+    def key(self) -> TableShape:
+        """Shape of a map's keys."""
+        return self._of(self.metadata["key"])
+
+    @property
+    def value(self) -> TableShape:
+        """Shape of a map's values."""
+        return self._of(self.metadata["value"])
+
+    def _of(self, reference: Mapping[str, Any]) -> TableShape:
+        name = reference["shape"]
+        return TableShape(name, {**self._shapes[name], **reference}, self._shapes)
+
+
+def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT) -> list[Issue]:
+    """Return violations of the table. `operation`: OPERATION_INPUT or TUNING_INPUT."""
+    shapes = _file()["shapes"]
+    return violations(TableShape(operation, shapes[operation], shapes), body)
+
+
+def model_name() -> str:
+    """Return the name of the model: `botocore 1.43.4`."""
+    return f"botocore {_file()['botocore']}"
+
+
+@cache
+def _file() -> dict[str, Any]:
+    path = Path(__file__).parents[2] / "catalog" / TABLE
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
+
+
+def violations(shape: Any, value: Any) -> list[Issue]:
+    """Return all violations of a shape, such as an operation's `input_shape`; empty if valid.
+
+    The path of an issue leads to the wrong member, map key or list item. A violation of an enum, a
+    pattern or a maximum is a warning. Types that no training job has are not checked.
+    `shape`: a shape of botocore, or any object with the same attributes.
+    """
+    return list(_walk(shape, value, ()))
+
+
+def _walk(shape: Any, value: Any, path: Keys) -> Iterator[Issue]:
+    if not _has_type(shape.type_name, value):
+        yield Issue(path, f"expected {_EXPECTED[shape.type_name]}, got {_kind(value)}")
+    elif shape.type_name == "structure":
+        yield from _structure(shape, value, path)
+    elif shape.type_name == "list":
+        yield from _bounds(shape, len(value), "{} items", path)
+        for index, item in enumerate(value):
+            yield from _walk(shape.member, item, (*path, index))
+    elif shape.type_name == "map":
+        yield from _bounds(shape, len(value), "{} entries", path)
+        for key, item in value.items():
+            at = (*path, str(key))
+            for violation in _walk(shape.key, key, at):
+                yield replace(violation, path=at, message=f"the name {violation.message}")
+            yield from _walk(shape.value, item, at)
+    elif shape.type_name == "string":
+        yield from _text(shape, value, path)
+    elif shape.type_name in ("integer", "long", "float"):
+        yield from _bounds(shape, value, "{}", path)
+
+
+def _has_type(type_name: str, value: Any) -> bool:
+    """Return True if botocore could send this value as that type; accept unknown types."""
+    match type_name:
+        case "structure" | "map":
+            return isinstance(value, Mapping)
+        case "list":
+            return isinstance(value, (list, tuple))
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer" | "long":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, (int, float)) and math.isfinite(value)
+    return True
+
+
+def _structure(shape: Any, value: Mapping[Any, Any], path: Keys) -> Iterator[Issue]:
+    for name in shape.metadata.get("required", ()):
+        if name not in value:
+            yield Issue((*path, name), "is missing")
+    for name, item in value.items():
+        if name in shape.members:
+            yield from _walk(shape.members[name], item, (*path, name))
+        else:
+            meant = did_you_mean(str(name)[:SHOWN], shape.members)
+            yield Issue((*path, str(name)), f"is not a known member{meant}")
+
+
+def _text(shape: Any, value: str, path: Keys) -> Iterator[Issue]:
+    shown = repr(_shortened(value, SHOWN))
+    values = shape.metadata.get("enum") or ()
+    if values and value not in values:
+        near = ", ".join(values if len(values) <= FEW else nearest(value[:SHOWN], values, 3))
+        listed = f" ({'near: ' if len(values) > FEW else ''}{near})" if near else ""
+        yield warning(f"{shown} is none of the {len(values)} known values{listed}", path=path)
+        return
+    wrong = list(_bounds(shape, len(value), "{} characters long", path))
+    yield from wrong
+    pattern = shape.metadata.get("pattern")
+    # A text that is too long or too short rarely matches the pattern: that would report one mistake
+    # twice.
+    if pattern and not wrong:
+        compiled = _compiled(pattern)
+        if compiled is not None and not compiled.fullmatch(value):
+            yield warning(f"{shown} does not match {_shortened(pattern, 3 * SHOWN)}", path=path)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Return the pattern; None for an invalid one and for Java's syntax, such as `\\p{L}`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Python warns of syntax that it reads differently
+        try:
+            return re.compile(pattern, re.ASCII)  # in Java \d, \w and \s match ASCII only
+        except (re.error, Warning, RecursionError, OverflowError):
+            return None
+
+
+def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
+    """Yield `is 64 characters long, at most 63`, `has 101 entries, at most 100`."""
+    bits = {"integer": 31, "long": 63}.get(shape.type_name)
+    least = shape.metadata.get("min", -(2**bits) if bits else None)
+    most = shape.metadata.get("max", 2**bits - 1 if bits else None)
+    has = ("has " if unit.endswith(("items", "entries")) else "is ") + unit.format(size)
+    if least is not None and size < least:
+        yield Issue(path, f"{has}, at least {least}")
+    if most is not None and size > most:
+        issue = Issue(path, f"{has}, at most {most}")
+        yield replace(issue, severity="warning") if "max" in shape.metadata else issue
+
+
+def _kind(value: Any) -> str:
+    """Return the kind of a value, such as `a list`, without the value itself."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "text"
+        case int():
+            return "a whole number"
+        case float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a mapping"
+    return type(value).__name__
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
 
 INSTALL = 'pip install "cloudtrain[aws]"'
 

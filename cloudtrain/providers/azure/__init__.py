@@ -6,14 +6,12 @@ Only `arm`, `client`, `errors`, `sdk` and `storage` import an SDK.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # types of a LazyPackage
-    from cloudtrain.providers.azure import account as account
-    from cloudtrain.providers.azure import arm as arm
     from cloudtrain.providers.azure import checkup as checkup
     from cloudtrain.providers.azure import discover as discover
-    from cloudtrain.providers.azure import infra as infra
     from cloudtrain.providers.azure import request as request
     from cloudtrain.providers.azure import results as results
     from cloudtrain.providers.azure import rules as rules
+    from cloudtrain.providers.azure import sdk as sdk
     from cloudtrain.providers.azure import status as status
     from cloudtrain.providers.azure import stop as stop
     from cloudtrain.providers.azure import submit as submit

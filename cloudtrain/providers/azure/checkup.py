@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, RefusedError
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
 from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
+from cloudtrain.providers.azure.target import format_issues
 from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.azure.arm import ResourceManager
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.azure.sdk import ResourceManager
     from cloudtrain.spec.model import JobSpec
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers.shared.config import CloudConfig
+from cloudtrain.planning.target import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:

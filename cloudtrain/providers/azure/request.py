@@ -13,7 +13,6 @@ from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.image import environment_of
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 
@@ -180,6 +179,13 @@ def document_of(
     if azure.services:
         document["services"] = {name: _service(name, azure.ssh_key) for name in azure.services}
     return document
+
+
+def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:
+    """Return a command job's `environment`. `build`: a Dockerfile's folder, and its path there."""
+    if build is not None:
+        return {"build": {"path": build[0], "dockerfile_path": build[1]}}
+    return image if image.startswith("azureml:") else {"image": image}
 
 
 _TOPOLOGIES = {r"standard_nd.*_v4": "ndv4", r"standard_nd96is.*_h[12]00_v5": "ndv5"}

@@ -17,9 +17,9 @@ from cloudtrain.providers.azure.section import AzureSection
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import Target
-    from cloudtrain.providers.azure.arm import ResourceManager
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.providers.azure.config import AzureConfig
+    from cloudtrain.providers.azure.sdk import ResourceManager
     from cloudtrain.spec.model import JobSpec
 
 

@@ -19,9 +19,7 @@ from cloudtrain.errors import Issue, did_you_mean, warning
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import overrides_of, reserved_issues
-from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
-from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import (
     FORM,
     KEYS,
@@ -31,6 +29,7 @@ from cloudtrain.providers.azure.request import (
     is_address,
     section_of,
 )
+from cloudtrain.providers.azure.target import check_image_name, format_issues
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import input_problem

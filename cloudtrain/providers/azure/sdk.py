@@ -1,7 +1,8 @@
-"""Calls of Azure's SDKs: credentials, options, translated errors, no output, a hook before a job."""
+"""Calls of Azure's SDKs: credentials, translated errors, a hook before a job, requests to ARM."""
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import logging
@@ -10,25 +11,26 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from contextvars import ContextVar
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from azure.core import PipelineClient
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
-from azure.core.pipeline.policies import SansIOHTTPPolicy
-from azure.core.rest import HttpRequest
+from azure.core.pipeline.policies import BearerTokenCredentialPolicy, RetryPolicy, SansIOHTTPPolicy
+from azure.core.rest import HttpRequest, HttpResponse
 from azure.identity import DefaultAzureCredential
+from azure.mgmt.core.exceptions import ARMErrorFormat
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from cloudtrain.errors import DENIED, CloudError, CloudtrainError
-from cloudtrain.planning.reference import is_loopback
-from cloudtrain.providers.azure.errors import is_foreign, translated
+from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin, is_loopback
+from cloudtrain.providers.azure.errors import ReadableAnswers, is_foreign, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
-from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryLogin
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "retry_backoff_factor": 0.5, "retry_backoff_max": 20}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
@@ -220,3 +222,101 @@ def registry_login(registry: str) -> RegistryLogin:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CloudError(f"{doing}: its answer is not a token") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A resource, and the time of the answer."""
+
+    document: Mapping[str, Any]
+    date: str
+    """Header `Date` of the answer."""
+
+
+class ResourceManager:
+    """Azure Resource Manager. Every method may raise CloudError.
+
+    `request` and `pages` raise the SDK's errors.
+    """
+
+    @cached_property
+    def address(self) -> str:
+        """Address of ARM, without a slash at the end."""
+        from azure.ai.ml import _azure_environments as environments
+
+        with calling("looking where Azure is"):
+            cloud = environments._get_default_cloud_name()
+            return str(environments._get_base_url_from_metadata(cloud_name=cloud))
+
+    def claims(self) -> Mapping[str, Any]:
+        """Return the owner of the user's token: `upn` or `appid`, and `oid`; empty if unclear."""
+        with calling("logging in"):
+            token = credential().get_token(f"{self.address}/.default").token
+        try:
+            middle = token.split(".")[1]
+            claims: dict[str, Any] = json.loads(
+                base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
+            )
+        except (IndexError, ValueError):
+            return {}
+        return claims
+
+    def get(self, path: str, version: str, **query: str) -> Found:
+        """Return a resource by its id. CloudError with NotFound or NoWorkspace if it is missing."""
+        with _looking(path):
+            answer = self.request(path, {**query, "api-version": version})
+            return Found(answer.json(), str(answer.headers.get("Date", "")))
+
+    def find(self, path: str, version: str) -> Found | None:
+        """Return a resource by its id; None if it is missing."""
+        try:
+            return self.get(path, version)
+        except CloudError as error:
+            if error.code in ("NotFound", "NoWorkspace"):
+                return None
+            raise
+
+    def listed(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the items on all pages of a list. `query`: `filter` for `$filter`."""
+        pages = self.pages(
+            path, {**{f"${name}": value for name, value in query.items()}, "api-version": version}
+        )
+        while True:
+            with _looking(path):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from page
+
+    def pages(self, path: str, query: Mapping[str, str]) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield the pages of a list. Request each one when it is needed."""
+        answer = self.request(path, query)
+        while True:
+            page = answer.json()
+            yield page.get("value") or ()
+            following = str(page.get("nextLink") or "")
+            if not following.startswith(f"{self.address}/"):  # the token is for this address alone
+                return
+            answer = self.request(following, {})
+
+    def request(self, path: str, query: Mapping[str, str]) -> HttpResponse:
+        """Return the answer to a GET of a path or of a whole address.
+
+        Raise HttpResponseError for a status of 400 or more.
+        """
+        address = f"{self.address}{path}" if path.startswith("/") else path
+        answer = self._client.send_request(HttpRequest("GET", address, params=dict(query)))
+        if answer.status_code >= 400:
+            raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
+        return answer
+
+    @cached_property
+    def _client(self) -> PipelineClient[HttpRequest, HttpResponse]:
+        token = BearerTokenCredentialPolicy(credential(), f"{self.address}/.default")
+        return PipelineClient(
+            self.address, policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token], **TIMEOUTS
+        )
+
+
+def _looking(path: str) -> AbstractContextManager[None]:
+    return calling(f"looking at {path.rpartition('/providers/')[2] or path}")

@@ -8,4 +8,3 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # types of a LazyPackage
     from cloudtrain.providers.docker import checks as checks
     from cloudtrain.providers.docker import emulator as emulator
-    from cloudtrain.providers.docker import image as image

@@ -1,21 +1,23 @@
-"""Checks of a plan in containers before the start, and of this machine's engine for `doctor`."""
+"""Image and checks of a plan in containers, and checks of this machine's engine for `doctor`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cloudtrain.checkup import Check, Question
+from cloudtrain.declaration import declarations
 from cloudtrain.errors import CloudtrainError, Issue, UsageError, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.selection import PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.docker.connect import LOCAL, address, docker_engine, host, missing_image
 from cloudtrain.providers.docker.container_spec import DockerConfig
-from cloudtrain.providers.docker.errors import host, missing_image
-from cloudtrain.providers.docker.host import LOCAL, address
+from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_rules, location_checks
 from cloudtrain.providers.local.machine import ask_driver
+from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine, EngineInfo
@@ -139,3 +141,24 @@ def gpu_check(info: EngineInfo, gpus: int) -> Check:
 def _described(info: EngineInfo) -> str:
     rootless = ", rootless" if info.is_rootless else ""
     return f"version {info.version}, {info.architecture}{rootless}, at {host()}"
+
+
+def image_of(
+    image: str | Mapping[str, str], settings: Settings, *, gpu: bool
+) -> tuple[PlannedImage, tuple[Issue, ...]]:
+    """Return the image, by its name on this machine, and its problems.
+
+    Our own image is the default, and `auto`.
+    """
+    selected = select_image(image, DECLARATION.name)
+    path, address = selected
+    if selected.is_build or address == "auto":
+        recipe, problems = recipe_for(selected, settings, gpu=gpu)
+        return planned_build(recipe), tuple(problems)
+    scheme, colon, _ = address.partition(":")
+    providers = (declared.name for declared in declarations() if scheme in declared.image_schemes)
+    cloud = next(providers, None) if colon else None
+    if cloud:
+        hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
+        return PlannedImage(""), (Issue(path, f"{address} means something in {cloud} alone", hint),)
+    return PlannedImage(address), ()

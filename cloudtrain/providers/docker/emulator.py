@@ -42,12 +42,15 @@ from cloudtrain.providers.local.supervisor_status import (
     end_orphans,
     supervisor_state,
 )
-from cloudtrain.providers.rehearsal import container as container_emulator
 from cloudtrain.providers.rehearsal.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
-from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator, thread_variables
-from cloudtrain.providers.rehearsal.plain import PlainEmulator
+from cloudtrain.providers.rehearsal.base import (
+    EmulatedPlan,
+    Emulator,
+    PlainEmulator,
+    thread_variables,
+)
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
-from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
+from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator, create_folders
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.runs.store import CLEANUP_FOLDER
 
@@ -251,7 +254,7 @@ class SageMakerContainers(SageMakerEmulator):
         threads = thread_variables(self.paths, self.plan.cores)
         launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
-            container_emulator.create_folders(self.job, container, root, {})
+            create_folders(self.job, container, root, {})
             binds = [Bind(source=str(root), target=ROOT)]
             for channel in self.job.channels:
                 if source := sources.get(channel.name):

@@ -19,12 +19,16 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.errors import CloudError
-from cloudtrain.planning.reference import ACR
+from cloudtrain.planning.reference import ACR, TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers import Progress
+from cloudtrain.providers.docker.connect import (
+    missing_image,
+    refused_push,
+    require_listener,
+    sdk_environment,
+    translated,
+)
 from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
-from cloudtrain.providers.docker.errors import missing_image, refused_push, translated
-from cloudtrain.providers.docker.host import require_listener, sdk_environment
-from cloudtrain.providers.shared.registry import TOKEN_USER, RegistryImage, RegistryLogin
 
 SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
 """Exceptions of failing SDK calls."""

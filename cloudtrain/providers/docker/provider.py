@@ -54,7 +54,9 @@ class DockerProvider(LocalBackend):
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """Return the image and the resources of a container; problems are in the target."""
-        image, problems = docker.image.image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
+        image, problems = docker.checks.image_of(
+            spec.image, settings, gpu=bool(spec.resources.gpus)
+        )
         return Target(
             provider=self.name,
             where="this machine, in containers",

@@ -6,13 +6,12 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
-from cloudtrain.planning.reference import ACR, ECR, parse_address
+from cloudtrain.planning.reference import ACR, ECR, RegistryLogin, parse_address
 from cloudtrain.providers import Note
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.shared.registry import RegistryLogin
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.shared.registry import RegistryImage
+    from cloudtrain.planning.reference import RegistryImage
 
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
@@ -123,7 +122,7 @@ def _acr_login(host: str) -> RegistryLogin:
 def _inspect_in_ecr(
     account: str, region: str, repository: str, reference: str
 ) -> RegistryImage | None:
-    from cloudtrain.providers.shared import registry
+    from cloudtrain.planning import reference as registry
 
     cloud = _aws(region)
     place = {"registryId": account, "repositoryName": repository}

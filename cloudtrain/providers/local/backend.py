@@ -15,7 +15,6 @@ from cloudtrain.planning.plain import CLOUD_FIELDS
 from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.processes import lifeline, reap_in_background, run_module
 from cloudtrain.providers.local.supervisor_status import (
     SupervisorState,
@@ -152,9 +151,6 @@ class LocalBackend(Provider):
         # It may have written the last event and exited after the events were read.
         if run.last_event(Ended):
             return []
-        if ended := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
-            self.end_orphans(run.path)
-            return [ended]
         if supervisor is SupervisorState.UNKNOWN and not given_up:
             phase = f"no sign of life of its supervisor{_where(run.path)}"
             since = last_heartbeat(run.path)

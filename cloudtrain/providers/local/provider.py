@@ -89,7 +89,7 @@ class LocalProvider(LocalBackend):
             return rehearsal.sagemaker.SageMakerEmulator(paths, request, plan)
         if contract == AZURE.contract:
             return rehearsal.azureml.AzureMLEmulator(paths, request, plan)
-        return rehearsal.plain.PlainEmulator(paths, request)
+        return rehearsal.base.PlainEmulator(paths, request)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """Return the launches, one per node, with all paths of the run."""

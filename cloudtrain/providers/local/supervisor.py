@@ -25,7 +25,6 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.node import Node, run_outcome, start_node
 from cloudtrain.providers.local.processes import SUPERVISOR_PID, read_lifeline
 from cloudtrain.providers.local.supervisor_status import (
@@ -54,6 +53,9 @@ PEERS_SECONDS = 8
 
 SYNC_SECONDS = 1
 """Pause between two copies of checkpoints, and two checks of the stop file and the folder."""
+
+RESERVED_BYTES = 1 << 14
+"""Space for the last event, which a job's full disk must not prevent."""
 
 REMOVED_CHECKS = 3
 """Number of checks in a row without the folder until it counts as removed."""
@@ -135,7 +137,8 @@ class Supervisor:
     def run(self) -> None:
         """Run everything. In any case write the last event and end all processes."""
         started = time.monotonic()
-        end_on_full_disk.reserve(self.paths.end_on_full_disk)
+        with suppress(OSError):
+            self.paths.reserve.write_bytes(b"\0" * RESERVED_BYTES)
         try:
             ended = self._run_nodes(started)
         except CloudtrainError as error:
@@ -159,10 +162,9 @@ class Supervisor:
             self.folder.remove_what_was_recreated()
             return
         ended = ended.replace(time=time.time())
+        self.paths.reserve.unlink(missing_ok=True)
         if self.folder.record(ended, durable=True):
             index_run(self.folder, History(self.folder).read())
-        else:
-            end_on_full_disk.write(self.paths.end_on_full_disk, ended)
 
     def stop(self, reason: str) -> None:
         """Ask every node to stop; the grace period begins."""

@@ -12,11 +12,11 @@ from cloudtrain.planning.azureml import STOP_FILE, STORED_FOLDERS, Mount, comman
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
-from cloudtrain.providers.rehearsal import container as container_emulator
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
     machine_variables,
+    node_addresses,
     published_variables,
 )
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
@@ -54,7 +54,7 @@ class AzureMLEmulator:
 
     def names(self, nodes: int) -> tuple[str, ...]:
         """Return addresses of the nodes."""
-        return container_emulator.addresses(nodes)
+        return node_addresses(nodes)
 
     def inherits(self, variable: str) -> bool:
         """Pass on HOST_VARIABLES and the user's Azure credentials, in place of the job's identity."""

@@ -1,21 +1,29 @@
-"""Interface of emulators, which execute a request here, and the plans that they execute."""
+"""Interface of emulators, which execute a request here, their plans, and the emulator of the plain contract."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
+import sys
+import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from cloudtrain.declaration import declaration_of
-from cloudtrain.errors import StorageError
+from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
 from cloudtrain.planning.target import Config
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.runs.files import FOLDER_MODE, make_private_folder
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import PLAN
+from cloudtrain.source.extract import DAMAGED, Header
+from cloudtrain.source.results import copy_results
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +150,16 @@ class Emulator(Protocol[LaunchT]):
         ...
 
 
+def node_addresses(count: int) -> tuple[str, ...]:
+    """Return one loopback address per node, in lexicographic order, as c10d ranks nodes.
+
+    Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1.
+    """
+    if count == 1 or sys.platform != "linux":
+        return ("127.0.0.1",) * count
+    return tuple(f"127.0.{node // 100}.{101 + node % 100}" for node in range(count))
+
+
 HOST_VARIABLES = {
     *("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE"),
@@ -173,3 +191,92 @@ def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:
     job = json.loads(paths.job_file.read_text())
     share = cores // (job["nodes"] * job["processes"])
     return {"OMP_NUM_THREADS": str(max(1, share))}
+
+
+class PlainEmulator:
+    """The plain contract: the nodes share the run's folders, without sync or collection."""
+
+    nodes_on_host = True
+
+    def __init__(self, paths: RunPaths, request: Mapping[str, Any]) -> None:
+        self.paths = paths
+        self.request = request
+        self.max_runtime_seconds = request["max_runtime_seconds"]
+        self.grace_seconds = request["grace_seconds"]
+
+    def inherits(self, variable: str) -> bool:
+        """Pass on all variables but ours: the job runs as the user would run it."""
+        return not variable.startswith("CLOUDTRAIN_")
+
+    def prepare(self, archive: Path) -> Sequence[Launch]:
+        """Return the request's own launches."""
+        self.copy_source(archive)
+        return [Launch.from_json(launch) for launch in self.request["launches"]]
+
+    def copy_source(self, archive: Path) -> None:
+        """Copy the source for each node, and the checkpoints of the run that this one resumes."""
+        if self.request["resume_from"]:
+            _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)
+        for launch in self.request["launches"]:
+            unpack(archive, self.paths.source(launch["node"]))
+
+    def sync(self) -> None:
+        """Do nothing: nodes write to the run's folder."""
+
+    def clean_up(self) -> None:
+        """Do nothing: the supervisor ends all processes of the run."""
+
+    def collect(self) -> list[str]:
+        """Do nothing: nodes write to the run's folder."""
+        return []
+
+
+def _copy_checkpoints(earlier: Path, into: Path) -> None:
+    if earlier.is_dir():
+        copy_results(earlier, into, (), print)  # into the supervisor's own log
+
+
+_BLOCK = 1 << 20
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Extract files, folders and links into `folder`, which is made, or must be empty.
+
+    Raise SourceError if the archive is damaged or has an entry that leads outside, and StorageError
+    if the disk refuses; `folder` is left empty then.
+    """
+    make_private_folder(folder)
+    if any(folder.iterdir()):
+        raise SourceError(f"cannot unpack into {folder}: it is not empty", hint="name a new folder")
+    try:
+        _extract(archive, folder)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, DAMAGED):
+            raise SourceError(
+                f"the source archive {archive} is damaged or hostile: {error}"
+            ) from error
+        if isinstance(error, OSError):
+            raise StorageError(
+                f"cannot unpack {archive} into {folder}: {error.strerror or error}"
+            ) from error
+        raise
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    with (
+        gzip.open(archive) as stream,
+        tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as tar,
+    ):
+        members = tar.getmembers()
+        # The checksum is at the very end, after what tar reads.
+        while stream.read(_BLOCK):
+            pass
+        now = time.time()
+        for member in members:
+            member.mtime = now
+        # Python before 3.11.4 lacks the filter.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder, members)
+    for parent, _, _ in os.walk(folder):  # the filter leaves folders to the umask
+        Path(parent).chmod(FOLDER_MODE)

@@ -62,9 +62,9 @@ class RunPaths(NamedTuple):
         return self.run / "stop"
 
     @property
-    def end_on_full_disk(self) -> Path:
-        """How the run ended, if the disk was too full for the event."""
-        return self.run / "last-word"
+    def reserve(self) -> Path:
+        """File that keeps space for the last event; it is removed if the disk is full."""
+        return self.run / "reserve"
 
     @property
     def supervisor_log(self) -> Path:

@@ -5,32 +5,126 @@ Checkpoints are copied during the run, as SageMaker uploads them, and results at
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.launch import Launch
-from cloudtrain.planning.sagemaker import ROOT, NodeContainer, training_job
+from cloudtrain.planning.sagemaker import ROOT, NodeContainer, TrainingJob, training_job
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
-from cloudtrain.providers.rehearsal import container as container_emulator
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
     machine_variables,
+    node_addresses,
     published_variables,
 )
 from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.source.results import copy_results
+
+# -I -S: a PYTHONPATH or PYTHONHOME of the program must not affect the script that enters the namespace.
+_ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
+
+
+def create_folders(
+    job: TrainingJob, container: NodeContainer, root: Path, paths: Mapping[str, Path]
+) -> None:
+    """Create below `root` what SageMaker has at /opt/ml. Repeating it changes nothing.
+
+    `paths`: content of each channel on this machine, a folder or a file, which is linked and not
+    copied. A channel without a path is an empty folder. Raise FileNotFoundError if a path does not
+    exist.
+    """
+    channels = {root / channel.folder: paths.get(channel.name) for channel in job.channels}
+    for folder in channels:
+        if folder.is_symlink():  # from an earlier start
+            folder.unlink()
+    for name in job.folders:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name, text in container.files.items():
+        (root / name).write_text(text, encoding="utf-8")
+    for folder, place in channels.items():
+        if place is None:
+            continue
+        if not place.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+        if place.is_dir():
+            folder.rmdir()
+            folder.symlink_to(place.absolute())
+        else:
+            link = folder / place.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(place.absolute())
+
+
+def hosts_text(hosts: Sequence[str], addresses: Sequence[str]) -> str:
+    """Return the content of an /etc/hosts with this machine and the nodes."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines += [f"{address} {host}" for host, address in zip(hosts, addresses, strict=True)]
+    return "\n".join([*lines, ""])
+
+
+def has_namespaces() -> bool:
+    """Return True if a process can have a private /opt/ml and host name here.
+
+    Tested once, in a child process. CLOUDTRAIN_NAMESPACES=0 disables it.
+    """
+    return sys.platform == "linux" and os.environ.get("CLOUDTRAIN_NAMESPACES") != "0" and _probe()
+
+
+@cache
+def _probe() -> bool:
+    try:
+        tried = subprocess.run(
+            [*_ENTER, "--probe"],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return tried.returncode == 0
+
+
+def command(
+    container: NodeContainer,
+    root: Path,
+    *,
+    hosts_file: Path,
+    address: str,
+    master: str,
+    private: bool,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command of one node, and its variables.
+
+    `private`: run it in namespaces; otherwise variables name its folder and the nodes' addresses.
+    """
+    if private:
+        return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(
+            container.env
+        )
+    return container.argv, {
+        **container.env,
+        "SAGEMAKER_BASE_DIR": str(root),
+        "CLOUDTRAIN_MASTER_ADDR": master,
+        "CLOUDTRAIN_NODE_ADDR": address,
+    }
+
 
 FileStates = dict[Path, tuple[int, int]]
 """Path -> size in bytes, and time of the last change in nanoseconds."""
@@ -77,17 +171,17 @@ class SageMakerEmulator:
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """Create /opt/ml of each node with its files and channels; the launches enter it."""
         paths = {SOURCE: self._source(archive), **self.channel_paths()}
-        addresses = container_emulator.addresses(len(self.roots))
-        private = container_emulator.has_namespaces()
+        addresses = node_addresses(len(self.roots))
+        private = has_namespaces()
         hosts = self.paths.run / "hosts"
-        hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
+        hosts.write_text(hosts_text(self.job.hosts, addresses))
         machine = machine_variables(self.paths, self.plan)
         launches = []
         for container, root, address in zip(
             self.job.containers, self.roots, addresses, strict=True
         ):
-            container_emulator.create_folders(self.job, container, root, paths)
-            argv, env = container_emulator.command(
+            create_folders(self.job, container, root, paths)
+            argv, env = command(
                 _with_program(container),
                 root,
                 hosts_file=hosts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
-from cloudtrain.providers.shared.config import CloudConfig
+from cloudtrain.planning.target import CloudConfig
 from cloudtrain.settings import variable_of
 
 _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import botocore.session
 
 from cloudtrain.errors import dotted
-from cloudtrain.providers.aws.service_model import violations
+from cloudtrain.providers.aws.validate import violations
 from tests.fakes.aws.policies import Statement
 from tests.fakes.aws.storage import Storage
 from tests.fakes.messages import ServiceError

@@ -15,7 +15,8 @@ from cloudtrain.planning.sagemaker import (
     NodeContainer,
     TrainingJob,
 )
-from cloudtrain.providers.rehearsal import container as container_emulator
+from cloudtrain.providers.rehearsal import sagemaker as container_emulator
+from cloudtrain.providers.rehearsal.base import node_addresses
 from cloudtrain_launcher.host import free_port
 from tests.fakes.containers import Container as Process
 
@@ -74,7 +75,7 @@ class ContainerGroup:
 
     def start(self) -> None:
         """Start all containers, each on its own loopback address."""
-        addresses = container_emulator.addresses(len(self.roots))
+        addresses = node_addresses(len(self.roots))
         port = free_port()
         hosts = self._folder / "hosts"
         hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import botocore.session
 
 from cloudtrain.errors import dotted
-from cloudtrain.providers.aws.service_model import violations
+from cloudtrain.providers.aws.validate import violations
 from tests.fakes.aws.account import Account
 from tests.fakes.messages import Call, FaultKind, Request, Response, ServiceError
 from tests.fakes.server import Server

@@ -17,7 +17,7 @@ import botocore.session
 from botocore.config import Config
 
 from cloudtrain.errors import Keys, dotted
-from cloudtrain.providers.aws.service_model import violations
+from cloudtrain.providers.aws.validate import violations
 from tests.fakes.aws import running, tuning
 from tests.fakes.aws.account import Account, LogGroup
 from tests.fakes.aws.jobs import Job

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from cloudtrain.planning.azureml import STORED_FOLDERS, CommandJob, Mount
-from cloudtrain.providers.rehearsal.container import addresses
+from cloudtrain.providers.rehearsal.base import node_addresses
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.jobs import LOG_CONTAINER, Job, tracking_variables
 from tests.fakes.azure.schema import duration_seconds
@@ -137,7 +137,7 @@ class ContainerGroup:
         self._code = code
         self._folder = folder
         self._account = account
-        self._addresses = addresses(job.nodes)
+        self._addresses = node_addresses(job.nodes)
         self.failed: tuple[int, int] | None = None
         """The process that failed before all others, and its exit code."""
 

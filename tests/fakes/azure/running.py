@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from cloudtrain.planning.azureml import command_job
-from cloudtrain.providers.rehearsal.container import addresses
+from cloudtrain.providers.rehearsal.base import node_addresses
 from cloudtrain_launcher.host import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
@@ -70,7 +70,7 @@ class _JobRun:
         image = self.assets.image(job.properties["environmentId"])
         self._check_rights(image or "")
         code_id = job.properties.get("codeId")
-        contract = command_job(document(job), master=addresses(job.nodes)[0], port=free_port())
+        contract = command_job(document(job), master=node_addresses(job.nodes)[0], port=free_port())
         group = ContainerGroup(
             job, contract, self.assets.code(code_id) if code_id else None, folder, account
         )

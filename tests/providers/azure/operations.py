@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import cloudtrain
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import KnownRuns, get_provider
-from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.client import workspace
 from cloudtrain.providers.azure.rights import DOCTOR, READ_BLOBS, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.azure.target import workspace_of
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run

@@ -13,9 +13,9 @@ import pytest
 
 import cloudtrain
 from cloudtrain.checkup import Check
+from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.azure import checkup as azure_checkup
-from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
 from cloudtrain.submission.checkup import exit_code

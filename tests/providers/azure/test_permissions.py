@@ -11,8 +11,8 @@ import pytest
 
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure.rights import READ_BLOBS, SUBMITTER, WRITE_BLOBS
-from cloudtrain.providers.shared.registry import RegistryImage
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets import KeyVault
