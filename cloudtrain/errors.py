@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Keys = tuple[str | int, ...]
 """Path of a value: `("resources", "gpu", 0)`."""
@@ -226,6 +226,26 @@ class CloudError(CloudtrainError):
     def is_denied(self) -> bool:
         """True if a permission is missing."""
         return self.code in DENIED_CODES
+
+
+class ErrorKind(NamedTuple):
+    """A kind of a cloud's errors, and what it means for the request."""
+
+    words: str
+    hint: str
+    code: str = ""
+    transient: bool = False
+    outcome: Outcome = Outcome.REFUSED
+
+    def error(self, where: str, answer: object, code: str = "") -> CloudError:
+        """Return the error of a call. `answer`: the cloud's own message; `code`: its code."""
+        return CloudError(
+            f"{where}: {self.words}: {answer}",
+            hint=self.hint,
+            code=code or self.code,
+            transient=self.transient,
+            outcome=self.outcome,
+        )
 
 
 def unreadable(where: str, problem: str) -> CloudError:

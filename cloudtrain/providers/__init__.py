@@ -282,12 +282,6 @@ class Provider(ABC):
             hint="engine: portable",
         )
 
-    def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """Return the job as an object of the platform's SDK. Raise UsageError without an SDK."""
-        raise UsageError(
-            f"run {run.run_id}: {self.declaration.label} does not have an SDK object for a job"
-        )
-
 
 POLL_SECONDS = 5.0
 """Seconds between two calls of `observe`, unless the provider overrides `poll_seconds`."""

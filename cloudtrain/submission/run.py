@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress
@@ -264,13 +264,6 @@ class Run:
             if results is None
             else {name: place for name, place in artifacts.items() if name in results}
         )
-
-    def native(self) -> Any:
-        """Return the job as an object of the cloud's SDK: a TrainingJob or an Azure `Job`.
-
-        Raise UsageError for a run without one.
-        """
-        return self._monitor.provider.native(self.folder, self.status())
 
     def rerun(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None

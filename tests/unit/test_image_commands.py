@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.recipe import recipe_of
-from cloudtrain.providers.docker.images import _public_url, build
+from cloudtrain.providers.docker.images import build
 from tests.support.in_process import call
 
 DOCKER = """#!/bin/sh
@@ -181,20 +181,3 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
     assert rebuilds == [rebuild]
-
-
-REMOTES = {
-    "https://me:secret@github.com/me/train.git": "https://github.com/me/train.git",
-    "ssh://git@github.com/me/train.git": "ssh://github.com/me/train.git",
-    "git@github.com:me/train.git": "git@github.com:me/train.git",
-    "/home/me/secret-project": "",
-    "../other": "",
-    "file:///home/me/secret-project": "",
-    "C:\\\\Users\\\\me": "",
-    "": "",
-}
-
-
-@pytest.mark.parametrize("remote", REMOTES, ids=[str(number) for number in range(len(REMOTES))])
-def test_a_label_names_a_public_source_and_no_path_of_this_machine(remote: str) -> None:
-    assert _public_url(remote) == REMOTES[remote]

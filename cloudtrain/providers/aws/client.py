@@ -21,7 +21,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from cloudtrain import __version__
-from cloudtrain.errors import CloudError, UsageError, unreadable
+from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
@@ -248,21 +248,6 @@ def new_session(region: str, profile: str = "") -> boto3.session.Session:
 @cache
 def _loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
-
-
-def native_job(name: str, region: str) -> Any:
-    """Return the `sagemaker.core` TrainingJob: `.refresh()`, `.wait()`, `.stop()`, fields.
-
-    Raise UsageError if the sagemaker SDK is not installed. Our own code does not depend on it.
-    """
-    try:
-        from sagemaker.core.resources import TrainingJob
-    except ImportError as error:
-        hint = 'pip install "cloudtrain[sagemaker]"'
-        raise UsageError(f"the sagemaker SDK is not installed: {error}", hint=hint) from None
-    return TrainingJob.get(
-        training_job_name=name, session=boto3.session.Session(region_name=region), region=region
-    )
 
 
 def _sending(**_: Any) -> None:

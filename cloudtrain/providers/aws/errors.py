@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from cloudtrain.diagnosis.remedies import SAGEMAKER_TRUST, sagemaker_quota
-from cloudtrain.errors import DENIED_CODES, CloudError, Outcome, unreadable
+from cloudtrain.errors import DENIED_CODES, CloudError, ErrorKind, Outcome, unreadable
 
 _UNREADABLE = "UnreadableAnswer"
 """Code of the error that replaces an answer that is not the service's."""
@@ -73,25 +73,69 @@ _WRONG_REGION = {
     "IllegalLocationConstraintException",
 }
 
-_NO_CREDENTIALS = (
-    sdk.NoCredentialsError,
-    sdk.PartialCredentialsError,
-    sdk.ProfileNotFound,
-    sdk.CredentialRetrievalError,
-    sdk.NoAuthTokenError,
-)
-_STALE_LOGIN = (sdk.SSOTokenLoadError, sdk.UnauthorizedSSOTokenError, sdk.TokenRetrievalError)
-_NO_RESPONSE = (
-    sdk.ReadTimeoutError,
-    sdk.ConnectionClosedError,
-    sdk.ResponseStreamingError,
-    sdk.IncompleteReadError,
-    sdk.HTTPClientError,
-)
-"""Errors without a response: the request may have arrived, so the outcome is unknown."""
 NOT_CONNECTED = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
 """Errors without a connection: the request was not sent."""
-_UNREACHABLE = (*NOT_CONNECTED, sdk.SSLError)
+
+_BY_TYPE: tuple[tuple[tuple[type[Exception], ...], ErrorKind], ...] = (
+    (
+        (sdk.SSOTokenLoadError, sdk.UnauthorizedSSOTokenError, sdk.TokenRetrievalError),
+        ErrorKind("the login has expired", f"aws sso login, {_TRY_AGAIN}", "Expired"),
+    ),
+    (
+        (
+            sdk.NoCredentialsError,
+            sdk.PartialCredentialsError,
+            sdk.ProfileNotFound,
+            sdk.CredentialRetrievalError,
+            sdk.NoAuthTokenError,
+        ),
+        ErrorKind(
+            "no AWS credentials",
+            f"aws configure (or aws sso login, or set AWS_PROFILE), {_TRY_AGAIN}",
+            "NoCredentials",
+        ),
+    ),
+    (
+        (*NOT_CONNECTED, sdk.SSLError),
+        ErrorKind(
+            "AWS cannot be reached",
+            f"check the network and the region; {_TRY_AGAIN}",
+            "Unreachable",
+            transient=True,
+        ),
+    ),
+    (  # without a response: the request may have arrived
+        (
+            sdk.ConnectionClosedError,
+            sdk.ResponseStreamingError,
+            sdk.IncompleteReadError,
+            sdk.HTTPClientError,
+        ),
+        ErrorKind("no answer came", _WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN),
+    ),
+    (
+        (sdk.ParamValidationError,),
+        ErrorKind("boto3 rejects the call", "pip install --upgrade boto3", "ParamValidation"),
+    ),
+)
+
+_BY_CODE = (
+    (
+        _EXPIRED,
+        ErrorKind(
+            "the credentials have expired",
+            f"aws sso login, new keys, or set this machine's clock, {_TRY_AGAIN}",
+        ),
+    ),
+    (
+        _UNKNOWN,
+        ErrorKind(
+            "AWS does not accept these credentials",
+            f"check AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}",
+        ),
+    ),
+    (_THROTTLED, ErrorKind("too many requests", _WAIT, transient=True)),
+)
 
 
 def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:
@@ -99,65 +143,36 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
 
     `call`: the operation, such as `create_training_job`. `place`: its bucket or object, if any.
     """
-    name = _camel(call)
-    if isinstance(error, ClientError):
-        return _from_response(error, name, region, place)
-    cause = error.__cause__ or error.__context__
-    if isinstance(cause, ClientError):  # boto3's transfers wrap the error of S3
-        return _from_response(cause, name, region, place)
+    name = call if " " in call else "".join(part.capitalize() for part in call.split("_"))
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, ClientError):  # boto3's transfers wrap the error of S3
+            return _from_response(cause, name, region, place)
+
     where = f"{name} in {region}"
-    if isinstance(error, _STALE_LOGIN):
-        return CloudError(
-            f"{where}: the login has expired: {error}",
-            hint=f"aws sso login, {_TRY_AGAIN}",
-            code="Expired",
-        )
-    if isinstance(error, _NO_CREDENTIALS):
-        hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_TRY_AGAIN}"
-        return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
-    if isinstance(error, _UNREACHABLE):
-        hint = f"check the network, and whether the region {region!r} is meant; {_TRY_AGAIN}"
-        return CloudError(
-            f"{where}: AWS cannot be reached: {error}",
-            hint=hint,
-            code="Unreachable",
-            transient=True,
-        )
-    if isinstance(error, _NO_RESPONSE):
-        message = f"{where}: no answer came: {error}"
-        return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
-    if isinstance(error, sdk.FlexibleChecksumError):
-        return unreadable(where, str(error))
-    if isinstance(error, ResponseParserError):
+    for types, kind in _BY_TYPE:
+        if isinstance(error, types):
+            return kind.error(where, error)
+    if isinstance(error, (sdk.FlexibleChecksumError, ResponseParserError)):
         return unreadable(where, str(error).partition(", invalid")[0])
-    if isinstance(error, sdk.ParamValidationError):
-        hint = "pip install --upgrade boto3"
-        return CloudError(f"{where}: {error}", hint=hint, code="ParamValidation")
     return CloudError(f"{where}: {error}", code=type(error).__name__)
 
 
 def _from_response(error: ClientError, name: str, region: str, place: str) -> CloudError:
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    answer = str(error.response.get("Error", {}).get("Message", "")) or code
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    response = error.response
+    code = str(response.get("Error", {}).get("Code", ""))
+    answer = str(response.get("Error", {}).get("Message", "")) or code
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     where = f"{name} in {region}" + (f", {place}" if place else "")
-    if code in _EXPIRED:
-        hint = f"aws sso login, new keys, or set this machine's clock, {_TRY_AGAIN}"
-        return CloudError(f"{where}: the credentials have expired: {answer}", hint=hint, code=code)
-    if code in _UNKNOWN:
-        hint = f"check AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}"
-        return CloudError(
-            f"{where}: AWS does not accept these credentials: {answer}", hint=hint, code=code
-        )
-    if code in _THROTTLED:
-        return CloudError(
-            f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True
-        )
+    for codes, kind in _BY_CODE:
+        if code in codes:
+            return kind.error(where, answer, code)
     if code == _UNREADABLE:
         return unreadable(where, answer)
     if status >= 500 or code in _FAILED:
-        message = f"{where}: AWS failed ({code or status}): {answer}"
-        return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
+        kind = ErrorKind(
+            f"AWS failed ({code or status})", _WAIT, transient=True, outcome=Outcome.UNKNOWN
+        )
+        return kind.error(where, answer, code)
     is_missing = code == "ResourceNotFound" or (
         code == "ValidationException" and re.search("not found|could not find", answer.lower())
     )
@@ -208,11 +223,6 @@ def _action(answer: str, name: str) -> str:
         )
     where = " on the job's role (aws.role)" if denied[1] == "iam:PassRole" else ""
     return denied[1] + where
-
-
-def _camel(call: str) -> str:
-    """Return `DescribeTrainingJob` for `describe_training_job`; keep text with spaces."""
-    return call if " " in call else "".join(part.capitalize() for part in call.split("_"))
 
 
 def refuse_foreign_answers(events: Any) -> None:

@@ -299,15 +299,6 @@ class SageMakerProvider(Provider):
         """Return the service of hyperparameter tuning jobs."""
         return aws.tuning.SageMakerTuning()
 
-    def native(self, run: RunFolder, state: RunState) -> Any:
-        """Return the `sagemaker.core` TrainingJob."""
-        if state.ref is None:
-            raise UsageError(
-                f"run {run.run_id} is {state.state}: it has not created a training job",
-                hint=f"cloudtrain status {run.run_id}",
-            )
-        return aws.client.native_job(state.ref["name"], state.ref["region"])
-
 
 PROVIDER = SageMakerProvider
 """Class that `get_provider` creates."""

@@ -270,11 +270,6 @@ class Workspace:
         """Call `cloudtrain.providers.azure.storage.read_log`."""
         return read_log(address, start, created)
 
-    def native(self, name: str) -> Any:
-        """Return the job as an object of `azure.ai.ml`."""
-        with self._calling("looking at the job"):
-            return self._client.jobs.get(name)
-
     def _job_info(self, job: Any) -> JobInfo:
         return JobInfo(
             name=job.name,

@@ -271,15 +271,6 @@ class AzureMLProvider(Provider):
         """Return the service of sweep jobs."""
         return azure.sweep.AzureSweeps()
 
-    def native(self, run: RunFolder, state: RunState) -> Any:
-        """Return the `azure.ai.ml` Job."""
-        if state.ref is None:
-            raise UsageError(
-                f"run {run.run_id} is {state.state}: it has not created a job",
-                hint=f"cloudtrain status {run.run_id}",
-            )
-        return client_of_run(run).native(state.ref["name"])
-
 
 PROVIDER = AzureMLProvider
 """Class that `get_provider` creates."""

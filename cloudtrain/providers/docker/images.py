@@ -6,14 +6,13 @@ The docker program builds images, because the Docker SDK lacks BuildKit.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +37,9 @@ PUSH_SECONDS = 1800.0
 
 _CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
 """Files of docker/ that its Dockerfile uses."""
+
+_NO_INDEX = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+"""Attestations turn an image into an index, which not every cloud reads."""
 
 INPUTS_LABEL = "cloudtrain.inputs"
 """Label on every image that is built here: the digest of its inputs."""
@@ -136,7 +138,7 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
         for name in (recipe.name, *names):
             _tag_image(docker, temporary_name, name)
     finally:
-        _output_of(docker, "rmi", temporary_name)  # the name alone, unless it is the last
+        subprocess.run((docker, "rmi", temporary_name), capture_output=True, check=False)
     return recipe.name
 
 
@@ -175,7 +177,7 @@ def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str
     try:
         code = subprocess.run(
             [docker, *argv],
-            env=_environment(docker),
+            env={**os.environ, **_NO_INDEX},
             stdin=subprocess.DEVNULL,
             stdout=2,
             check=False,
@@ -198,7 +200,8 @@ def arguments(
     recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = ""
 ) -> list[str]:
     """Return the arguments of `docker`. `folder`: build context, if not the recipe's."""
-    values = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
+    version = {"VERSION": __version__} if recipe.kind else {}
+    values = {**version, **dict(arg.partition("=")[::2] for arg in recipe.args)}
     dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
     argv = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
     argv += [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
@@ -207,53 +210,5 @@ def arguments(
     return [*argv, *options, folder or recipe.context]
 
 
-def _origin(recipe: Recipe) -> dict[str, str]:
-    """Return the build arguments for the labels of our image."""
-    if not recipe.kind:
-        return {}
-    git = ("git", "-C", recipe.context)
-    values = {"VERSION": __version__}
-    # A package that was installed beside a repository is not part of it.
-    if _output_of(*git, "ls-files", "Dockerfile"):
-        changed = "-changed" if _output_of(*git, "status", "--porcelain", "--", ".") else ""
-        values["REVISION"] = _output_of(*git, "rev-parse", "HEAD").strip() + changed
-        values["CREATED"] = _output_of(*git, "show", "-s", "--format=%cI", "HEAD").strip()
-        values["SOURCE"] = _public_url(
-            _output_of(*git, "config", "--get", "remote.origin.url").strip()
-        )
-    return values
-
-
-def _public_url(remote: str) -> str:
-    """Return a remote without login for a public label; "" for a path on this machine."""
-    if re.match(r"(https?|ssh|git)://[^/]", remote):
-        return re.sub(r"//[^/]*@", "//", remote)
-    # As `scp` writes it. One letter before the colon is a drive.
-    return remote if re.match(r"([\w.-]+@)?[\w.-]{2,}:(?!/?/)", remote) else ""
-
-
 def _program() -> str:
     return os.environ.get("DOCKER") or "docker"
-
-
-def _environment(docker: str) -> Mapping[str, str]:
-    """Return the environment of docker, with BuildKit if buildx or an older client has it."""
-    # Attestations turn an image into an index, which not every cloud reads.
-    chosen = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
-    if not os.environ.get("DOCKER_BUILDKIT"):
-        old = _output_of(docker, "version", "--format", "{{.Client.Version}}").startswith(
-            ("18.", "19.", "20.")
-        )
-        chosen["DOCKER_BUILDKIT"] = "1" if old or _output_of(docker, "buildx", "version") else "0"
-    return {**os.environ, **chosen}
-
-
-def _output_of(*argv: str) -> str:
-    """Return the output of a command; empty if it fails."""
-    try:
-        process = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return process.stdout if process.returncode == 0 else ""

@@ -236,10 +236,6 @@ class LocalBackend(Provider):
         """Raise UsageError: a run on this machine keeps no machines."""
         raise UsageError(f"run {run.run_id} keeps no machines: it runs on this one")
 
-    def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """Raise UsageError: this machine lacks an SDK."""
-        raise UsageError("a run on this machine is not an object of a cloud's SDK")
-
 
 def _is_own_folder(path: Path) -> bool:
     """Return True for a folder, False for a link, which could lead to another user's files."""

@@ -143,22 +143,3 @@ def test_the_sagemaker_sdk_puts_the_same_request_on_the_wire(cloud: Cloud, folde
     assert result.returncode == 0, result.stderr[-2000:]
     created = [body for call, body in cloud.endpoint.sent if call.operation == "CreateTrainingJob"]
     assert created == [planned]
-
-
-NATIVE = """
-import sys, cloudtrain
-job = cloudtrain.find_run(sys.argv[1]).native()
-print(type(job).__module__, job.training_job_name, job.training_job_status)
-"""
-
-
-def test_native_gives_the_sdks_own_training_job(cloud: Cloud) -> None:
-    run = submit()
-    env = {**cloud.clean(), "HOME": os.environ["HOME"]}
-    words = [sys.executable, "-W", "ignore", "-c", NATIVE, run.id]
-    result = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
-    assert result.stdout.split()[-3:] == [
-        "sagemaker.core.resources",
-        run.id,
-        "InProgress",
-    ], result.stderr[-2000:]

@@ -235,11 +235,3 @@ def test_no_secret_is_sent_or_kept(
     contents = [path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()]
     assert contents
     assert all(SECRET.encode() not in content for content in [*contents, *cloud.blobs().values()])
-
-
-def test_native_gives_the_sdks_own_job(cloud: AzureCloud) -> None:
-    from azure.ai.ml.entities import Job
-
-    job = submitted("native-1").native()
-    assert isinstance(job, Job)
-    assert (job.name, job.type, job.status) == ("native-1", "command", "Starting")
