@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from cloudtrain.catalog.pricing import OWN_TABLE_HINT, PRICE_UNKNOWN
 from cloudtrain.errors import Issue
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.tuned import sweep_of
+from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.providers import DiscoveredRun, Progress
+from cloudtrain.spec.search_space import Integers
+from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Issue
@@ -136,40 +138,29 @@ def worst_usd(plan: Plan) -> float | None:
     A trial costs at most its own cap; at most `parallel` trials run during the maximum time of the
     sweep.
     """
-    sweep = plan.spec.sweep
+    sweep = sweep_of(plan)
     estimate = plan.target.cost_estimate
-    if (
-        sweep is None
-        or estimate is None
-        or estimate.worst_usd is None
-        or estimate.usd_per_hour is None
-    ):
+    if estimate is None or estimate.worst_usd is None or estimate.usd_per_hour is None:
         return None
     all_trials = sweep.trial_count * estimate.worst_usd
     if sweep.budget.max_time is None or estimate.kept_seconds:
         return all_trials
-    at_once = (
-        sweep.parallel
-        * estimate.usd_per_hour
-        * (sweep.budget.max_time + estimate.overhead_seconds)
-        / 3600
-    )
-    return min(all_trials, at_once)
+    hours = (sweep.budget.max_time + estimate.overhead_seconds) / 3600
+    return min(all_trials, sweep.parallel * estimate.usd_per_hour * hours)
 
 
 def budget_issues(plan: Plan) -> Iterator[Issue]:
     """Yield an issue if the cost may exceed the budget in money."""
-    sweep = plan.spec.sweep
+    limit = sweep_of(plan).budget.max_cost
+    if limit is None:
+        return
     worst = worst_usd(plan)
     path = ("sweep", "budget", "max_cost")
-    limit = sweep.budget.max_cost if sweep else None
-    if sweep is None or limit is None:
-        return
     if worst is None:
         how = plan.target.cost_estimate.price_hint if plan.target.cost_estimate else OWN_TABLE_HINT
         yield Issue(path, PRICE_UNKNOWN, f"{how}, or replace it by budget.max_time")
     elif worst > limit + 1e-9:
-        message = f"{sweep.trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
+        message = f"{sweep_of(plan).trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
         yield Issue(
             path,
             message,
@@ -178,23 +169,61 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
         )
 
 
-PORTABLE = "engine: portable does this from your machine, with the same section"
+PORTABLE = "engine: portable runs it from this machine, with the same section"
+"""Next step for what a service cannot do."""
 
 
-def gap_issues(plan: Plan, service: str, *, has_target: bool = True) -> Iterator[Issue]:
-    """Yield an issue for each part that a service would ignore.
+class ServiceLimits(NamedTuple):
+    """What a cloud's service for sweeps takes."""
 
-    `service`: its name in a sentence. `has_target`: whether it can stop at a value of the
-    objective.
-    """
+    name: str
+    """Its name in a sentence: `a tuning job`."""
+    max_trials: int
+    seconds: tuple[int, int]
+    """Minimum and maximum of `sweep.budget.max_time`."""
+    has_target: bool = True
+    """True if it can stop at a value of the objective."""
+
+
+def service_issues(plan: Plan, limits: ServiceLimits) -> Iterator[Issue]:
+    """Yield an issue for each part that no service, or not this one, can express."""
     sweep = sweep_of(plan)
+    name = limits.name
+    leave_out = f"leave it out, or {PORTABLE}"
+    for key, dimension in sweep.space.items():
+        path = ("sweep", "space", key)
+        if not argument_of(key):
+            message = f"is not an argument of the program: {name} varies only arguments"
+            yield Issue(path, message, PORTABLE)
+        elif isinstance(dimension, Integers) and dimension.step > 1 and sweep.method != "grid":
+            message = f"has a step of {dimension.step}, which {name} does not take"
+            yield Issue(path, message, f"choice(…) with at most 30 values; or {PORTABLE}")
+    if sweep.sampler not in (None, sweep.method):
+        message = f"{name} does not have the sampler {sweep.sampler}"
+        yield Issue(("sweep", "sampler"), message, leave_out)
+    if sweep.method == "grid" and sweep.trials is not None and sweep.trials < sweep.grid_size:
+        message = f"{name} runs all {sweep.grid_size} points of a grid, not {sweep.trials} of them"
+        yield Issue(("sweep", "trials"), message, leave_out)
+    if sweep.trial_count > limits.max_trials:
+        field = "trials" if sweep.trials is not None else "space"
+        message = f"{sweep.trial_count} trials are more than {name} has: {limits.max_trials}"
+        yield Issue(("sweep", field), message, PORTABLE)
+    if sweep.retries:
+        hint = f"limits.restarts starts its processes again; or {PORTABLE}"
+        yield Issue(("sweep", "retries"), f"{name} starts no failed trial again", hint)
+    if sweep.early_stopping is not None and sweep.method != "asha":
+        yield Issue(("sweep", "early_stopping"), f"{name} compares no rungs", leave_out)
     if sweep.try_first:
-        yield Issue(("sweep", "try_first"), f"{service} chooses all values itself", PORTABLE)
+        yield Issue(("sweep", "try_first"), f"{name} chooses all values itself", PORTABLE)
     if sweep.learn_from:
-        yield Issue(("sweep", "learn_from"), f"{service} learns from its own trials", PORTABLE)
-    if sweep.objective.target is not None and not has_target:
-        yield Issue(
-            ("sweep", "objective", "target"),
-            f"{service} stops at no value of its objective",
-            PORTABLE,
-        )
+        yield Issue(("sweep", "learn_from"), f"{name} learns from its own trials", PORTABLE)
+    if sweep.objective.target is not None and not limits.has_target:
+        path = ("sweep", "objective", "target")
+        yield Issue(path, f"{name} stops at no value of its objective", PORTABLE)
+    least, most = limits.seconds
+    seconds = sweep.budget.max_time
+    if seconds is not None and not least <= seconds <= most:
+        allowed = f"{exact_duration(least)} to {exact_duration(most)}"
+        message = f"is {exact_duration(seconds)}, and {name} takes {allowed}"
+        yield Issue(("sweep", "budget", "max_time"), message)
+    yield from budget_issues(plan)

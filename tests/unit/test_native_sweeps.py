@@ -197,7 +197,7 @@ REFUSED_BY_AZURE = {
     ),
     "successive halving": (["sweep.method=asha"], "sweep.method", "lacks successive halving"),
     "a part of a grid": (
-        ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "does not say which 2",
+        ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "all 3 points",
     ),
     "too many trials": (["sweep.trials=1001"], "sweep.trials", "more than a sweep job has: 1000"),
     "too large a grid": (
@@ -210,7 +210,7 @@ REFUSED_BY_AZURE = {
         ["entrypoint=train.py", 'sweep.objective.metric="loss{x}"'],
         "sweep.objective.metric", "not a valid metric name in MLflow",
     ),
-    "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "runs for at most 60 d"),
+    "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "a sweep job takes 1 s to 60 d"),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cloudtrain.errors import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.tuned import argument_of, sweep_of
+from cloudtrain.planning.tuned import sweep_of
 from cloudtrain.providers.aws.request import section_of
 from cloudtrain.providers.aws.tuning_request import comes_back, tuning_body
 from cloudtrain.providers.aws.validate import (
@@ -20,9 +20,8 @@ from cloudtrain.providers.aws.validate import (
     spec_issues,
     spec_path,
 )
-from cloudtrain.providers.native_sweep import budget_issues, gap_issues
+from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers
-from cloudtrain.units import exact_duration
 
 MAX_NAME = 32
 MAX_METRICS = 20
@@ -32,7 +31,6 @@ DEFAULT_TRIALS = 750
 MIN_SECONDS = 120
 MAX_SECONDS = 30 * 86_400
 MAX_RESOURCE = 20_000
-PORTABLE = "engine: portable runs it from this machine, with the same section"
 _NO_MEMBER = {
     "tensorboard": "uploads nothing for TensorBoard while a trial trains",
     "remote_debug": "allows no shell in its trials",
@@ -44,15 +42,14 @@ _NO_MEMBER = {
 
 def tuning_issues(plan: Plan) -> list[Issue]:
     """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
+    most = MAX_TRIALS if sweep_of(plan).method == "random" else DEFAULT_TRIALS
     issues = [
         *_names(plan),
         *_space(plan),
-        *_method(plan),
         *_stopping(plan),
         *_job(plan),
-        *_time(plan),
+        *service_issues(plan, ServiceLimits("a tuning job", most, (MIN_SECONDS, MAX_SECONDS))),
     ]
-    issues += [*budget_issues(plan), *gap_issues(plan, "a tuning job")]
     issues += _model(plan, {issue.path for issue in issues if issue.is_error})
     return [plan.located(issue) for issue in (*issues, *_notes(plan))]
 
@@ -70,95 +67,35 @@ def _space(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     for key, dimension in sweep.space.items():
         path = ("sweep", "space", key)
-        if not argument_of(key):
-            yield Issue(
-                path,
-                "is not an argument of the program: a tuning job varies only arguments",
-                PORTABLE,
-            )
-        elif key.startswith("_tuning_"):
-            yield Issue(
-                path,
-                "begins with _tuning_, as SageMaker's own hyperparameters do",
-                "choose another name",
-            )
-        elif isinstance(dimension, Integers) and dimension.step > 1 and sweep.method != "grid":
-            yield Issue(
-                path, f"has a step of {dimension.step}, and SageMaker's ranges have none", PORTABLE
-            )
-        elif sweep.method == "grid" and isinstance(dimension, Integers):
+        if key.startswith("_tuning_"):
+            message = "begins with _tuning_, as SageMaker's own hyperparameters do"
+            yield Issue(path, message, "choose another name")
+        if sweep.method == "grid" and isinstance(dimension, Integers):
             count = dimension.size
             if count > MAX_CHOICES:
-                message = (
-                    f"has {count} values, and a grid of SageMaker takes at most {MAX_CHOICES} of"
-                    " each setting"
-                )
+                message = f"has {count} values, a grid of SageMaker at most {MAX_CHOICES} of each"
                 yield Issue(path, message, PORTABLE)
-
-
-def _method(plan: Plan) -> Iterator[Issue]:
-    sweep = sweep_of(plan)
-    if sweep.sampler not in (None, sweep.method):
-        message = (
-            f"SageMaker does not have the sampler {sweep.sampler}: its {sweep.method} is its own"
-        )
-        yield Issue(("sweep", "sampler"), message, f"leave it out, or {PORTABLE}")
-    if sweep.method == "grid" and sweep.trials is not None and sweep.trials < sweep.grid_size:
-        message = (
-            f"SageMaker runs all {sweep.grid_size} points of a grid, not {sweep.trials} of them"
-        )
-        yield Issue(("sweep", "trials"), message, f"leave it out, or {PORTABLE}")
-    most = MAX_TRIALS if sweep.method == "random" else DEFAULT_TRIALS
-    if sweep.trial_count > most:
-        yield Issue(
-            _trials_path(plan),
-            f"{sweep.trial_count} trials are more than a tuning job has: {most}",
-            PORTABLE,
-        )
-    if sweep.retries:
-        message = (
-            "SageMaker starts no failed trial again, unless it was its own error that"
-            " limits.retries is for"
-        )
-        yield Issue(
-            ("sweep", "retries"), message, f"limits: {{retries: {sweep.retries}}}, or {PORTABLE}"
-        )
 
 
 def _stopping(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
+    if sweep.method != "asha":
+        return
     path = ("sweep", "early_stopping")
     rules = sweep.early_stopping
-    if sweep.method != "asha":
-        if rules is not None:
-            message = (
-                "SageMaker compares no rungs: its own early stopping is another rule, by the median"
-            )
-            yield Issue(path, message, f"method: asha, as Hyperband; or {PORTABLE}")
-        return
     if rules is None or rules.max is None:
         hint = "early_stopping: {max: 27}, the reports of a whole trial, such as its epochs"
-        yield Issue(
-            (*path, "max") if rules else path,
-            "is missing: Hyperband needs to know how long a trial is",
-            hint,
-        )
+        message = "is missing: Hyperband needs to know how long a trial is"
+        yield Issue((*path, "max") if rules else path, message, hint)
     elif rules.max > MAX_RESOURCE:
-        yield Issue(
-            (*path, "max"), f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}", PORTABLE
-        )
+        message = f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}"
+        yield Issue((*path, "max"), message, PORTABLE)
     if rules is not None and "eta" in rules.model_fields_set:
-        yield Issue(
-            (*path, "eta"),
-            "SageMaker's Hyperband decides itself how many trials continue",
-            PORTABLE,
-        )
+        message = "SageMaker's Hyperband decides itself how many trials continue"
+        yield Issue((*path, "eta"), message, PORTABLE)
     if rules is not None and rules.promote == "always":
-        yield Issue(
-            (*path, "promote"),
-            "SageMaker's Hyperband brings no trial back from its checkpoints",
-            PORTABLE,
-        )
+        message = "SageMaker's Hyperband brings no trial back from its checkpoints"
+        yield Issue((*path, "promote"), message, PORTABLE)
 
 
 def _job(plan: Plan) -> Iterator[Issue]:
@@ -181,14 +118,6 @@ def _job(plan: Plan) -> Iterator[Issue]:
             ("metrics",),
             f"are {count} with the trainer's, and a tuning job takes at most {MAX_METRICS}",
         )
-
-
-def _time(plan: Plan) -> Iterator[Issue]:
-    seconds = sweep_of(plan).budget.max_time
-    path = ("sweep", "budget", "max_time")
-    if seconds is not None and not MIN_SECONDS <= seconds <= MAX_SECONDS:
-        allowed = f"{exact_duration(MIN_SECONDS)} to {exact_duration(MAX_SECONDS)}"
-        yield Issue(path, f"is {exact_duration(seconds)}, and a tuning job takes {allowed}")
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
@@ -233,7 +162,3 @@ def _path_of(plan: Plan, path: Keys) -> Keys:
         "TuningJobCompletionCriteria": ("sweep", "objective", "target"),
     }
     return fields.get(str(path[1]), ("sweep",)) if len(path) > 1 else spec_path(plan, path)
-
-
-def _trials_path(plan: Plan) -> Keys:
-    return ("sweep", "trials") if sweep_of(plan).trials is not None else ("sweep", "space")

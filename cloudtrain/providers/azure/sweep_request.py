@@ -33,12 +33,11 @@ from cloudtrain.providers.azure.request import (
     section_of,
 )
 from cloudtrain.providers.azure.rules import size_issues
-from cloudtrain.providers.native_sweep import budget_issues, gap_issues
+from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
-from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument
@@ -140,9 +139,9 @@ MAX_TRIALS = 1000
 """Maximum of max_total_trials and max_concurrent_trials ("Set limits for your sweep job")."""
 MAX_SECONDS = 5_184_000
 """Default of `limits.timeout` in the YAML schema."""
+_LIMITS = ServiceLimits("a sweep job", MAX_TRIALS, (1, MAX_SECONDS), has_target=False)
 METRIC = r"[\w./ -]{1,250}"
 """A metric name that MLflow accepts."""
-PORTABLE = "engine: portable runs it from this machine, with the same section"
 
 
 def sweep_job_issues(plan: Plan) -> list[Issue]:
@@ -151,13 +150,8 @@ def sweep_job_issues(plan: Plan) -> list[Issue]:
         *_objective(plan),
         *_space(plan),
         *_method(plan),
-        *_stopping(plan),
         *_job(plan),
-        *_time(plan),
-    ]
-    issues += [
-        *budget_issues(plan),
-        *gap_issues(plan, "a sweep job", has_target=False),
+        *service_issues(plan, _LIMITS),
         *_notes(plan),
     ]
     return [plan.located(issue) for issue in issues]
@@ -178,11 +172,6 @@ def _space(plan: Plan) -> Iterator[Issue]:
     for key, dimension in sweep.space.items():
         path = ("sweep", "space", key)
         if not argument_of(key):
-            yield Issue(
-                path,
-                "is not an argument of the program: a sweep job varies only arguments",
-                PORTABLE,
-            )
             continue
         first_key = names.setdefault(plain_name(key), key)
         if first_key != key:
@@ -202,11 +191,6 @@ def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]
                     f"the value {value!r} cannot be put into the command of a sweep job unchanged"
                 )
                 yield message, f"no single quotes, ${{{{ or line ends in it; or {PORTABLE}"
-    elif isinstance(dimension, Integers) and dimension.step > 1 and method != "grid":
-        message = (
-            f"has a step of {dimension.step}, and Azure ML's quniform rounds to multiples of it"
-        )
-        yield message, f"choice(…) with at most 30 values; or {PORTABLE}"
     elif dimension.log and method == "bayesian":
         message = (
             "Azure ML's Bayesian sampling takes choice, uniform and quniform, and nothing that is"
@@ -216,44 +200,9 @@ def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]
 
 
 def _method(plan: Plan) -> Iterator[Issue]:
-    sweep = sweep_of(plan)
-    if sweep.method == "asha":
+    if sweep_of(plan).method == "asha":
         message = "Azure ML lacks successive halving: it samples by grid, random and bayesian"
         yield Issue(("sweep", "method"), message, PORTABLE)
-    allowed = ("random",) if sweep.method == "random" else ()
-    if sweep.sampler is not None and sweep.method != "asha" and sweep.sampler not in allowed:
-        message = f"Azure ML does not say that its {sweep.method} sampling is {sweep.sampler}"
-        yield Issue(("sweep", "sampler"), message, f"leave it out, or {PORTABLE}")
-    if sweep.method == "grid" and sweep.trials is not None and sweep.trials < sweep.grid_size:
-        message = (
-            f"Azure ML does not say which {sweep.trials} of the {sweep.grid_size} points of a grid"
-            " it would take"
-        )
-        yield Issue(("sweep", "trials"), message, f"leave it out, or {PORTABLE}")
-    if sweep.trial_count > MAX_TRIALS:
-        path = ("sweep", "trials") if sweep.trials is not None else ("sweep", "space")
-        yield Issue(
-            path,
-            f"{sweep.trial_count} trials are more than a sweep job has: {MAX_TRIALS}",
-            PORTABLE,
-        )
-    if sweep.retries:
-        message = "a sweep job starts no failed trial again"
-        yield Issue(
-            ("sweep", "retries"),
-            message,
-            f"limits.restarts starts its processes again; or {PORTABLE}",
-        )
-
-
-def _stopping(plan: Plan) -> Iterator[Issue]:
-    sweep = sweep_of(plan)
-    if sweep.early_stopping is not None and sweep.method != "asha":
-        message = (
-            "a sweep job compares no rungs: bandit, median stopping and truncation selection are"
-            " other rules"
-        )
-        yield Issue(("sweep", "early_stopping"), message, f"leave it out, or {PORTABLE}")
 
 
 def _job(plan: Plan) -> Iterator[Issue]:
@@ -264,16 +213,6 @@ def _job(plan: Plan) -> Iterator[Issue]:
         message = "a sweep job has a request of another form"
         yield Issue(("azure", "request"), message, f"leave it out, or {PORTABLE}")
     yield from size_issues(shared_job(plan))
-
-
-def _time(plan: Plan) -> Iterator[Issue]:
-    seconds = sweep_of(plan).budget.max_time
-    if seconds is not None and seconds > MAX_SECONDS:
-        message = (
-            f"is {exact_duration(seconds)}, and a sweep job runs for at most"
-            f" {exact_duration(MAX_SECONDS)}"
-        )
-        yield Issue(("sweep", "budget", "max_time"), message)
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
