@@ -43,7 +43,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Tools": {
         "gpus": ("gpus", "Show machines with GPUs of both clouds, and their prices."),
-        "doctor": ("doctor", "Check that a machine or an account is ready for a job."),
+        "doctor": ("check", "Check that a machine or an account is ready for a job."),
         "image": ("image", "Build the image that jobs run in, and push it."),
         "infra": ("infra", "Print the template of an account; write its settings."),
         "schema": ("init", "Print the JSON Schema of job.yaml."),

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.cli.output import print_message
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
-from cloudtrain.runs.index import DAMAGED, summaries
 from cloudtrain.runs.state import ENDED
-from cloudtrain.runs.store import SWEEPS, RunStore, Submission, submissions, sweep_named
+from cloudtrain.runs.store import (
+    DAMAGED,
+    SWEEPS,
+    RunStore,
+    Submission,
+    submissions,
+    summaries,
+    sweep_named,
+)
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run

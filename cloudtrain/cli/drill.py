@@ -30,14 +30,6 @@ from cloudtrain.providers.local.processes import runs_end_with_this_process
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api
 from cloudtrain.submission.drills.drill import Drill, DrillOptions
-from cloudtrain.submission.drills.scenario import (
-    DRILLED_HANG_SECONDS,
-    NAMES,
-    SCENARIOS,
-    Fault,
-    Scenario,
-    grace_of,
-)
 from cloudtrain.submission.drills.scorecard import (
     DrillResult,
     Scorecard,
@@ -45,7 +37,15 @@ from cloudtrain.submission.drills.scorecard import (
     workplace,
     write_scorecard,
 )
-from cloudtrain.submission.drills.verdict import Verdict
+from cloudtrain.submission.drills.verdict import (
+    DRILLED_HANG_SECONDS,
+    NAMES,
+    SCENARIOS,
+    Fault,
+    Scenario,
+    Verdict,
+    grace_of,
+)
 from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 from cloudtrain.units import format_duration, parse_duration
 

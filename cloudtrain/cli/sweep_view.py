@@ -24,7 +24,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import RunEnded
+from cloudtrain.sweeps.journal import RunEnded
 from cloudtrain.sweeps.logs import FailedTrials, SweepLogs, failed_trials
 from cloudtrain.sweeps.planning import SweepPlan
 from cloudtrain.sweeps.state import SweepState, Trial

@@ -18,7 +18,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.pages import run_page, sweep_page
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.submission.run import Run
-from cloudtrain.sweeps.optuna_studies import importance
+from cloudtrain.sweeps.suggest import importance
 from cloudtrain.sweeps.sweep import find_sweep
 
 if TYPE_CHECKING:

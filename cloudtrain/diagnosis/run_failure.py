@@ -18,11 +18,10 @@ from cloudtrain.diagnosis.log_text import Evidence, evidence_of
 from cloudtrain.diagnosis.rules import rule_of
 from cloudtrain.diagnosis.search import Search, shape
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.index import summaries
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import RunState, explain
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, summaries
 from cloudtrain_launcher.events import Cause, Ended
 from cloudtrain_launcher.failure import process_name
 

@@ -27,8 +27,8 @@ from cloudtrain.pages.svg import (
     x_scale,
     y_scale,
 )
-from cloudtrain.sweeps.optuna_studies import Importance
 from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.suggest import Importance
 from cloudtrain.units import format_duration, format_number
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.observation import Record
+    from cloudtrain.runs.logs import Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.spec.search_space import Scalar
 

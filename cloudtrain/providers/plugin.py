@@ -29,8 +29,15 @@ from cloudtrain.errors import (
     UsageError,
     warning,
 )
-from cloudtrain.planning.launch import JobDocument, Launch, Request
-from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
+from cloudtrain.planning.launch import (
+    CLOUD_FIELDS,
+    JobDocument,
+    Launch,
+    Layout,
+    Request,
+    launches,
+    plain_job,
+)
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ResolvedImage
 from cloudtrain.planning.selection import PlannedImage, select_image
@@ -45,7 +52,7 @@ from cloudtrain.providers.shared.log_attempt import (
     incomplete_shutdown,
 )
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
+from cloudtrain.runs.logs import LogPart, Observation, Positions, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.settings import Settings

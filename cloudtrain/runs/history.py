@@ -12,8 +12,14 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import FILE_MODE, storing
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.logs import format_timestamp, log_file, split_events
-from cloudtrain.runs.observation import LogPart, Observation, Positions
+from cloudtrain.runs.logs import (
+    LogPart,
+    Observation,
+    Positions,
+    format_timestamp,
+    log_file,
+    split_events,
+)
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Cursor, Event
 from cloudtrain_launcher.file_locks import acquire

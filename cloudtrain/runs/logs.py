@@ -1,15 +1,15 @@
-"""Log files of a run, one per node, with timestamps; and events among their lines."""
+"""Log files of a run, one per node, with timestamps; events among their lines; and observations."""
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import end_of_lines, read_lines, read_lines_backward
@@ -17,6 +17,35 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.units import format_number
 from cloudtrain_launcher.events import CLIENT, EVENT_TYPES, Event, Metrics, Progress, parse
 from cloudtrain_launcher.packages.bounded_files import open_regular_file
+
+Positions = Mapping[str, Mapping[str, Any]]
+"""Position in each log of a job, by the log's name in its cloud."""
+
+
+class LogPart(NamedTuple):
+    """Lines of one log and the position after them."""
+
+    node: int
+    lines: Sequence[tuple[float, bytes]]
+    """Unix timestamp and text without line end."""
+    stream: str
+    """The log's name in its cloud."""
+    position: Mapping[str, Any]
+    """Position after these lines in the cloud's own form; plain JSON."""
+
+
+class Observation(NamedTuple):
+    """Result of one request to the platform. Events are written first, then each part of lines."""
+
+    events: Sequence[Event] = ()
+    """Events that the run folder lacks, in order."""
+    lines: Callable[[Positions], Iterable[LogPart]] | None = None
+    """Reader of the new part of each log; not called while another process reads."""
+
+
+Record = Callable[[Observation], None]
+"""Writer of an observation to disk and state. May raise StorageError."""
+
 
 RESERVED_EVENTS = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
 """Event types that only the client may write. Printed ones are ignored."""

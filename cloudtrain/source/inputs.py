@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.errors import SourceError
-from cloudtrain.source.hashes import HashCache, read_content, stamp
+from cloudtrain.source.tree import HashCache, read_content, stamp
 
 MAX_NAMED = 3
 """Maximum problems of an input in a message."""

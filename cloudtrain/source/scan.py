@@ -11,17 +11,19 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from cloudtrain.errors import Issue, SourceError
-from cloudtrain.source.hashes import HashCache, read_content, stamp
 from cloudtrain.source.tree import (
     PAYLOAD_FOLDER,
+    HashCache,
     Progress,
     SourceEntry,
     SourceTree,
     digest_entries,
     folders_of,
     link_problem,
+    read_content,
     read_link,
     refuse_large,
+    stamp,
 )
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.fields import Arguments, read_arguments
-from cloudtrain.spec.metric_patterns import TRAINER_METRICS
+from cloudtrain.spec.inputs import TRAINER_METRICS
 from cloudtrain.spec.sources import PROGRAMS
 from cloudtrain.spec.yaml_document import mapping_of, quantity_of
 from cloudtrain.units import parse_duration

@@ -1,19 +1,22 @@
-"""Reader of `inputs`: location per provider, copy or stream, and type."""
+"""Readers of `inputs`, `dependencies` and `metrics`, the fields with a form of their own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import Issue, did_you_mean
 from cloudtrain.spec.fields import (
     FieldError,
+    FieldErrors,
     expect,
     known_provider,
     read_each,
+    read_strings,
     read_text,
     refuse_long,
 )
@@ -99,3 +102,235 @@ def _input_name(name: str) -> str:
             "is not a valid input name", "letters, digits, - and _, starting with a letter"
         )
     return name
+
+
+OFF = "none"
+CONDA_WAY = (
+    "the nodes do not run conda: list pip packages in requirements.txt; put conda packages into an"
+    " image (image: {build: Dockerfile}) or an environment of Azure ML (image: {azure:"
+    " 'azureml:NAME@latest'})"
+)
+_FILES = (".txt", ".in", ".toml", "uv.lock")
+_KEYS = ("file", "packages", "vendor", "replace_torch", "python")
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The field `dependencies`. Empty means: use a requirements file of the source folder."""
+
+    file: str | None = None
+    """Path of a file below the source folder."""
+    packages: tuple[str, ...] = ()
+    """Requirements, each as a line of requirements.txt."""
+    off: bool = False
+    """True if the job installs no packages at all."""
+    vendor: bool = False
+    """True if submit downloads the wheels for nodes without a package index."""
+    replace_torch: bool = False
+    """True if requirements may replace the image's torch and its extensions."""
+    python: str | None = None
+    """Python version of the image, `3.12`, for downloaded wheels."""
+
+    @property
+    def is_automatic(self) -> bool:
+        """True if a file of the source folder decides."""
+        return not (self.off or self.file or self.packages)
+
+
+def read_dependencies(value: Any) -> Dependencies:
+    """Read `none`, a file, a list of requirements, or a mapping."""
+    if isinstance(value, Dependencies):
+        return value
+    if value is None:
+        return Dependencies()
+    if isinstance(value, str):
+        return Dependencies(off=True) if value == OFF else Dependencies(file=_file(value))
+    if isinstance(value, (list, tuple)):
+        return Dependencies(packages=_packages(value))
+    if not isinstance(value, dict):
+        raise FieldError(
+            f"expected a file, a list of packages, a mapping or none, got {kind_of(value)}"
+        )
+    return _from_mapping(value)
+
+
+def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
+    for key in value:
+        if key not in _KEYS:
+            hint = CONDA_WAY if key in ("conda", "conda_file") else f"one of {', '.join(_KEYS)}"
+            raise FieldError(f"unknown key{did_you_mean(str(key), _KEYS)}", hint, at=(key,))
+    if "file" in value and "packages" in value:
+        raise FieldError(
+            "conflicts with file: both choose the packages", "keep one of them", at=("packages",)
+        )
+    for key in ("vendor", "replace_torch"):
+        if not isinstance(value.get(key, False), bool):
+            raise FieldError(f"expected true or false, got {kind_of(value[key])}", at=(key,))
+    python = read_text(value["python"]) if value.get("python") is not None else None
+    if python is not None and not re.fullmatch(r"3\.\d{1,2}", python):
+        raise FieldError(
+            f"expected a version such as '3.12', got {kind_of(value['python'])}", at=("python",)
+        )
+    return Dependencies(
+        file=_file(value["file"]) if "file" in value else None,
+        packages=_packages(value["packages"]) if "packages" in value else (),
+        vendor=value.get("vendor", False),
+        replace_torch=value.get("replace_torch", False),
+        python=python,
+    )
+
+
+def _file(value: Any) -> str:
+    name = read_text(expect(value, str, "a file of the source folder")).strip()
+    path = PurePosixPath(name)
+    if path.suffix in (".yml", ".yaml"):
+        raise FieldError(f"{name} is a conda environment, which pip cannot read", CONDA_WAY)
+    if not name.endswith(_FILES):
+        hint = (
+            f"for a package, write a list: dependencies: [{name}]"
+            if name
+            else "write none for no packages"
+        )
+        raise FieldError(f"{name!r} is not a requirements file, pyproject.toml or uv.lock", hint)
+    if path.is_absolute() or ".." in path.parts:
+        raise FieldError(
+            f"{name!r} is not in the source folder", "write a path relative to the source folder"
+        )
+    return str(path)
+
+
+def _packages(value: Any) -> tuple[str, ...]:
+    packages = read_strings(value)
+    if not packages:
+        raise FieldError("is an empty list", f"for no packages, write dependencies: {OFF}")
+    for number, text in enumerate(packages):
+        if re.search(r"://[^/@\s]+@", text) and "${" not in text:
+            hint = "write ${NAME} instead, and set NAME under secrets"
+            raise FieldError(
+                "contains a password, which the run folder would store", hint, at=(number,)
+            )
+        if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
+            raise FieldError(
+                f"{text!r} is a file",
+                f"for a file, write no list: dependencies: {text.split()[-1]}",
+                at=(number,),
+            )
+        if not re.match(r"--?[a-z]|[A-Za-z0-9.]", text) or "\n" in text:
+            raise FieldError(
+                f"{text!r} is not a requirement",
+                "write a line of requirements.txt, such as einops==0.8.1",
+                at=(number,),
+            )
+    return packages
+
+
+MAX_METRICS = 36
+"""SageMaker's limit is 40 (AlgorithmSpecification.MetricDefinitions); the trainer uses four."""
+MAX_PATTERN = 480
+"""SageMaker's limit is 500 characters (MetricDefinition.Regex); the rank needs some."""
+MANY = 20
+"""A repeat above this count is treated as endless."""
+
+TRAINER_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
+"""Metrics of the shared trainer, which SageMaker receives too."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+_EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
+
+
+def read_metrics(value: Any) -> Mapping[str, str]:
+    """Read metrics: name -> regular expression with one group, the number."""
+    patterns = expect(value, dict, "a mapping (name: regular expression)")
+    issues: list[Issue] = []
+    names: dict[str, str] = {}
+    for name, pattern in patterns.items():
+        try:
+            _check_name(name)
+            _check_pattern(pattern)
+            if pattern in names:
+                raise FieldError(
+                    f"repeats the expression of {names[pattern]!r}", "keep one of them"
+                )
+            names[pattern] = name
+        except FieldErrors as error:
+            issues += [
+                Issue((name, *issue.path), issue.message, issue.hint) for issue in error.issues
+            ]
+    if len(patterns) > MAX_METRICS:
+        issues.append(Issue((), f"has {len(patterns)} metrics; the limit is {MAX_METRICS}"))
+    if issues:
+        raise FieldErrors(issues)
+    return {str(name): str(pattern) for name, pattern in patterns.items()}
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise FieldError(
+            "is not a valid metric name",
+            "up to 64 letters, digits and _ . / -, a letter first",
+        )
+
+
+def _check_pattern(pattern: Any) -> None:
+    text = expect(pattern, str, "a regular expression")
+    if len(text) > MAX_PATTERN:
+        raise FieldError(f"has {len(text)} characters; the limit is {MAX_PATTERN}")
+    try:
+        groups = re.compile(text).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise FieldError(f"{text!r} is not a valid regular expression: {error}", _EXAMPLE) from None
+    if groups != 1:
+        count = "no group" if groups == 0 else f"{groups} groups"
+        hint = "write (?:…) for the others" if groups else _EXAMPLE
+        raise FieldError(
+            f"{text!r} has {count}: it needs exactly one capture group, around the number", hint
+        )
+    problem = next(_problems(text), None)
+    if problem:
+        raise FieldError(f"{text!r} {problem}", _EXAMPLE)
+
+
+def _problems(text: str) -> Iterator[str]:
+    parser: Any = import_module("re._parser")
+    parsed = parser.parse(text)
+    if parsed.state.flags & ~re.UNICODE.value:
+        yield "sets flags, which some engines do not support"
+    if parsed.state.groupdict:
+        yield "names its group, which some engines do not support: write ( ) without a name"
+    if parsed.getwidth()[0] == 0:
+        yield "matches every line, even an empty one"
+    yield from _in_parts(parsed, inside_repeat=False)
+
+
+def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
+    """Yield problems in the parts of a parsed expression from `re._parser`."""
+    for operator, operand in parsed:
+        name = str(operator)
+        if name in _REFUSED:
+            yield f"has {_REFUSED[name]}, which some engines do not support"
+
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            _, most, repeated = operand
+            is_endless = int(most) > MANY
+            if is_endless and inside_repeat:
+                yield "has a repeat inside a repeat, which may run forever on some lines"
+            yield from _in_parts(repeated, inside_repeat=inside_repeat or is_endless)
+
+        elif name == "SUBPATTERN":
+            yield from _in_parts(operand[-1], inside_repeat=inside_repeat)
+
+        elif name == "BRANCH":
+            if inside_repeat:
+                yield "repeats a choice (a|b), which may run forever on some lines"
+            for part in operand[1]:
+                yield from _in_parts(part, inside_repeat=inside_repeat)
+
+
+_REFUSED = {
+    "POSSESSIVE_REPEAT": "a possessive repeat",
+    "ATOMIC_GROUP": "an atomic group",
+    "GROUPREF": "a reference to a group",
+    "GROUPREF_EXISTS": "a condition",
+    "ASSERT": "a look-around",
+    "ASSERT_NOT": "a look-around",
+}

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import Issue, Keys, SpecError, did_you_mean, dotted
 from cloudtrain.spec.contradictions import contradictions, entrypoint_problem, hide_setting
-from cloudtrain.spec.dependencies import CONDA_WAY, OFF
 from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors
+from cloudtrain.spec.inputs import CONDA_WAY, OFF
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep

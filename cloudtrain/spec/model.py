@@ -11,10 +11,15 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 from cloudtrain.catalog import gpu_names
 from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
-from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import Arguments, read_keep
-from cloudtrain.spec.inputs import INPUT_TYPES, Input, read_inputs
-from cloudtrain.spec.metric_patterns import read_metrics
+from cloudtrain.spec.inputs import (
+    INPUT_TYPES,
+    Dependencies,
+    Input,
+    read_dependencies,
+    read_inputs,
+    read_metrics,
+)
 from cloudtrain.spec.section import (
     STRINGS_SCHEMA,
     Duration,

@@ -6,13 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.errors import Issue
-from cloudtrain.spec.objective import report_count, unreported
 from cloudtrain.spec.search_space import (
     Uniform,
     plain_value,
     points_of,
 )
-from cloudtrain.spec.varied_settings import arguments_of, dimension_of, path_of, setting_issues
+from cloudtrain.spec.varied_settings import (
+    arguments_of,
+    dimension_of,
+    path_of,
+    report_count,
+    setting_issues,
+    unreported,
+)
 from cloudtrain.spec.yaml_document import mapping_of
 
 SAMPLERS = {

@@ -22,10 +22,9 @@ from cloudtrain.errors import (
 from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.index import DAMAGED, summaries, summary_of
-from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.state import ENDED
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Phase

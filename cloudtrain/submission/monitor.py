@@ -14,12 +14,10 @@ from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, raised_limit, told_once
 from cloudtrain.runs.history import History
-from cloudtrain.runs.index import forget_run, index_run
-from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
-from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader, Observation
 from cloudtrain.runs.record import RunRecord, Terms, terms_of
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, forget_run, index_run
 from cloudtrain_launcher.events import Cursor, Event, LimitTooLow
 
 MAX_BACKOFF = 16

@@ -30,7 +30,7 @@ from cloudtrain.source.programs import (
     program_fault,
     top_modules,
 )
-from cloudtrain.spec.dependencies import CONDA_WAY
+from cloudtrain.spec.inputs import CONDA_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of
 from cloudtrain_launcher.packages.image import BUILT_FOR_TORCH, satisfies
 

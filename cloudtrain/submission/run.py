@@ -16,8 +16,7 @@ from cloudtrain.providers import Note, Progress
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
-from cloudtrain.runs.logs import LogLine
-from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.logs import LogLine, Observation
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState, explain

@@ -31,7 +31,7 @@ from cloudtrain.source.distributions import (
     requested_by,
     requested_list,
 )
-from cloudtrain.source.hashes import stamp
+from cloudtrain.source.tree import stamp
 from cloudtrain_launcher.packages.image import index_settings, local_packages
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from cloudtrain.sweeps.events import (
+from cloudtrain.sweeps.journal import (
     Launching,
     RunEnded,
     StopRequested,
     Suggested,
     SweepEnded,
     SweepEvent,
+    SweepFolder,
 )
-from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester, suggester_of

@@ -22,8 +22,14 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.submit import documents_of, submitting
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
-from cloudtrain.sweeps.events import Launching, RunEnded, Suggested, SweepEnded, SweepEvent
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import (
+    Launching,
+    RunEnded,
+    Suggested,
+    SweepEnded,
+    SweepEvent,
+    SweepFolder,
+)
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.trials import RunTrials
 from cloudtrain_launcher.events import Ended, Submitted

@@ -18,11 +18,10 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.runs.store import SWEEPS, new_run_id
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.objective import REPORTED
 from cloudtrain.spec.search_space import Dimension, Scalar
 from cloudtrain.spec.sweep import EarlyStopping, default_rungs
 from cloudtrain.spec.sweep import Sweep as Search
-from cloudtrain.spec.varied_settings import VARIED
+from cloudtrain.spec.varied_settings import REPORTED, VARIED
 from cloudtrain.spec.yaml_document import parse_scalar
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.jobs import Job, plan

@@ -19,10 +19,17 @@ from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import read_arguments
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.objective import LENGTHS, REPORTED, report_count
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
-from cloudtrain.spec.varied_settings import arguments_of, issues_of_values, path_of, samples
+from cloudtrain.spec.varied_settings import (
+    LENGTHS,
+    REPORTED,
+    arguments_of,
+    issues_of_values,
+    path_of,
+    report_count,
+    samples,
+)
 from cloudtrain.submission.trainer_arguments import trainer_issues
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 

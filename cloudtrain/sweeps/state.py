@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.sweeps.definition import Caps, Definition
-from cloudtrain.sweeps.events import (
+from cloudtrain.sweeps.journal import (
     Extended,
     Launching,
     Reported,

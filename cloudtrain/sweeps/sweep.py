@@ -21,8 +21,7 @@ from cloudtrain.spec.search_space import points_of
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
-from cloudtrain.sweeps.events import Extended, SweepEvent
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Extended, SweepEvent, SweepFolder
 from cloudtrain.sweeps.schedule import cap_of_next
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain_launcher.packages.bounded_files import open_regular_file

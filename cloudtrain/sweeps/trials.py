@@ -27,8 +27,7 @@ from cloudtrain.submission.rerun import replan
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain_launcher.events import Metrics, RungReached
 from cloudtrain_launcher.rungs import MetricReports

@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
-from cloudtrain.runs.index import summary_of
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, summary_of
 from cloudtrain.submission import jobs as api
 from tests.bench.pairs import Comparison, compare, options, report
 from tests.bench.processes import BIN, Cost, cost, workplace

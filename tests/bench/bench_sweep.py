@@ -24,7 +24,7 @@ sys.path.insert(0, {root!r})
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import drive
-from cloudtrain.sweeps.events import Reported, RunEnded
+from cloudtrain.sweeps.journal import Reported, RunEnded
 from cloudtrain.sweeps.journal import SweepFolder
 
 class Trials:

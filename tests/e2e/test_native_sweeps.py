@@ -22,8 +22,7 @@ from cloudtrain.spec.search_space import read_space
 from cloudtrain.submission.context import pack_source
 from cloudtrain.sweeps import background
 from cloudtrain.sweeps.driver import drive, request_stop
-from cloudtrain.sweeps.events import Launching, RunEnded
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Launching, RunEnded, SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
 from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
 from cloudtrain.sweeps.suggest import grid_values

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.sweeps.events import RunEnded
-from cloudtrain.sweeps.journal import DRIVER_LOCK
+from cloudtrain.sweeps.journal import DRIVER_LOCK, RunEnded
 from cloudtrain.sweeps.planning import plan_sweep, start_sweep
 from cloudtrain.sweeps.sweep import Sweep, list_sweeps
 from tests.support.waiting import eventually

@@ -15,8 +15,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.submission.lookup import list_runs
-from cloudtrain.sweeps.events import Reported, RunEnded, Suggested
-from cloudtrain.sweeps.journal import DRIVER_LOCK, JOURNAL
+from cloudtrain.sweeps.journal import DRIVER_LOCK, JOURNAL, Reported, RunEnded, Suggested
 from cloudtrain.sweeps.planning import plan_sweep, start_sweep
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of

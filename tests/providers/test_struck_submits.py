@@ -15,8 +15,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
 from cloudtrain.submission.monitor import RunMonitor
-from cloudtrain.sweeps.events import Launching, RunEnded
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Launching, RunEnded, SweepFolder
 from cloudtrain.sweeps.state import Trial
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.messages import Call, FaultKind

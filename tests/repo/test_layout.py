@@ -257,11 +257,7 @@ EXPLAINED = {
     ): "tables of machines are data that lie beside the catalog, one for each cloud",
     ("catalog/__init__.py", "azure"): "the same",
     ("catalog/machines.py", "aws"): "disks of machines that SageMaker and EC2 have in common",
-    (
-        "catalog/type_names.py",
-        "aws",
-    ): "what the names of machines tell where the tables do not know them",
-    ("catalog/type_names.py", "azure"): "the same",
+    ("catalog/machines.py", "azure"): "what the names of machines tell beside the tables",
     (
         "planning/recipe.py",
         "docker",

@@ -18,8 +18,7 @@ import pytest
 from cloudtrain.spec.search_space import Dimension, Scalar
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import drive
-from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
-from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
+from cloudtrain.sweeps.journal import JOURNAL, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain_launcher.rungs import goes_on
 

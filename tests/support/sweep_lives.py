@@ -11,7 +11,7 @@ from typing import Any
 
 from cloudtrain.spec.search_space import read_space
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import (
+from cloudtrain.sweeps.journal import (
     Launching,
     Reported,
     RunEnded,

@@ -13,8 +13,8 @@ import cloudtrain
 from cloudtrain.errors import SourceError, SpecError
 from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
-from cloudtrain.spec.dependencies import read_dependencies
 from cloudtrain.spec.fields import FieldErrors
+from cloudtrain.spec.inputs import read_dependencies
 from cloudtrain.submission import package_checks
 from cloudtrain.submission.package_checks import package_issues
 from tests.support.in_process import call

@@ -17,9 +17,9 @@ from cloudtrain.submission.drills.history import (
     newest_file,
     steps_done_again,
 )
-from cloudtrain.submission.drills.scenario import Fault
 from cloudtrain.submission.drills.verdict import (
     DrillRun,
+    Fault,
     Finding,
     JobFacts,
     Trained,

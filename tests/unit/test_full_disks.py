@@ -15,7 +15,7 @@ from cloudtrain.errors import CloudError, CloudtrainError, Outcome, StorageError
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.shared.idempotent_create import Attempt, create
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import LogPart, Observation
+from cloudtrain.runs.logs import LogPart, Observation
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission import monitor

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain.catalog import dlc as images
-from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions
+from cloudtrain import catalog as images
+from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions
 from cloudtrain.errors import CloudError, CloudtrainError, UsageError
 from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login

@@ -16,8 +16,7 @@ from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.search_space import read_dimension
 from cloudtrain.spec.varied_settings import SECTIONS
 from cloudtrain.sweeps.definition import Definition, EarlierTrial
-from cloudtrain.sweeps.events import Launching, Suggested
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Launching, Suggested, SweepFolder
 from cloudtrain.sweeps.planning import plan_sweep
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from cloudtrain.diagnosis import log_file
+from cloudtrain.diagnosis import log_text
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
-from cloudtrain.diagnosis.log_file import read_log
+from cloudtrain.diagnosis.log_text import read_log
 
 TRACEBACK = [
     "Traceback (most recent call last):",
@@ -106,7 +106,7 @@ def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HEAD_BYTES", "TAIL_BYTES"):
-        monkeypatch.setattr(log_file, name, 1 << 18)
+        monkeypatch.setattr(log_text, name, 1 << 18)
     diagnosis = diagnosed(gzip.compress(b"a line of text\n" * 100_000 + PLAIN))
     assert (diagnosis.cause, diagnosis.evidence[0].line) == (CAUSE, 100_005)
     assert "in the middle of the log were not read" in diagnosis.notes[0]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalog import PROVIDERS, Instance, instances, type_names
-from cloudtrain.catalog.machines import local_disks
+from cloudtrain.catalog import PROVIDERS, Instance, instances
+from cloudtrain.catalog.machines import architecture_by_name, has_gpus_by_name, local_disks
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
@@ -304,11 +304,11 @@ def test_a_types_name_says_of_disks_processors_and_gpus_what_ec2_says() -> None:
         for name, facts in listed.items()
         if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]
     }
-    assert {name for name in listed if type_names.architecture("aws", name) == "arm64"} == arm
+    assert {name for name in listed if architecture_by_name("aws", name) == "arm64"} == arm
     assert [
         name
         for name, facts in listed.items()
-        if type_names.has_gpus("aws", name) != ("GpuInfo" in facts)
+        if has_gpus_by_name("aws", name) != ("GpuInfo" in facts)
     ] == []
 
 
@@ -335,7 +335,7 @@ def test_disks_are_known_of_every_type_that_training_takes(training_types: set[s
     ],
 )
 def test_the_name_of_an_azure_size_says_its_processor(size: str, architecture: str) -> None:
-    assert type_names.architecture("azure", size) == architecture
+    assert architecture_by_name("azure", size) == architecture
 
 
 def test_no_type_is_listed_twice() -> None:

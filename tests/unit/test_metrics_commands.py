@@ -16,8 +16,7 @@ from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore, new_run_id
 from cloudtrain.submission.compare import compare
 from cloudtrain.submission.run import Run
-from cloudtrain.sweeps.events import SweepEnded
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import SweepEnded, SweepFolder
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 from tests.support.sweep_lives import definition_of

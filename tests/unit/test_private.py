@@ -29,8 +29,7 @@ from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
-from cloudtrain.runs.index import index_run, summaries
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, index_run, summaries
 from cloudtrain.source.archive import pack
 from cloudtrain.source.scan import scan
 from cloudtrain.submission.drills.scorecard import workplace

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from cloudtrain.errors import SpecError
 from cloudtrain.providers.aws.request import _of_first_rank
 from cloudtrain.spec.fields import FieldErrors
+from cloudtrain.spec.inputs import MAX_METRICS, read_metrics
 from cloudtrain.spec.load import load_spec
-from cloudtrain.spec.metric_patterns import MAX_METRICS, read_metrics
 from cloudtrain.units import (
     format_duration,
     format_number,

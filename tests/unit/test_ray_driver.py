@@ -16,8 +16,7 @@ from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.spec.search_space import Uniform
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import request_stop
-from cloudtrain.sweeps.events import Launching, Reported, RunEnded, SweepEvent
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.ray import driver as ray_driver
 from cloudtrain.sweeps.ray.driver import RayDriver, RayRuns, drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial, state_of

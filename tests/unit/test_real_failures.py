@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.diagnosis.failure import diagnose_lines
-from cloudtrain.diagnosis.log_file import read_log
+from cloudtrain.diagnosis.log_text import read_log
 from tests.support.waiting import HANG_SECONDS
 
 MOUNT_SMALL_DISK = """

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.runs.fold import fold
-from cloudtrain.runs.index import summaries
 from cloudtrain.runs.state import KEPT_POINTS, RunState
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, summaries
 from cloudtrain_launcher.events import EVENT_TYPES
 from tests.support.samples import BORN, born, fold_json
 

@@ -283,7 +283,7 @@ def scanned_root(tmp_path: Path) -> Path:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths whose content was read."""
-    from cloudtrain.source.hashes import read_content
+    from cloudtrain.source.tree import read_content
 
     hashed: list[str] = []
 

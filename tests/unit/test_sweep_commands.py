@@ -11,8 +11,16 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore, sweep_named, sweep_of_run
 from cloudtrain.spec.search_space import Choice, Uniform
-from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEnded
-from cloudtrain.sweeps.journal import JOURNAL, RAY_DASHBOARD, SweepFolder
+from cloudtrain.sweeps.journal import (
+    JOURNAL,
+    RAY_DASHBOARD,
+    Launching,
+    Reported,
+    RunEnded,
+    Suggested,
+    SweepEnded,
+    SweepFolder,
+)
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call

@@ -18,8 +18,15 @@ from cloudtrain.spec.search_space import Choice, Dimension, Uniform
 from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
-from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested, SweepEnded
-from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
+from cloudtrain.sweeps.journal import (
+    JOURNAL,
+    Extended,
+    Launching,
+    RunEnded,
+    Suggested,
+    SweepEnded,
+    SweepFolder,
+)
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep, SweepUpdate

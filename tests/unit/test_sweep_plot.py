@@ -17,8 +17,8 @@ from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.optuna_studies import importance
 from cloudtrain.sweeps.state import SweepState, state_of
+from cloudtrain.sweeps.suggest import importance
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call

@@ -15,8 +15,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import sweep_of
 from cloudtrain.runs.files import as_text
 from cloudtrain.sweeps import rules
-from cloudtrain.sweeps.events import Launching
-from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.journal import Launching, SweepFolder
 from cloudtrain.sweeps.planning import plan_sweep
 from cloudtrain.sweeps.planning import planned as sweep_plan
 from cloudtrain.sweeps.rules import as_checked_here, sweep_issues

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloudtrain.errors import UsageError
 from cloudtrain.spec.sweep import default_rungs
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.events import StopRequested
+from cloudtrain.sweeps.journal import StopRequested
 from cloudtrain.sweeps.state import state_of
 from cloudtrain.sweeps.sweep import plan_extension
 from cloudtrain_launcher.rungs import goes_on, promotable, rungs_of

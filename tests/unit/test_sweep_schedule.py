@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.sweeps.definition import Caps
-from cloudtrain.sweeps.events import Extended, Reported, RunEnded, StopRequested
+from cloudtrain.sweeps.journal import Extended, Reported, RunEnded, StopRequested
 from cloudtrain.sweeps.schedule import (
     MAX_ALIKE,
     MAX_WITHOUT_RESULT,

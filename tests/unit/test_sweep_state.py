@@ -16,7 +16,7 @@ from cloudtrain.cli.sweep_view import as_listed, sweep_as_json, trial_table
 from cloudtrain.spec.search_space import Integers, Scalar, points_of, read_dimension
 from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
 from cloudtrain.sweeps.driver import to_be_stopped
-from cloudtrain.sweeps.events import (
+from cloudtrain.sweeps.journal import (
     Extended,
     Launching,
     Reported,

@@ -28,7 +28,7 @@ from cloudtrain.spec.search_space import (
     points_of,
 )
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import Launching, Reported, RunEnded, Suggested, SweepEvent
+from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import number_of, point_at, suggester_of, value_at
 from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.observation import Observation, Record
+    from cloudtrain.runs.logs import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec

@@ -182,7 +182,7 @@ def _published(plan: Plan) -> dict[str, str]:
 
 def _metrics(plan: Plan) -> dict[str, Any]:
     """Return metrics for the console's charts: the trainer's, and the spec's `metrics`."""
-    from cloudtrain.spec.metric_patterns import TRAINER_METRICS
+    from cloudtrain.spec.inputs import TRAINER_METRICS
 
     names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
     definitions = [{"Name": name, "Regex": event_pattern(name)} for name in names]

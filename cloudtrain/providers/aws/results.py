@@ -14,8 +14,7 @@ from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.shared.paths import as_folder, safe_join
 from cloudtrain.runs.files import storing
-from cloudtrain.runs.logs import EVENT_MARK
-from cloudtrain.runs.observation import LogPart, Positions
+from cloudtrain.runs.logs import EVENT_MARK, LogPart, Positions
 from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from cloudtrain.providers.shared.log_attempt import (
     incomplete_shutdown,
 )
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Ended, Event, Kept, StopRequested
 

@@ -17,7 +17,7 @@ from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, sam
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Record
+from cloudtrain.runs.logs import Record
 from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
+from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures, select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
 from cloudtrain.errors import Issue, UsageError, did_you_mean

@@ -32,7 +32,7 @@ from cloudtrain.providers.aws.tuning_request import (
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, Submitted, Submitting
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from cloudtrain.catalog.type_names import is_azure_size
+from cloudtrain.catalog.machines import is_azure_size
 from cloudtrain.errors import Issue, did_you_mean, warning
 from cloudtrain.planning.launch import JobDocument
 from cloudtrain.planning.plan import Plan

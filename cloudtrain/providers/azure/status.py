@@ -21,7 +21,7 @@ from cloudtrain.providers.shared.log_attempt import (
     incomplete_shutdown,
 )
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import LogPart, Observation, Positions
+from cloudtrain.runs.logs import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Billing, Ended, Event, Phase, StopRequested
 

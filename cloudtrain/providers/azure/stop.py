@@ -19,7 +19,7 @@ from cloudtrain.providers.azure.status import final_state, observe, status_of
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.log_attempt import all_nodes_reported
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import StopRequested, StopUntold

@@ -24,9 +24,9 @@ from cloudtrain.providers.shared.idempotent_create import own_tags, same_submiss
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Record
-from cloudtrain.source.hashes import stamp
+from cloudtrain.runs.logs import Record
 from cloudtrain.source.inputs import InputFile, digest_input, list_input
+from cloudtrain.source.tree import stamp
 from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:

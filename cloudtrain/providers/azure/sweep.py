@@ -27,7 +27,7 @@ from cloudtrain.providers.azure.sweep_request import (
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new
-from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, StopRequested
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.client import TrialInfo, Workspace
     from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.observation import Record
+    from cloudtrain.runs.logs import Record
     from cloudtrain.runs.state import RunState
 
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain.catalog.machines import architecture_of, select_instances
+from cloudtrain.catalog.machines import architecture_of, is_azure_size, select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices
-from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.recipe import usual_contents
 from cloudtrain.planning.selection import (

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import Request
-from cloudtrain.planning.plain import CLOUD_FIELDS, Layout, launches, plain_job
+from cloudtrain.planning.launch import CLOUD_FIELDS, Layout, Request, launches, plain_job
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import LazyPackage, Progress
 from cloudtrain.providers.docker.container_spec import (
@@ -31,7 +30,7 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.providers import docker
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.observation import Observation, Record
+    from cloudtrain.runs.logs import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, StorageError, UsageError
-from cloudtrain.planning.launch import Request
-from cloudtrain.planning.plain import CLOUD_FIELDS
+from cloudtrain.planning.launch import CLOUD_FIELDS, Request
 from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
@@ -33,7 +32,7 @@ from cloudtrain.runs.files import (
     replace_text,
     storing,
 )
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.source.results import copy_results
 from cloudtrain_launcher.events import Ended, Event, Phase, Submitted
 from cloudtrain_launcher.file_locks import acquire, disk_time

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue
-from cloudtrain.planning.launch import Request
-from cloudtrain.planning.plain import Layout, launches, plain_job
+from cloudtrain.planning.launch import Layout, Request, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import LazyPackage

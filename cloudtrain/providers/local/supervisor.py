@@ -40,9 +40,9 @@ from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.runs.files import OTHERS_MASK, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.record import PLAN
+from cloudtrain.runs.store import index_run
 from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopRequested
 from cloudtrain_launcher.host import free_port

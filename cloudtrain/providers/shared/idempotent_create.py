@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain import __version__
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Creating, Ended, Event, Submitted
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 from cloudtrain.errors import CloudError
-from cloudtrain.runs.observation import LogPart, Observation, Positions
+from cloudtrain.runs.logs import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Billing, Ended, Kept, LogUnread
 from cloudtrain_launcher.failure import first_cause, process_name

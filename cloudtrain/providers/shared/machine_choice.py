@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.catalog import PROVIDERS, Instance, home_region, instances, type_names
-from cloudtrain.catalog.machines import find_instance, names_of
+from cloudtrain.catalog import PROVIDERS, Instance, home_region, instances
+from cloudtrain.catalog.machines import architecture_by_name, find_instance, names_of
 from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
 from cloudtrain.settings import Settings
@@ -213,7 +213,7 @@ def _satisfies(row: Instance, need: Wanted, shown: Instance) -> bool:
 
 
 def _architecture(row: Instance) -> str:
-    return type_names.architecture(row.provider, row.instance_type)
+    return architecture_by_name(row.provider, row.instance_type)
 
 
 def _is_fast(row: Instance) -> bool:

@@ -12,19 +12,29 @@ from cloudtrain.diagnosis.rules import hint_for
 from cloudtrain.errors import JobFailed, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.state import explain
-from cloudtrain.submission.drills.faults import Injected, NotPossible, TooLate, inject, tear_newest
-from cloudtrain.submission.drills.scenario import DRILLED_HANG_SECONDS, Fault, Scenario, grace_of
 from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard
 from cloudtrain.submission.drills.verdict import (
+    DRILLED_HANG_SECONDS,
     DrillRun,
+    Fault,
     Finding,
     JobFacts,
+    Scenario,
     Verdict,
     advice,
     advice_on_all,
+    grace_of,
     judge,
 )
-from cloudtrain.submission.drills.watching import Draw, Watched
+from cloudtrain.submission.drills.watching import (
+    Draw,
+    Injected,
+    NotPossible,
+    TooLate,
+    Watched,
+    inject,
+    tear_newest,
+)
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_duration

@@ -13,8 +13,7 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError, RefusedError
 from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.drills.scenario import Scenario
-from cloudtrain.submission.drills.verdict import DrillRun, Finding
+from cloudtrain.submission.drills.verdict import DrillRun, Finding, Scenario
 from cloudtrain.submission.drills.watching import Watched
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.file_locks import acquire

@@ -26,8 +26,14 @@ from ray.tune.search import Searcher
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError, UsageError
 from cloudtrain.providers.local.processes import end_runs_with_this_process
 from cloudtrain.sweeps.driver import PAUSE_SECONDS
-from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent, parse
-from cloudtrain.sweeps.journal import RAY_DASHBOARD, SweepFolder
+from cloudtrain.sweeps.journal import (
+    RAY_DASHBOARD,
+    Reported,
+    RunEnded,
+    SweepEvent,
+    SweepFolder,
+    parse,
+)
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.trials import RunTrials

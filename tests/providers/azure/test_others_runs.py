@@ -12,7 +12,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError
-from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.logs import Observation
 from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Phase
