@@ -172,7 +172,8 @@ def environment() -> str:
         "## In a job\n",
         (
             "Every process has these variables, beside the platform's own, the job's `env`"
-            " and its secrets.\n"
+            " and its secrets. On SageMaker and in rehearsals as aws these are also the `SM_*` variables of AWS's"
+            " [training toolkit](https://github.com/aws/sagemaker-training-toolkit).\n"
         ),
         _variables(JOB_VARIABLES),
         "On machines with GPUs also these:\n",

@@ -115,6 +115,8 @@ class NodeContext:
     """Path of the job document; empty: see `job_document`."""
     channel_dir: str = ""
     """Folder of the channels in `Job.inputs`; empty: `inputs` has the inputs themselves."""
+    config_dir: str = ""
+    """Folder of SageMaker's description of the job; empty on other platforms."""
     resume_dir: str = ""
     """Checkpoints of an earlier run, to restore before the start if they exist; empty: none."""
     synced_dirs: Mapping[str, str] = field(default_factory=dict)

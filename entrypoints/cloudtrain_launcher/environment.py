@@ -22,6 +22,7 @@ from cloudtrain_launcher.contract import (
     NodeContext,
 )
 from cloudtrain_launcher.host import available_cores, has_accelerator
+from cloudtrain_launcher.toolkit_variables import toolkit_variables
 
 INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 
@@ -75,7 +76,11 @@ def job_environment(
         "PET_MASTER_ADDR": context.master_addr,
         "PET_MASTER_PORT": str(context.master_port),
     }
-    for name, value in _library_defaults(job, context).items():
+    defaults = _library_defaults(job, context)
+    if context.config_dir:
+        values, argv = expand_placeholders([job.values, job.argv], env)
+        defaults |= toolkit_variables(job, context, values, argv)
+    for name, value in defaults.items():
         env.setdefault(name, value)
     if context.library_dirs:  # at the end, to prefer the user's libraries
         env[LIBRARY_PATH] = _append(env.get(LIBRARY_PATH), *context.library_dirs)

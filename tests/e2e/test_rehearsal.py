@@ -121,3 +121,44 @@ def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: st
     ]
     leaves_no_secret(cli, run)
     assert cli.processes() == []
+
+
+AWS_SCRIPT = """
+import argparse, json, os
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--hosts", type=list, default=json.loads(os.environ["SM_HOSTS"]))
+parser.add_argument("--current-host", default=os.environ["SM_CURRENT_HOST"])
+parser.add_argument("--model-dir", default=os.environ["SM_MODEL_DIR"])
+parser.add_argument("--output-data-dir", default=os.environ["SM_OUTPUT_DATA_DIR"])
+parser.add_argument("--train", default=os.environ["SM_CHANNEL_TRAIN"])
+parser.add_argument("--num-gpus", type=int, default=os.environ["SM_NUM_GPUS"])
+args = parser.parse_args()
+assert args.epochs == json.loads(os.environ["SM_HPS"])["epochs"] == int(os.environ["SM_HP_EPOCHS"])
+assert json.loads(os.environ["SM_USER_ARGS"]) == ["--epochs", "3"]
+assert json.loads(os.environ["SM_TRAINING_ENV"])["is_master"] == (args.current_host == "algo-1")
+assert os.environ["SM_CHANNELS"] == '["train"]'
+data = Path(args.train, "x.txt").read_text()
+Path(args.model_dir, f"model-of-{args.current_host}").write_text(data)
+Path(args.output_data_dir, f"nodes-{args.current_host}").write_text(str(len(args.hosts)))
+"""
+AWS_JOB = """
+name: aws-script
+entrypoint: train.py
+args: {epochs: 3}
+resources: {nodes: 2, processes: 1}
+inputs: {train: {aws: "s3://my-data/train/", local: ../data}}
+"""
+
+
+def test_a_script_for_awss_own_containers_runs_as_it_is(cli: CommandLine) -> None:
+    cli.write(job_yaml=AWS_JOB, train_py=AWS_SCRIPT)
+    result = cli.run("submit", "--as", "aws", "--run-id", "aws-script")
+    assert result.code == 0, result.err
+    assert cli.run("fetch", "aws-script", str(cli.folder / "fetched")).code == 0
+    fetched = cli.folder / "fetched"
+    for host in ("algo-1", "algo-2"):
+        assert (fetched / "model" / f"model-of-{host}").read_text() == "input data"
+        assert (fetched / "output" / f"nodes-{host}").read_text() == "2"

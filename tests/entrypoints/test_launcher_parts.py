@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from cloudtrain_launcher import contract, environment, failure, launch, platforms, torchrun
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.host import OutOfMemoryKills
+from tests.entrypoints.platforms import container
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -111,6 +112,18 @@ def test_the_environment_drops_variables_of_an_outer_torchrun(tmp_path: Path) ->
     assert json.loads(Path(env["CLOUDTRAIN_ARGS_FILE"]).read_text()) == {"lr": 0.1}
     assert env["PET_NNODES"] == "2"
     assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_variables_of_awss_toolkit_hold_no_large_arguments(tmp_path: Path, size: int) -> None:
+    environ = container(tmp_path)
+    context = platforms.find_node_context(environ)
+    job = replace(JOB, argv=["--note", "x" * size], values={"note": "x" * size})
+    mine = {"SM_MODEL_DIR": "/mine"}
+    env = environment.job_environment(job, context, tmp_path, environ | mine)
+    assert env["SM_MODEL_DIR"] == "/mine"
+    assert env.get("SM_HP_NOTE") == ("x" * size if size == 10 else None)
+    assert max(map(len, env.values())) < 5_000
 
 
 def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:

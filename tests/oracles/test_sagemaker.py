@@ -12,7 +12,7 @@ from typing import Any
 import botocore
 import pytest
 
-from cloudtrain.planning.sagemaker import training_job
+from cloudtrain.planning.sagemaker import NodeContainer, training_job
 from tests.oracles.tools import PYTHON, needs_oracles, needs_toolkit
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -32,6 +32,30 @@ def request_of(case: str) -> dict[str, Any]:
     return document
 
 
+def environment_of(container: NodeContainer, root: Path) -> dict[str, str]:
+    """Write the files of a node; return its variables."""
+    for path, text in container.files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    (root / "code").mkdir(exist_ok=True)
+    own = {"SAGEMAKER_BASE_DIR": str(root), "PYTHONPATH": str(Path("entrypoints").absolute())}
+    return os.environ | dict(container.env) | own
+
+
+def run_in(root: Path, program: str, environment: dict[str, str]) -> dict[str, Any]:
+    """Run a program in the job's folder; return the JSON in its last line."""
+    result = subprocess.run(
+        [PYTHON, "-c", program],
+        cwd=root / "code",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout.splitlines()[-1]))
+
+
 @needs_toolkit
 @pytest.mark.parametrize("nodes", [1, 3, 11])
 def test_the_container_toolkit_reads_the_files_of_each_node(nodes: int, tmp_path: Path) -> None:
@@ -42,15 +66,7 @@ def test_the_container_toolkit_reads_the_files_of_each_node(nodes: int, tmp_path
     assert len(job.containers) == nodes
     for container in (job.containers[0], job.containers[-1]):
         root = tmp_path / container.host
-        for path, text in container.files.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(text)
-        environment = os.environ | dict(container.env) | {"SAGEMAKER_BASE_DIR": str(root)}
-        result = subprocess.run(
-            [PYTHON, "-c", READ], env=environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stderr
-        seen = json.loads(result.stdout.splitlines()[-1])
+        seen = run_in(root, READ, environment_of(container, root))
         base = root if Path(seen["model_dir"]).is_relative_to(root / "model") else root / "opt/ml"
         assert seen == {
             "job_name": job.name,
@@ -69,6 +85,59 @@ def test_the_container_toolkit_reads_the_files_of_each_node(nodes: int, tmp_path
             "output_data_dir": str(base / "output/data"),
             "input_config_dir": str(base / "input/config"),
         }
+
+
+TOOLKIT_VARIABLES = """
+import json
+from sagemaker_training.environment import Environment
+print(json.dumps(Environment().to_env_vars()))
+"""
+OUR_VARIABLES = """
+import json, os, pathlib
+from cloudtrain_launcher.contract import Job
+from cloudtrain_launcher.environment import job_environment
+from cloudtrain_launcher.platforms import find_node_context
+values = {"batch-size": 8, "lr": 0.1, "name": "digits"}
+argv = ["--batch-size", "8", "--lr", "0.1", "--name", "digits"]
+job = Job("run", "digits", "script", "train.py", argv, values, 1, 1, 0, 0, 30, 600, 3)
+env = job_environment(job, find_node_context(os.environ), pathlib.Path(os.getcwd()), os.environ)
+print(json.dumps({name: value for name, value in env.items() if name.startswith("SM_")}))
+"""
+MODEL_TRAINERS = {"SM_MASTER_ADDR", "SM_MASTER_PORT", "SM_HOST_COUNT", "SM_CURRENT_HOST_RANK"}
+"""Variables of the SDK's ModelTrainer, which the toolkit does not set."""
+
+
+NOT_OURS = {
+    "is_modelparallel_enabled",
+    "is_smddpmprun_installed",
+    "is_smddprun_installed",
+    "topology",
+}
+"""What the toolkit knows of AWS's own libraries and of GB200 machines."""
+
+
+@needs_toolkit
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_scripts_get_the_variables_of_the_container_toolkit(nodes: int, tmp_path: Path) -> None:
+    body = request_of("aws-spot")
+    body["ResourceConfig"]["InstanceCount"] = nodes
+    body["InputDataConfig"] = request_of("aws")["InputDataConfig"][2:4]  # not the job's own
+    body["HyperParameters"] = {
+        "batch-size": "8",
+        "lr": "0.1",
+        "name": "digits",
+        "sagemaker_torch_distributed_enabled": "true",
+    }
+    for container in training_job(body, interface="eth0").containers:
+        root = tmp_path / container.host
+        environment = environment_of(container, root) | {"SAGEMAKER_PROGRAM": "train.py"}
+        theirs = run_in(root, TOOLKIT_VARIABLES, environment)
+        ours = run_in(root, OUR_VARIABLES, environment)
+        assert set(ours) == set(theirs) | MODEL_TRAINERS
+        documents = [json.loads(variables.pop("SM_TRAINING_ENV")) for variables in (ours, theirs)]
+        assert {name: ours[name] for name in theirs} == theirs
+        expected = {name: value for name, value in documents[1].items() if name not in NOT_OURS}
+        assert documents[0] == expected
 
 
 @needs_oracles

@@ -15,6 +15,7 @@ from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain_launcher.contract import text_of
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
@@ -29,6 +30,10 @@ DEFAULT_VOLUME_GIB = 30
 
 WAIT_SECONDS = 86_400
 """Maximum wait of a spot job for capacity, besides its runtime, by default."""
+
+MAX_HYPERPARAMETERS = 100
+_HYPERPARAMETER = re.compile(r"[^=]{1,256}=.{0,2500}")
+"""Name and value of an argument as they fit into CreateTrainingJob."""
 
 BOOTSTRAP = (
     "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
@@ -118,6 +123,7 @@ def body_of(
             "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
             **_metrics(plan),
         },
+        **_hyperparameters(plan),
         "InputDataConfig": _channels(plan, base, document or job_of(plan).to_json()),
         "OutputDataConfig": {
             "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
@@ -178,6 +184,20 @@ def _published(plan: Plan) -> dict[str, str]:
     """Return the variable for a trial's published files; empty for any other job."""
     output = f"s3://{plan.target.config_as(AwsConfig).bucket}/{PREFIX}/runs"
     return {PUBLISHED: published_uri(output, plan.run_id)} if plan.context.trial else {}
+
+
+def _hyperparameters(plan: Plan) -> dict[str, Any]:
+    """Return the arguments for the console and Search. The job reads those in its document.
+
+    Leave out arguments that do not fit into the service model.
+    """
+    values = plan.spec.args.values
+    texts = {
+        name: text_of(value)
+        for name, value in (values.items() if isinstance(values, Mapping) else ())
+    }
+    fitting = [item for item in texts.items() if _HYPERPARAMETER.fullmatch("=".join(item))]
+    return {"HyperParameters": dict(fitting[:MAX_HYPERPARAMETERS])} if fitting else {}
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def sagemaker_context(
         failure_file=failure_file(environ),
         job_file=environ.get(JOB_FILE) or f"{channels}/{JOB_CHANNEL}/job.json",
         channel_dir=channels,
+        config_dir=f"{base}/input/config",
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
         # gethostname() returns `aws` on every node, which NCCL would take for one machine.
         published=environ.get(PUBLISHED, ""),
