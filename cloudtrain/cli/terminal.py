@@ -226,19 +226,6 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
     return draw
 
 
-@contextmanager
-def working(text: str) -> Iterator[None]:
-    """Show a text on stderr, if it is a terminal, while the work inside takes."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    redraw(f"{text} ...")
-    try:
-        yield
-    finally:
-        redraw("")
-
-
 def coloured(stream: Any) -> bool:
     """Return whether a stream shows colours: a terminal, without NO_COLOR and TERM=dumb."""
     return (

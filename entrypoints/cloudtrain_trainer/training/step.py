@@ -46,7 +46,6 @@ class Step:
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Passes per rank and step. A pipeline makes its own micro-batches."""
 
-        fused = self.computes_like_gpu()
         self.finite_watch = FiniteWatch(self.device)
         self.loss = self.new_loss_mean()
         self._weight = 1.0
@@ -60,10 +59,10 @@ class Step:
 
         model = self._initial_model()
         self._image_format: dict[str, Any] = {}
-        if task.channels_last and fused:
+        if task.channels_last and self.device.type in FUSED_ON:
             self._image_format = {"memory_format": torch.channels_last}
             if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
-                model = self.channels_last(model)
+                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         possible = rules.can_compile(options) and task.compiles
         self.compiles = hardware.resolve_compile(
@@ -85,13 +84,6 @@ class Step:
         """Clock of this rank's phases."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
-    def computes_like_gpu(self) -> bool:
-        """Return True for a device behind the host, with fused optimizers.
-
-        Images are then channels-last.
-        """
-        return self.device.type in FUSED_ON
-
     def _initial_model(self) -> nn.Module:
         """Return the model in host memory, with the weights of `--seed` or `--weights`."""
         options = self.options
@@ -103,11 +95,6 @@ class Step:
             starting_weights.read(model, options.weights)
         return model
 
-    def channels_last(self, model: nn.Module) -> nn.Module:
-        """Return the model with the weights of its convolutions in the images' format."""
-        converted: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return converted
-
     def _make_optimizer(self) -> None:
         task = self.task
         options = self.options
@@ -118,7 +105,7 @@ class Step:
         self.weight_decay = decay = (
             task.weight_decay if options.weight_decay is None else options.weight_decay
         )
-        fused = self.computes_like_gpu()
+        fused = self.device.type in FUSED_ON
         self.optimizer = optimizers.build(
             options.optimizer, trained, self.lr, decay, options.betas, fused=fused
         )
