@@ -30,13 +30,13 @@ def parse(argv: list[str]) -> Options:
     flags["data"] = _own_data(flags)
     if flags["data"] and not (flags["task"] or flags["model"]):
         raise Refused("--data needs what is trained on it: add --model with your model, or --task")
+
     flags["task"] = flags["task"] or (rules.USER_TASK if flags["model"] else "digits")
     flags["task_options"] = _task_options(flags["task"], flags)
-    if flags["partial_weights"] and flags["weights"] is None:
-        raise Refused("--partial-weights is about --weights: add it, or leave both out")
     options = Options(**flags)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rules.check(options, size, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
+
     return options
 
 
@@ -50,29 +50,35 @@ def _own_data(flags: dict[str, Any]) -> str | None:
     name = task_option_dest("data")
     if ":" not in (flags[name] or ""):
         return None
+
     factory: str = flags[name]
     flags[name] = None
+
     return factory
 
 
 def _task_options(task: str, flags: dict[str, Any]) -> dict[str, Any]:
     """Decode the options of the task; one name may mean something else in each task."""
     values = {}
+
     for name in {name for options in OPTIONS.values() for name in options}:
         text = flags.pop(task_option_dest(name))
         if text is None:
             continue
+
         if name not in OPTIONS.get(task, {}):
             owners = " or ".join(owner for owner, options in OPTIONS.items() if name in options)
             raise Refused(
                 f"--{name} is an option of --task {owners}, not of this one: leave it out"
             )
+
         try:
             values[name.replace("-", "_")] = OPTIONS[task][name].reader(text)
         except argparse.ArgumentTypeError as error:
             raise Refused(
                 f"argument --{name}: {error} (train.py --help lists all options)"
             ) from None
+
     return values
 
 
@@ -86,6 +92,7 @@ def refuse(reason: Refused) -> NoReturn:
     text = str(reason)
     if text.startswith("Caught "):  # torch adds the traceback of a loader process
         text = text.rpartition(f"{RefusedData.__qualname__}: ")[2].strip()
+
     exit_with_error(2, "Refused", f"refused: {text}", text, prints=prints)
 
 
@@ -102,14 +109,17 @@ def exit_with_error(
     sys.stdout.flush()
     if prints:
         os.write(2, f"train.py: error: {printed}\n".encode())
+
     if os.environ.get("CLOUDTRAIN_RESULT_FILE"):
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         emit_event(
             Error(attempt=attempt, exception=exception, message=message, consequence=not prints)
         )
+
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": printed, "timestamp": str(int(time.time()))}
         Path(path).write_text(json.dumps({"message": {"message": printed, "extraInfo": extra}}))
+
     sys.stderr.flush()
     os._exit(code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any, NoReturn
 
 from cloudtrain_trainer.options import (
@@ -66,6 +65,7 @@ def build_parser() -> Parser:
     _add_performance(training)
     _add_duration(training)
     _add_checkpoints(parser)
+
     return parser
 
 
@@ -88,6 +88,7 @@ def _add_what(parser: Parser) -> None:
         metavar="{" + ",".join(sorted(OPTIONS)) + "}|MODULE:FACTORY",
         help="default: digits; a function of yours returns a whole Task",
     )
+
     group.add_argument(
         "--model",
         type=factory,
@@ -97,26 +98,14 @@ def _add_what(parser: Parser) -> None:
             " whole Task"
         ),
     )
-    group.add_argument(
-        "--weights",
-        type=Path,
-        metavar="PATH",
-        help=(
-            "start from these: .safetensors, .pt, a folder in Hugging Face's format, or a checkpoint"
-            " [the model's own]"
-        ),
-    )
-    group.add_argument(
-        "--partial-weights",
-        action="store_true",
-        help="take from --weights what fits: a new head keeps its own",
-    )
+
     group.add_argument(
         "--strategy",
         choices=sorted(STRATEGIES),
         default="ddp" if distributed else "single",
         help="how training is distributed; default: ddp with several processes, else single",
     )
+
     group.add_argument(
         "--seed",
         type=non_negative_int,
@@ -147,6 +136,7 @@ def _add_distribution(parser: Parser) -> None:
         metavar="N",
         help="hsdp: ranks per shard group [those of a node]",
     )
+
     group.add_argument(
         "--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group"
     )
@@ -169,6 +159,7 @@ def _add_distribution(parser: Parser) -> None:
             " else as in the start]"
         ),
     )
+
     group.add_argument(
         "--start-timeout",
         type=seconds,
@@ -176,6 +167,7 @@ def _add_distribution(parser: Parser) -> None:
         metavar="TIME",
         help="the same until the first step is done, in which models are compiled [30 min]",
     )
+
     group.add_argument(
         "--no-network-check",
         dest="network_check",
@@ -192,6 +184,7 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="global: samples per step over all ranks [task]",
     )
+
     group.add_argument(
         "--accumulate",
         type=positive_int,
@@ -199,6 +192,7 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="gradient accumulation steps [1]",
     )
+
     group.add_argument(
         "--optimizer",
         type=name_or_factory(OPTIMIZERS),
@@ -217,12 +211,14 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
         metavar="X",
         help="learning rate at the end of the cosine schedule [0]",
     )
+
     group.add_argument(
         "--betas",
         type=betas,
         metavar="X,X",
         help="adamw: decay rates of its means, such as 0.9,0.95 [0.9,0.999]",
     )
+
     group.add_argument(
         "--warm-up", type=share, default=0.1, metavar="X", help="share of all steps [0.1]"
     )
@@ -245,6 +241,7 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help=("mixed precision; auto: bf16 if the GPU supports it [auto]"),
     )
+
     group.add_argument(
         "--compile",
         nargs="?",
@@ -256,6 +253,7 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
             " installed [auto]"
         ),
     )
+
     group.add_argument(
         "--deterministic",
         action="store_true",
@@ -264,18 +262,21 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
             " torch has no such way"
         ),
     )
+
     group.add_argument(
         "--recompute",
         choices=["none", "blocks"],
         default="none",
         help="blocks: save memory by computing the activations of layers twice [none]",
     )
+
     group.add_argument(
         "--workers",
         type=non_negative_int,
         metavar="N",
         help="data loader processes per rank [task, or by cores]",
     )
+
     group.add_argument(
         "--probe-memory",
         choices=["auto", "yes", "no"],
@@ -291,6 +292,7 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="end after N steps, regardless of --epochs",
     )
+
     group.add_argument(
         "--eval-every",
         type=positive_int,
@@ -298,20 +300,23 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="epochs between evaluations [1]",
     )
+
     group.add_argument(
         "--eval-every-steps",
         type=positive_int,
         metavar="N",
         help="evaluate also after every N steps",
     )
+
     group.add_argument(
         "--eval-only",
         action="store_true",
         help=(
-            "evaluate the newest checkpoint, or --weights: nothing is trained, no checkpoint and no"
-            " model is written"
+            "evaluate the newest checkpoint, or else a model of yours as it is made: nothing is"
+            " trained or written"
         ),
     )
+
     group.add_argument(
         "--patience",
         type=positive_int,
@@ -330,6 +335,7 @@ def _add_checkpoints(parser: Parser) -> None:
         metavar="TIME",
         help='seconds, or "10 min"; default: $CLOUDTRAIN_CHECKPOINT_EVERY, else 10 min',
     )
+
     group.add_argument(
         "--checkpoint-every-steps", type=positive_int, metavar="N", help="also after every N steps"
     )
@@ -340,6 +346,7 @@ def _add_checkpoints(parser: Parser) -> None:
         metavar="N",
         help="how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
     )
+
     group.add_argument(
         "--save-frozen",
         choices=["auto", "yes", "no"],
@@ -349,6 +356,7 @@ def _add_checkpoints(parser: Parser) -> None:
             " than half of the parameters, as with adapters [auto]"
         ),
     )
+
     group.add_argument(
         "--no-resume",
         dest="resume",

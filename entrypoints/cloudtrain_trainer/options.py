@@ -23,10 +23,6 @@ class Options:
     """`package.module:factory` of a user's model or whole task; None: the task's own model."""
     data: str | None
     """`package.module:factory` of a user's data; None: the task's own data."""
-    weights: Path | None
-    """File or folder of the weights that training starts from; None: the model's own."""
-    partial_weights: bool
-    """True if `weights` may have other tensors than the model."""
     strategy: str
     backend: str
     """auto, nccl or gloo; auto is nccl on GPUs and gloo on CPUs."""
@@ -90,7 +86,7 @@ class Options:
     eval_every_steps: int | None
     """Steps between further evaluations within an epoch."""
     eval_only: bool
-    """True to evaluate the newest checkpoint, or `weights`, instead of training."""
+    """True to evaluate the newest checkpoint instead of training."""
     patience: int | None
     """Evaluations without a lower val_loss after which training ends."""
     checkpoint_every: float
@@ -189,6 +185,7 @@ def betas(text: str) -> tuple[float, float]:
     first, _, second = text.partition(",")
     expected = "two numbers of at least 0 and less than 1, such as 0.9,0.95"
     pair = [_number(float, part, expected, lambda x: 0 <= x < 1) for part in (first, second)]
+
     return pair[0], pair[1]
 
 
@@ -199,6 +196,7 @@ def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[
             return value
     except ValueError:
         pass
+
     raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
 
 
@@ -207,4 +205,5 @@ def seconds(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
     if not match or match[2] not in SECONDS_PER_UNIT or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"expected a time such as 600 or '10 min', got {text!r}")
+
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -62,16 +62,23 @@ class Ranks:
         """
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
+
         if backend == "nccl" and (self.device.type != "cuda" or not dist.is_nccl_available()):
             raise Refused(
                 "--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs"
             )
+
         alone: dict[str, Any] = {"timeout": timedelta(seconds=self._start_timeout)}
         if "MASTER_ADDR" not in os.environ:  # not under torchrun: a world of one process
             alone |= {"store": HashStore(), "rank": 0, "world_size": 1}
+
         if backend == "nccl":
-            prefer_messages(os.environ)
+            # Groups get streams of high priority, so that a GPU starts a message before the next
+            # kernel. Torch reads it when it makes a communicator (ProcessGroupNCCL.cpp), also for
+            # a device mesh.
+            os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
             alone["device_id"] = self.device
+
         dist.init_process_group(backend, **alone)
         self._control = dist.group.WORLD
         if backend == "nccl":
@@ -86,6 +93,7 @@ class Ranks:
         size = dist.get_world_size() if dist.is_initialized() else self.size
         nodes = os.environ.get("CLOUDTRAIN_NODES")
         processes = os.environ.get("CLOUDTRAIN_PROCESSES")
+
         if nodes and processes and int(nodes) * int(processes) != size:
             raise Refused(
                 f"the world has {size} ranks, but the job has {nodes} nodes x {processes} processes"
@@ -112,10 +120,12 @@ class Ranks:
         """
         if self._has_begun:
             return
+
         self._has_begun = True
         if self.device.type == "cuda":
             timeout = timeout or TRAINING_SECONDS
             torch.cuda.synchronize(self.device)
+
         if timeout is not None:
             self.barrier()
             set_timeouts(self._groups, timeout)
@@ -128,6 +138,7 @@ class Ranks:
         """
         if self._control is None:
             return lambda: list(values)
+
         shared = torch.tensor(values, dtype=torch.int32)
         work = dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
 
@@ -141,8 +152,10 @@ class Ranks:
         """Return the sums over all ranks, in float64. Called by all ranks."""
         if self._control is None:
             return list(values)
+
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self._control)
+
         return [float(x) for x in total.tolist()]
 
     def all_gather(self, value: Any, group: Any = None) -> list[Any]:
@@ -153,8 +166,10 @@ class Ranks:
         """
         if self._control is None:
             return [value]
+
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=group or self._control)
+
         return values
 
     def new_gloo_group(self, members: list[list[int]]) -> Any:
@@ -164,6 +179,7 @@ class Ranks:
         """
         if self._control is None:
             return None
+
         groups = [dist.new_group(ranks, backend="gloo") for ranks in members]
         return next(
             group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks
@@ -188,6 +204,7 @@ class Ranks:
         self.barrier()
         if dist.is_initialized():
             dist.destroy_process_group()
+
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -217,6 +234,7 @@ class CollectiveFlags:
         """
         if step < self._next:
             return None
+
         answer = self._ranks.all_reduce_max(self._next_stride() if self._next else 1, *flags())
         self._exchanged = self._clock()
 
@@ -234,6 +252,7 @@ class CollectiveFlags:
         """
         if self._ranks.rank:
             return 0
+
         seconds = max(self._clock() - self._exchanged, 1e-9) / self._stride
         return max(1, min(int(EXCHANGE_SECONDS / seconds), 2 * self._stride, MAX_STRIDE))
 
@@ -268,11 +287,13 @@ def configure_threads(ranks: Ranks, *, deterministic: bool = False) -> None:
         int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // ranks.local_size))
     )
     torch.set_float32_matmul_precision("high")  # TF32 on GPUs, which convolutions use by default
+
     # On a GPU some operations lack a deterministic form and raise.
     if ranks.device.type == "cpu" or deterministic:
         torch.use_deterministic_algorithms(True)
         # No operation here reads memory before it writes it; filling it takes 5 % of a step on a CPU.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
     if deterministic:
         # cuBLAS reads this at its first use.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -282,24 +303,16 @@ def configure_threads(ranks: Ranks, *, deterministic: bool = False) -> None:
 def _device(local_rank: int, local_size: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
+
     if torch.cuda.device_count() < local_size:
         raise Refused(
             f"{local_size} processes on this node, but {torch.cuda.device_count()} GPUs are"
             " visible: start one process per GPU (--nproc-per-node), or set CUDA_VISIBLE_DEVICES="
             " to train on the CPU"
         )
+
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-def prefer_messages(environ: MutableMapping[str, str]) -> None:
-    """Give all groups streams of high priority, unless the user has set the variable.
-
-    A GPU then starts a message before the next kernel, so that peers wait less for it. Torch reads
-    TORCH_NCCL_HIGH_PRIORITY when it makes a communicator (ProcessGroupNCCL.cpp), also for a device
-    mesh, whose groups get no `ProcessGroupNCCL.Options` from here.
-    """
-    environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 
 def _all_groups() -> list[Any]:
@@ -313,9 +326,11 @@ def _all_groups() -> list[Any]:
 def set_timeouts(groups: Iterable[Any], seconds: float) -> None:
     """Set the timeout of later collectives of groups of NCCL or gloo."""
     timeout = timedelta(seconds=seconds)
+
     for group in groups:
         if dist.get_backend(group) not in ("nccl", "gloo"):
             continue
+
         if hasattr(group, "set_timeout"):  # public since torch 2.13
             group.set_timeout(timeout)
         else:

@@ -198,8 +198,6 @@ def test_a_resume_continues_the_average_and_the_model_is_the_average(
     assert are_equal(weights_of(resumed), weights_of(whole))
     assert not are_equal(averages, weights_of(resumed))
 
-    best = make_loop("--weights", str(tmp_path / "best-00000006"))
-    assert are_equal(weights_of(best), averages)
     export(resumed, Folders(tmp_path / "model", tmp_path, tmp_path))
     model = load(tmp_path / "model/model.safetensors")
     assert are_equal({name: model[name] for name in averages}, averages)

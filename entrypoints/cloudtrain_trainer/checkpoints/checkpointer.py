@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cloudtrain_job import activity
-from cloudtrain_trainer import finite, state
+from cloudtrain_trainer import rules, state
 from cloudtrain_trainer.checkpoints import sharded
 from cloudtrain_trainer.checkpoints.sharded import FrozenWeights
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
@@ -166,20 +166,19 @@ class Checkpointer:
             self._load(checkpoint, shared, rank_state)
 
     def load_weights(self) -> None:
-        """Load only the weights of the newest checkpoint, unless `--weights` is given.
+        """Load only the weights of the newest checkpoint; a user's model needs none.
 
         Raise `Refused` without a checkpoint, or if it is of another task, model or data.
         """
         run = self.run
-        if run.options.weights is not None:
-            run.ranks.log(f"evaluates {run.options.weights}")
-            return
         checkpoint = self.checkpoints.find_newest()
         if checkpoint is None:
-            raise Refused(
-                f"--eval-only: there is no checkpoint in {self.checkpoints.folder}: name weights by"
-                " --weights"
-            )
+            if rules.is_own(run.options):
+                run.ranks.log(
+                    f"evaluates the model as it is made: no checkpoint in {self.checkpoints.folder}"
+                )
+                return
+            raise Refused(f"--eval-only: there is no checkpoint in {self.checkpoints.folder}")
         shared, _ = self.checkpoints.read_state(checkpoint)
         saved, mine = (
             {k: v for k, v in identity.items() if k not in OF_TRAINING}
@@ -197,21 +196,12 @@ class Checkpointer:
     def _load(
         self, checkpoint: FoundCheckpoint, shared: dict[str, Any], rank_state: dict[str, Any] | None
     ) -> None:
-        """Load a checkpoint of the same options. Raise `Refused` if a weight is not finite."""
+        """Load a checkpoint of the same options."""
         run = self.run
         step = self.run.step
         run.run_discarded_step()
         step.loss.restore((0.0, 0))
         self._load_tensors(checkpoint, shared, step.optimizer)
-
-        tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
-        # An earlier release saved such weights.
-        if run.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:
-            raise Refused(
-                f"{checkpoint.folder} contains weights that are not finite: remove it to resume from an"
-                " earlier checkpoint, or start from scratch: --no-resume here, cloudtrain rerun"
-                " --fresh for a run"
-            )
 
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,29 +36,14 @@ def run_id_of(folder: Path) -> str:
         return ""
 
 
-class _HashedFile:
-    """A file that hashes its content while it is written."""
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-        self.hash = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return int(self.file.write(data))
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
 def write_tensors(path: Path, content: dict[str, Any]) -> str:
     """Write a new file by torch.save, flushed to disk; return its SHA-256, 64 hex digits."""
     with path.open("wb") as file:
-        hashed = _HashedFile(file)
-        torch.save(content, cast("IO[bytes]", hashed))
+        torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
-    return hashed.hash.hexdigest()
+
+    return digest_of(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,6 +57,7 @@ def write_text(path: Path, text: str) -> None:
 def sync_folder(folder: Path) -> None:
     """Flush a folder, so that its names survive a power failure. OSError if it is missing."""
     descriptor = os.open(folder, os.O_RDONLY)
+
     try:
         os.fsync(descriptor)
     finally:
@@ -102,10 +88,12 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
     file is the `problem`.
     """
     elsewhere = False
+
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         if manifest["format"] != FORMAT:
             return Inspection(f"manifest.json has format {manifest['format']}, not {FORMAT}")
+
         writers = int(manifest["ranks"])
         digests = manifest["files"]
         folders = sorted(
@@ -121,6 +109,7 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
             absent = next((name for name in large if not (folder / name).exists()), "")
             if absent:
                 return Inspection(f"{absent} is missing", may_be_on_other_disk=True)
+
             names = [
                 name
                 for name in large
@@ -134,6 +123,7 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
                 return Inspection(f"{name} does not have the checksum of the manifest")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         return Inspection(f"{type(error).__name__}: {error}", may_be_on_other_disk=elsewhere)
+
     return Inspection("", writers, weights)
 
 
@@ -143,6 +133,7 @@ def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
+
     return digest.hexdigest()
 
 
@@ -179,6 +170,7 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
     files += [] if own_steps else folder.glob("best-*")
     name = re.sub(r"[^\w.-]", "_", run) or time.strftime("%Y%m%d-%H%M%S")
     aside = folder / f"before-{name}"
+
     if other_steps:
         moved = (
             "this run resumes; earlier checkpoints of other runs"
@@ -186,6 +178,7 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
             else "earlier checkpoints"
         )
         log(f"--no-resume: {moved} are moved to {aside}")
+
     for path in [*other_steps, *files]:
         aside.mkdir(exist_ok=True)
         _move(path, aside / path.name)
@@ -215,6 +208,7 @@ def write_model(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+
     try:
         from safetensors.torch import save_file
     except ImportError:
@@ -229,17 +223,21 @@ def write_model(
         final = path.with_name(path.name + ".safetensors")
         temporary = final.with_name(final.name + ".partial")
         save_file(_with_own_memory(state), str(temporary), {"format": "pt", **(metadata or {})})
+
     temporary.replace(final)
+
     return final
 
 
 def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Clone tensors that share memory, such as tied weights: safetensors refuses them."""
     addresses: set[int] = set()
+
     for name, value in state.items():
         if value.untyped_storage().data_ptr() in addresses:
             state[name] = value.clone()
         addresses.add(state[name].untyped_storage().data_ptr())
+
     return state
 
 
@@ -273,19 +271,23 @@ class HostCopies:
         update of the weights changes; others are copied on the GPU first.
         """
         self.wait()
+
         with torch.no_grad():
             locals_ = {name: local_part(value.detach()) for name, value in tensors.items()}
             copies = {name: self._place_for(name, value) for name, value in locals_.items()}
             pieces: list[tuple[Tensor, Tensor]] = []
+
             for name, value in locals_.items():
                 if value.device.type in STAGED:
                     source = value if name in steady else value.clone()
                     pieces += _pieces(source, copies[name])
                 else:
                     copies[name].copy_(value)
+
         if pieces:
             self._prepare({source.device for source, _ in pieces})
             self._copying = self._thread.submit(self._copy_pieces, pieces)
+
         return {name: _like(tensors[name], copy) for name, copy in copies.items()}
 
     def wait(self) -> None:
@@ -304,6 +306,7 @@ class HostCopies:
                 stream = self._streams.get(device) or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 self._streams[device] = stream
                 stream.wait_stream(torch.cuda.current_stream(device))
+
         if not self._buffers:
             pinned = any(device.type == "cuda" for device in devices)
             self._buffers = [
@@ -314,12 +317,15 @@ class HostCopies:
     def _copy_pieces(self, pieces: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Copy each piece into one buffer while the piece before leaves the other."""
         filled: tuple[Any, Tensor, Tensor] | None = None
+
         for number, (source, target) in enumerate(pieces):
             buffer = self._buffers[number % 2][: len(source)]
             event = self._fill(buffer, source)
             if filled is not None:
                 _empty(*filled)
+
             filled = event, buffer, target
+
         if filled is not None:
             _empty(*filled)
 
@@ -329,6 +335,7 @@ class HostCopies:
         if stream is None:
             buffer.copy_(source)
             return None
+
         torch.cuda.set_device(source.device)  # a new thread uses the first GPU
         with torch.cuda.stream(stream):
             buffer.copy_(source, non_blocking=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,12 @@ def tensors_of(
     tensors = {
         f"model.{name}": value for name, value in weights_of(model).items() if name not in left_out
     }
+
     for name, parameter in _trained_parameters(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
                 tensors[f"optimizer.{name}.{slot}"] = _as_tensor(value, f"{slot} of {name}")
+
     return tensors
 
 
@@ -58,6 +59,7 @@ def weights_of(model: nn.Module, saved: Collection[str] = ()) -> dict[str, Tenso
     for name, value in state.items():
         if id(value) not in names or f"model.{name}" in saved:
             names[id(value)] = name
+
     return {name: state[name].detach() for name in names.values()}
 
 
@@ -70,11 +72,13 @@ def missing(folder: Path, model: nn.Module) -> list[str]:
 def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
+
     if not isinstance(value, (int, float)):
         raise Refused(
             f"--optimizer: the state {name} is {describe(value)}: checkpoints keep tensors and"
             " numbers"
         )
+
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
@@ -91,20 +95,6 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
         planner=planner,
         process_group=group,
     )
-
-
-def read_weights(folder: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
-    """Yield (name, shape, function that reads it) of each whole weight of a checkpoint."""
-    _silence_warning()
-    for key, metadata in FileSystemReader(folder).read_metadata().state_dict_metadata.items():
-        if key.startswith("model.") and isinstance(metadata, TensorStorageMetadata):
-            yield key.removeprefix("model."), metadata.size, partial(_read, folder, key, metadata)
-
-
-def _read(folder: Path, key: str, metadata: TensorStorageMetadata) -> Tensor:
-    tensor = torch.empty(metadata.size, dtype=metadata.properties.dtype)
-    _load({key: tensor}, FileSystemReader(folder))
-    return tensor
 
 
 def read(
@@ -131,12 +121,16 @@ def read(
     if optimizer is None or not slots:
         _load(to_load, reader)
         return
+
     _make_state(optimizer)
+
     for name, parameter in _trained_parameters(model, optimizer):
         made = optimizer.state.get(parameter, {})
         for slot, metadata in slots.get(name, {}).items():
             to_load[f"optimizer.{name}.{slot}"] = _place_for(made.get(slot), parameter, metadata)
+
     _load(to_load, reader)
+
     for name, parameter in _trained_parameters(model, optimizer):
         made = optimizer.state.pop(parameter, {})
         loaded = {
@@ -165,10 +159,12 @@ def _load(tensors: dict[str, Tensor], reader: FileSystemReader) -> None:
 def _slots(saved: Mapping[str, Any]) -> dict[str, dict[str, TensorStorageMetadata]]:
     """Return the slots of optimizer state in a checkpoint, by the name of the parameter."""
     slots: dict[str, dict[str, TensorStorageMetadata]] = {}
+
     for key, metadata in saved.items():
         name, _, slot = key.removeprefix("optimizer.").rpartition(".")
         if key.startswith("optimizer.") and isinstance(metadata, TensorStorageMetadata):
             slots.setdefault(name, {})[slot] = metadata
+
     return slots
 
 
@@ -179,10 +175,12 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
     on the GPU, any other on the CPU. Weights and state are loaded afterwards.
     """
     before = [dict(group) for group in optimizer.param_groups]
+
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
+
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     for group, values in zip(optimizer.param_groups, before, strict=True):
@@ -208,6 +206,7 @@ def _place_for(made: Any, parameter: Tensor, metadata: TensorStorageMetadata) ->
         return made
     if metadata.size == parameter.shape and made is None:
         return torch.zeros_like(parameter, dtype=metadata.properties.dtype)
+
     return torch.zeros(metadata.size, dtype=metadata.properties.dtype)
 
 
@@ -221,14 +220,19 @@ def _silence_warning() -> None:
     warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
 
 
-WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {
+    1: torch.uint8,
+    2: torch.int16,
+    4: torch.int32,
+    8: torch.int64,
+}
 """Bytes of an element -> integer of the same size."""
 NAMED = 3
 """Maximum number of names in a message."""
 
 
 class FrozenWeights:
-    """The frozen weights of a model, as its factory or `--weights` made them.
+    """The frozen weights of a model, as its factory made them.
 
     All ranks call each method together. `choice`: the value of `--save-frozen`.
     """
@@ -249,6 +253,7 @@ class FrozenWeights:
             return
         for lines in ranks.all_gather(bit_sums(frozen)):
             self.lines |= lines
+
         ranks.log(
             f"checkpoints and the model file leave out {len(self.lines)} frozen tensors,"
             f" {100 * left_out / everything:.1f} % of the parameters: each start builds them"
@@ -266,6 +271,7 @@ class FrozenWeights:
         """Return the names of frozen weights of this rank that have their first values."""
         if not self.lines:
             return set()
+
         lines = bit_sums(self._frozen())
         return {name for name, line in lines.items() if self.lines.get(name) == line}
 
@@ -279,11 +285,12 @@ class FrozenWeights:
         lines = bit_sums({name: parameters[name] for name in names if name in saved})
         mine = [name for name, line in lines.items() if line != saved[name]]
         other = [name for differing in self._ranks.all_gather(mine) for name in differing]
+
         if other:
             named = ", ".join(dict.fromkeys(other[:NAMED]))
             raise Refused(
                 f"{source} was saved without its frozen weights, and the model has other ones now"
-                f" ({named}): build it from the same base weights (--weights, inputs, --seed), or"
+                f" ({named}): build it from the same base weights (inputs, --seed), or"
                 " start from scratch: --no-resume here, cloudtrain rerun --fresh for a run"
             )
 
@@ -304,6 +311,7 @@ def bit_sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """
     distinct = {id(tensor): tensor for tensor in tensors.values()}
     lines = {}
+
     for group in grouped(list(distinct.values()), sharding):
         sums = torch.stack([_sum_of_bits(tensor) for tensor in group])
         if isinstance(group[0], DTensor):
@@ -314,8 +322,10 @@ def bit_sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
             sums = DTensor.from_local(
                 sums, group[0].device_mesh, placements, run_check=False
             ).full_tensor()
+
         for tensor, total in zip(group, sums.tolist(), strict=True):
             lines[id(tensor)] = f"{tensor.dtype} {list(tensor.shape)} {total}"
+
     return {name: lines[id(tensor)] for name, tensor in tensors.items()}
 
 
@@ -324,4 +334,5 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
     local = local_part(tensor)
     if local.is_complex():
         local = torch.view_as_real(local)
+
     return local.detach().view(WORDS[local.element_size()]).sum(dtype=torch.int64)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from cloudtrain_trainer.data.samples import restored_generators
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Data, Draw
 from cloudtrain_trainer.trees import map_tensors, tensors
-
-_Samples = TypeVar("_Samples", list[Any], Tensor)
 
 MAX_EVALUATION_BATCH = 256
 """Samples per rank and batch of an evaluation."""
@@ -62,6 +60,7 @@ class Batches:
                 f"--batch-size {self.batch_size} is more than the {len(self.data)} training"
                 f" samples: use {len(self.data)} or less"
             )
+
         if self.batch_size < self.ranks * self.accumulation_steps:
             raise Refused(
                 f"--batch-size {self.batch_size} is the batch of all ranks together and leaves some"
@@ -100,11 +99,11 @@ class Batches:
         number_type = torch.int32 if len(self.data) < 2**31 else torch.int64  # half the memory
         order = torch.randperm(len(self.data), generator=generator, dtype=number_type)
         parts = self.ranks * self.accumulation_steps
+        mine = range(self.rank * self.accumulation_steps, (self.rank + 1) * self.accumulation_steps)
+        places = [(self.batch_size * p // parts, self.batch_size * (p + 1) // parts) for p in mine]
         for first in range(skip, self.samples_per_epoch, self.batch_size):
-            batch = order[first : first + self.batch_size]
-            for part in range(self.accumulation_steps):
-                share = split_evenly(batch, parts, self.rank * self.accumulation_steps + part)
-                yield Draw(epoch, share.tolist())
+            for begin, end in places:
+                yield Draw(epoch, order[first + begin : first + end].tolist())
 
 
 class _Sampler:
@@ -129,6 +128,7 @@ class Loader:
         self.data = data
         self.pin_memory = pin_memory
         self._processes: DataLoader[Any] | None = None
+
         if workers:
             self._sampler = _Sampler()
             self._processes = DataLoader(
@@ -148,6 +148,7 @@ class Loader:
         """Yield `data[item]` of each item, in order. Another call ends the one before."""
         if self._processes is None:
             return (self._pinned(self.data[item]) for item in items)
+
         self._sampler.items = items
         return iter(self._processes)
 
@@ -175,6 +176,7 @@ def loader_processes(requested: int | None, task: int | None, cores: int, ranks:
         return requested
     if task is not None:
         return task
+
     return max(0, min(MAX_LOADER_PROCESSES, cores // ranks - 1))
 
 
@@ -186,7 +188,9 @@ def gains_from_processes(data: Data, samples: int) -> bool:
     """
     if open_handles(data):
         return False
+
     count = min(samples, TRIAL_SAMPLES, len(data))
+
     with forget_new_handles(data), restored_generators():
         data[Draw(0, [0])]  # it may open files and import libraries
         for first in (1, 1 + count, 1 + 2 * count):
@@ -197,6 +201,7 @@ def gains_from_processes(data: Data, samples: int) -> bool:
                 return False
             if seconds > 100 * HANDOVER_SECONDS:  # slow without doubt
                 break
+
     return not any(tensor.is_cuda for tensor in tensors(batch))
 
 
@@ -218,6 +223,7 @@ def open_handles(data: Any) -> list[tuple[dict[str, Any], str]]:
 def forget_new_handles(data: Any) -> Iterator[None]:
     """Undo what opens a handle in this context: each process opens its own."""
     before = {id(attributes): dict(attributes) for attributes in _attributes(data)}
+
     try:
         yield
     finally:
@@ -250,7 +256,7 @@ def evaluation_draws(
         yield Draw(0, mine or [0]), len(mine)
 
 
-def split_evenly(samples: _Samples, parts: int, part: int) -> _Samples:
+def split_evenly(samples: list[Any], parts: int, part: int) -> list[Any]:
     """Return part number `part` (from 0) of `parts` consecutive parts of about equal size.
 
     Sizes differ by at most one; a part may be empty.

@@ -51,16 +51,22 @@ class StreamReader:
         """Return micro-batches, and in a loader process the `state` after them."""
         if request.beginning is not None:
             self._begin(*request.beginning)
+
         samples = self._next_batch(request.first)
         micro_batches = [
             self.part.batch(split_evenly(samples, self.accumulation_steps, number))
             for number in range(self.accumulation_steps)
         ]
+
         return micro_batches, self.state() if get_worker_info() else None
 
     def state(self) -> dict[str, Any]:
         """Return the position after the latest batch."""
-        return {"pass": self._pass, "read": self._read, "state": self.part.state(self._iterator)}
+        return {
+            "pass": self._pass,
+            "read": self._read,
+            "state": self.part.state(self._iterator),
+        }
 
     def _begin(self, epoch: int, unused: range, state: dict[str, Any] | None) -> None:
         """Begin an epoch, or continue from a `state` that has a position."""
@@ -69,7 +75,9 @@ class StreamReader:
             self._read = state["read"]
             with restored_generators():
                 self._iterator = self.part.read(self._pass, state["state"])
+
             return
+
         self._pass = epoch
         self._read = 0
         with restored_generators():
@@ -83,9 +91,14 @@ class StreamReader:
             return self._take(self.count)[self.share]
 
     def _take(self, count: int) -> list[Any]:
-        taken = list(itertools.islice(self._iterator, count))
-        self._read += len(taken)
-        while len(taken) < count:
+        taken: list[Any] = []
+        while True:
+            more = list(itertools.islice(self._iterator, count - len(taken)))
+            taken += more
+            self._read += len(more)
+            if len(taken) == count:
+                return taken
+
             if self.length is not None:
                 raise Refused(
                     f"{place(self.part.source)}: {self.part.name} says that it has {self.length}"
@@ -95,13 +108,9 @@ class StreamReader:
                 raise RefusedData(
                     f"{self.part.name}: a part of the iterable has no sample: write more shards"
                 )
-            self._pass = self._pass + 1
+            self._pass += 1
             self._read = 0
             self._iterator = self.part.read(self._pass)
-            more = list(itertools.islice(self._iterator, count - len(taken)))
-            self._read += len(more)
-            taken += more
-        return taken
 
 
 class StreamBatches:
@@ -134,16 +143,19 @@ class StreamBatches:
                 f" read by {workers} processes: give it shard(num_shards, index), or use"
                 " --workers 1"
             )
+
         if batch_size < ranks * accumulation_steps:
             raise Refused(
                 f"--batch-size {batch_size} is too small: use at least {ranks * accumulation_steps}"
             )
+
         if self._length is None and max_steps is None:
             raise Refused(
                 f"{data.name}: the {type(data.source).__name__} ({place(data.source)}) does not say"
                 " how many samples an epoch has: give it __len__, or say where training ends with"
                 " --max-steps"
             )
+
         if self._length is not None and self._length < batch_size:
             raise Refused(
                 f"--batch-size {batch_size} is more than the {self._length} training samples: use"
@@ -156,12 +168,14 @@ class StreamBatches:
 
         mine = split_evenly(list(range(batch_size)), ranks, rank)
         count = max(1, workers)
+
         if data.can_shard and ranks * count > 1:
             parts = [data.shard(ranks * count, rank * count + number) for number in range(count)]
             shape = (len(mine), slice(None))
         else:
             parts = [data]
             shape = (batch_size, slice(mine[0], mine[-1] + 1))
+
         self._readers = [
             StreamReader(part, *shape, accumulation_steps, self._length) for part in parts
         ]
@@ -185,6 +199,7 @@ class StreamBatches:
             loader.load(self._requests(number, epoch, skip))
             for number, loader in enumerate(self._loaders)
         ]
+
         return self._micro_batches(by_reader, skip)
 
     def state(self) -> Any:
@@ -204,6 +219,7 @@ class StreamBatches:
                 f"{self.data.name}: the checkpoint is of {len(states)} readers per rank, and here"
                 f" are {len(self._readers)}: use --workers {len(states)}"
             )
+
         self._resumed = states
 
     def _requests(self, number: int, epoch: int, skip: int) -> Iterator[Request]:
@@ -213,6 +229,7 @@ class StreamBatches:
         first = number * self.batch_size + stride * len(earlier)
         beginning = (epoch, earlier, self._states[number])
         positions = range(first, self.samples_per_epoch, stride)
+
         # Without a reference to this object, whose loader holds these items.
         return (Request(at, beginning if at == first else None) for at in positions)
 

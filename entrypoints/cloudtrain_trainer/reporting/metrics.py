@@ -65,12 +65,14 @@ class Meter:
         self._since = time_now
         self._samples = 0
         self._reported = True
+
         return rate
 
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Leave the time of this context out of the next rate, such as an evaluation."""
         began = self._clock()
+
         try:
             yield
         finally:
@@ -134,24 +136,20 @@ def evaluate(
 
     for chunk in _chunks(_evaluation_batches(step, batch_size, workers), strategy.n_microbatches):
         wait = ranks.all_reduce_max(stop_requested())
-        batches = [step.to_device(*batch) for batch, _ in chunk]
-        outputs_by_batch = strategy.outputs_of_batches(step, [inputs for inputs, _ in batches])
-        for outputs, (_, targets), (batch, count) in zip(
-            outputs_by_batch, batches, chunk, strict=True
-        ):
+        for batch, count in chunk:
+            inputs, targets = step.to_device(*batch)
+            outputs = strategy.outputs(step, inputs)
             if outputs is None or not strategy.reports_metrics:
                 continue
+
             for name, value in _measures(step.task, outputs, targets).items():
-                value = (
-                    value.double()
-                    if count
-                    else torch.zeros((), dtype=torch.float64, device=value.device)
-                )
-                sums[name] = sums[name] + value if name in sums else value
+                counted = value.double() if count else torch.zeros_like(value).double()
+                sums[name] = sums[name] + counted if name in sums else counted
             if count:
                 samples += count
                 with step.precision():
                     loss.add(step.task.loss(outputs, targets), step.weigh(*batch))
+
         if wait()[0]:
             return None
 
@@ -160,6 +158,7 @@ def evaluate(
         *loss.state(), samples, *(float(sums.get(name, 0.0)) for name in names)
     )
     means = {f"val_{name}": value / all_samples for name, value in zip(names, values, strict=True)}
+
     return {"val_loss": total / weight if weight else math.nan, **means}
 
 
@@ -181,6 +180,7 @@ def _evaluation_batches(
     if isinstance(data, Stream):
         yield from evaluation_batches(data, strategy.data_rank, strategy.data_ranks, batch_size)
         return
+
     plan = partial(evaluation_draws, len(data), strategy.data_rank, strategy.data_ranks, batch_size)
     workers = min(workers, -(-len(data) // (batch_size * strategy.data_ranks)))
     loader = Loader(data, workers, step.device.type == "cuda")
@@ -211,6 +211,7 @@ class Trackers:
         if active and find_spec("tensorboard") is not None:
             folder = Path(os.environ.get("CLOUDTRAIN_TENSORBOARD_DIR") or output / "tensorboard")
             self._try("TensorBoard", lambda: self._start_tensorboard(folder))
+
         if active and os.environ.get("MLFLOW_TRACKING_URI") and find_spec("mlflow") is not None:
             self._try("MLflow", lambda: self._start_mlflow(settings))
         if active and os.environ.get("WANDB_PROJECT") and find_spec("wandb") is not None:

@@ -6,7 +6,7 @@ and an entry in STRATEGIES of rules.py, which has the options that it works with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, Protocol
@@ -36,9 +36,6 @@ class Step(Protocol):
     wrapped: nn.Module
     """The module that training calls."""
     optimizer: torch.optim.Optimizer
-
-    def place(self, module: nn.Module, device: torch.device | None = None) -> None:
-        """Move the model, or a stage of it, to the device, in place."""
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return the context for forward passes."""
@@ -108,7 +105,7 @@ class Strategy:
         `model` is on the CPU and has the same weights on all ranks. In the part, parameters keep
         their names, so that any strategy can read a checkpoint of any other.
         """
-        step.place(model)
+        model.to(step.device)
         return model, self.with_loss(model, step)
 
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
@@ -116,6 +113,7 @@ class Strategy:
         module = ModelWithLoss(model, step.task)
         if step.compiles and self.compiles_whole:
             hardware.compile_whole(module)
+
         return module
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
@@ -138,14 +136,6 @@ class Strategy:
         """Return the model's outputs (batch, ...), or None on a rank without them."""
         with step.precision():
             return step.task.call(step.model, inputs, False)
-
-    def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
-        """Yield `outputs` of at most `n_microbatches` batches, in their order.
-
-        Called by all ranks; all must be consumed.
-        """
-        for inputs in batches:
-            yield self.outputs(step, inputs)
 
     def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context of all micro-batches of a step except the last.
@@ -185,12 +175,15 @@ class Strategy:
         state = {name: value for name, value in model.state_dict().items() if name not in left_out}
         if not any(hasattr(value, "full_tensor") for value in state.values()):
             return state
+
         gathered = {}
+
         for name, value in state.items():
             tensor = full_tensor(value)  # a collective of all ranks
             if self.ranks.rank == 0:
                 gathered[name] = tensor.cpu()
             del tensor  # free it before the next is gathered
+
         return gathered
 
 
@@ -249,6 +242,8 @@ def build(ranks: Ranks, options: Options) -> Strategy:
     name = rules.STRATEGIES[options.strategy]
     if name == "hybrid":
         name = "tp" if options.tensor else "pipeline"
+
     module = import_module(f"{__name__}.{name}")
     strategy: Strategy = module.build(ranks, options)
+
     return strategy

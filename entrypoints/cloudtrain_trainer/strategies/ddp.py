@@ -53,6 +53,7 @@ class DistributedData(Strategy):
             indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
             if indices is None:
                 raise
+
             names = [
                 name for name, parameter in step.model.named_parameters() if parameter.requires_grad
             ]

@@ -71,8 +71,10 @@ class FullyShardedData(Strategy):
             hardware.compile_each(layers)
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)
+
         fully_shard(model, mesh=self.mesh, mp_policy=policy)
-        step.place(model)
+        model.to(step.device)
+
         return model, self.with_loss(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:
@@ -98,6 +100,7 @@ class HybridShardedData(FullyShardedData):
         model = wrapped.model
         assert isinstance(model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
         model.set_requires_all_reduce(False)
+
         try:
             yield
         finally:

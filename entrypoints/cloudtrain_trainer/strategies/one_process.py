@@ -46,7 +46,7 @@ class DataParallel(Strategy):
         return hardware.all_devices(self.ranks.device)
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        step.place(model)
+        model.to(step.device)
         return model, self.replicated(AutocastModule(model, step))
 
     def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
@@ -71,13 +71,15 @@ class ModelParallel(Strategy):
         stages = step.task.stages(model, count)
         spread = [devices[i % len(devices)] for i in range(count)]
         for stage, device in zip(stages, spread, strict=True):
-            step.place(stage, device)
+            stage.to(device)
+
         return model, Chain(stages, spread)
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         with step.precision():
             outputs = step.wrapped(inputs)
             loss = step.task.loss(outputs, targets.to(self._last(step)))
+
         step.backward(loss)
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:

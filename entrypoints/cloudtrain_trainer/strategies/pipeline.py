@@ -15,7 +15,7 @@ torch/distributed/pipelining.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any
 
@@ -63,19 +63,18 @@ class Pipeline(Strategy):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        whole = step.task.stages(model, self.stages)
-        part = whole[self.stage]
-        step.place(part)
+        part = step.task.stages(model, self.stages)[self.stage]
+        part.to(step.device)
         wrapped: nn.Module = AutocastModule(part, step)
         if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
             wrapped = self.replicated(wrapped, process_group=self.mesh.get_group("data"))
+
         stage = PipelineStage(
             wrapped,
             self.stage,
             self.stages,
             self.ranks.device,
             group=self.mesh.get_group("pipeline"),
-            **self.shapes(step, whole)[self.stage],
         )
 
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -86,6 +85,7 @@ class Pipeline(Strategy):
             share = step.share_of(targets)
             with step.precision():
                 part = step.task.loss(outputs, targets) * share
+
             # Without weight the mean is NaN, and its gradients are 0.
             return torch.where(share > 0, part, 0.0) if isinstance(share, Tensor) else part
 
@@ -93,11 +93,8 @@ class Pipeline(Strategy):
         self.schedule = SCHEDULES[self.options.schedule](
             stage, self.n_microbatches, loss_fn=loss, scale_grads=False
         )
-        return part, wrapped
 
-    def shapes(self, step: Step, whole: Sequence[nn.Module]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Return an example of input and output per stage, or nothing if ranks find the shapes."""
-        return [{}] * len(whole)
+        return part, wrapped
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         if not self.is_warm:
@@ -128,6 +125,7 @@ class Pipeline(Strategy):
             self.schedule.step(target=targets, losses=losses)
         else:
             self.schedule.step(*((inputs,) if self.stage == 0 else ()))
+
         return losses
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
@@ -137,18 +135,22 @@ class Pipeline(Strategy):
         """
         rank = self.ranks.rank
         device = self.ranks.device
+
         if self.stage > 0:
             description: list[Any] = [None, None]
             dist.recv_object_list(description, rank - 1, device=device)
             shape, dtype = description
             inputs = torch.empty(shape, dtype=dtype, device=device)
             dist.recv(inputs, rank - 1)
+
         with step.precision():
             outputs: Tensor = step.model(inputs)
         if self.reports_metrics:
             return outputs
+
         dist.send_object_list([outputs.shape, outputs.dtype], rank + 1, device=device)
         dist.send(outputs.contiguous(), rank + 1)
+
         return None
 
     def sync_buffers(self, model: nn.Module) -> None:
@@ -174,15 +176,19 @@ class Pipeline(Strategy):
         shapes = self.ranks.all_gather(
             {name: (value.shape, value.dtype) for name, value in mine.items()}
         )
+
         if self.ranks.rank != 0:
             for value in mine.values():
                 dist.send(value.cpu().contiguous(), 0, group=group)
             return {}
+
         weights = {name: value.cpu() for name, value in mine.items()}
+
         for rank in range(1, self.stages):
             for name, (shape, dtype) in shapes[rank].items():
                 weights[name] = torch.empty(shape, dtype=dtype)
                 dist.recv(weights[name], rank, group=group)
+
         return weights
 
     @cached_property

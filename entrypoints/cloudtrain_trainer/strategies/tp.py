@@ -75,9 +75,10 @@ class TensorParallel(SplitLogits):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         parallelize(model, step, self.mesh)
-        step.place(model)
+        model.to(step.device)
         if step.compiles:
             hardware.compile_each(layers_of(model, step))
+
         return model, self.with_loss(model, step)
 
     def finish_gradients(self, model: nn.Module) -> None:
@@ -92,9 +93,11 @@ class TensorParallel(SplitLogits):
         ]
         if not partial:
             return
+
         whole = torch.cat([p.grad.to_local().flatten() for p in partial])  # type: ignore[union-attr]
         dist.all_reduce(whole, group=self.mesh.get_group())
         parts = torch.split(whole, [p.numel() for p in partial])
+
         for parameter, grad in zip(partial, parts, strict=True):
             replicated = DTensor.from_local(
                 grad.view(parameter.shape), self.mesh, [Replicate()], run_check=False
@@ -147,6 +150,7 @@ class DataByTensor(SplitLogits, FullyShardedData):
         Several ranks compute them, and differ in the last bits on a GPU.
         """
         super().sync_buffers(model)
+
         for parameter in model.parameters():
             if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1:
                 dist.broadcast(

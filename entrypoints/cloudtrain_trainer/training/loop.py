@@ -52,6 +52,7 @@ class Loop(TrainingRun):
         if task.validation is None and (options.patience or options.eval_only):
             flag = "--eval-only" if options.eval_only else "--patience"
             raise Refused(f"{flag} needs validation data, which this task does not have")
+
         super().__init__(task, strategy, options, stop, trackers)
         self.flags = CollectiveFlags(self.ranks)
         self.checkpointer = Checkpointer(self, checkpoints)
@@ -60,12 +61,12 @@ class Loop(TrainingRun):
     def resume(self) -> None:
         """Resume from the newest complete checkpoint, if there is one.
 
-        With `--eval-only` load its weights alone, unless `--weights` names others. Raise `Refused`
-        if its options do not match.
+        With `--eval-only` load its weights alone. Raise `Refused` if its options do not match.
         """
         if self.options.eval_only:
             self.checkpointer.load_weights()
             return
+
         self.checkpointer.resume()
         self.progress.restart()
         if self.position.step and self.ranks.rank == 0:
@@ -79,11 +80,14 @@ class Loop(TrainingRun):
         self.step.clock.start()
         if self.ranks.rank == 0:
             emit_event(schedule(self))
+
         outcome = self._train()
         if self.step.clock.steps:  # a stop: what comes after the last step is apart
             self.progress.report_times()
+
         self.checkpointer.save(last=True)
         self.progress.report_times()
+
         return outcome
 
     def _train(self) -> str:
@@ -92,6 +96,7 @@ class Loop(TrainingRun):
                 return "stopped"
             if self.position.step >= self.steps:
                 break
+
         return "succeeded"
 
     def _train_epoch(self) -> bool:
@@ -118,6 +123,7 @@ class Loop(TrainingRun):
             self._train_step(batches)
             if not self._act_on_flags(wait):
                 return False
+
         return True
 
     def _train_step(self, batches: Iterator[tuple[Any, Any]]) -> None:
@@ -137,6 +143,7 @@ class Loop(TrainingRun):
         """
         with self.step.clock.during("communication"):
             flags = Flags(*wait()) if wait else Flags()
+
         is_last = self.position.step == self.steps
         if flags.not_finite:
             self.raise_not_finite()
@@ -148,6 +155,7 @@ class Loop(TrainingRun):
             return False
         if flags.save or self.checkpointer.is_due_at(self.position.step):
             self.checkpointer.save()
+
         return True
 
     def _local_flags(self) -> Flags:
@@ -168,10 +176,12 @@ class Loop(TrainingRun):
         evaluate = epoch % self.options.eval_every == 0 or last
         if not self._evaluate_and_report(epoch, evaluate=evaluate):
             return False
+
         if complete:
             self.position = Position(self.position.step, epoch, 0)
             self.step.loss = self.step.new_loss_mean()
             self.progress.restart()
+
         return True
 
     def _is_finished(self) -> bool:
@@ -179,6 +189,7 @@ class Loop(TrainingRun):
         best = self.checkpointer.best
         if self.position.samples and best.evaluated_at != self.position.step:
             return False
+
         return best.evaluations_since >= (self.options.patience or math.inf)
 
     def _is_evaluation_due(self) -> bool:
@@ -186,6 +197,7 @@ class Loop(TrainingRun):
         every = self.options.eval_every_steps
         step = self.position.step
         is_due_within_epoch = every is not None and self.position.samples > 0 and step % every == 0
+
         return (
             is_due_within_epoch
             and self.task.validation is not None
@@ -198,8 +210,10 @@ class Loop(TrainingRun):
             values = self._evaluate()
         if values is None:
             return "stopped"
+
         self._log(self.position.epoch, values)
         self.metrics = values
+
         return "succeeded"
 
     def _evaluate_and_report(self, epoch: int, evaluate: bool = True) -> bool:
@@ -210,15 +224,19 @@ class Loop(TrainingRun):
         self.check_finite()
         total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
         values = {"loss": total / samples} if samples else {}
+
         if evaluate and self.task.validation is not None:
             with self.meter.pause(), activity("evaluating"), self.step.clock.during("evaluation"):
                 evaluation = self._evaluate()
                 if evaluation is None:
                     return False
                 self._record(evaluation["val_loss"])
+
             values.update(evaluation)
+
         self._log(epoch, values)
         self.metrics.update(values)
+
         return True
 
     def _record(self, val_loss: float) -> None:
@@ -226,6 +244,7 @@ class Loop(TrainingRun):
         if not math.isfinite(val_loss):
             step = self.position.step
             raise NotFinite(f"the evaluation after step {step}: val_loss is {val_loss:g}")
+
         self.checkpointer.record_evaluation(val_loss)
 
     def _evaluate(self) -> dict[str, float] | None:

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
-from cloudtrain_trainer.checkpoints import starting_weights
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.partition import recompute
@@ -39,10 +38,12 @@ class Step:
         self.device = strategy.ranks.device
         self.amp = hardware.resolve_precision(options.amp, self.device)
         self.lr = options.lr or task.lr
+
         if options.min_lr > self.lr:
             raise Refused(
                 f"--min-lr {options.min_lr:g} is above --lr {self.lr:g}: use a smaller --min-lr"
             )
+
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Passes per rank and step. A pipeline makes its own micro-batches."""
 
@@ -57,8 +58,10 @@ class Step:
         self.clipped_norm: Tensor | None = None
         """The latest norm of gradients before `--clip-norm`, shape (); None without it."""
 
-        model = self._initial_model()
+        state.seed_generators(options.seed)  # all ranks start with the same weights
+        model = task.model()
         self._image_format: dict[str, Any] = {}
+
         if task.channels_last and self.device.type in FUSED_ON:
             self._image_format = {"memory_format": torch.channels_last}
             if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
@@ -84,17 +87,6 @@ class Step:
         """Clock of this rank's phases."""
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
-    def _initial_model(self) -> nn.Module:
-        """Return the model in host memory, with the weights of `--seed` or `--weights`."""
-        options = self.options
-        state.seed_generators(options.seed)  # all ranks start with the same weights
-        model = self.task.model()
-        if options.weights is not None:
-            line = starting_weights.check(model, options.weights, options.partial_weights)
-            self.strategy.ranks.log(line)
-            starting_weights.read(model, options.weights)
-        return model
-
     def _make_optimizer(self) -> None:
         task = self.task
         options = self.options
@@ -111,10 +103,6 @@ class Step:
         )
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
-    def place(self, module: nn.Module, device: torch.device | None = None) -> None:
-        """Move the model, or a stage of it, to the device, in place, while the strategy wraps it."""
-        module.to(device or self.device)
-
     def new_loss_mean(self) -> LossMean:
         """Return an empty mean of the training loss, for a new epoch."""
         return LossMean(self.device)
@@ -128,10 +116,12 @@ class Step:
         self.clock.begin_step()
         if self.task.weight is not None:
             batches = self._weigh(batches)
+
         self._local_loss = self._zero
         for _ in range(self.accumulation_steps - 1):
             with self.strategy.accumulation_context(self.wrapped):
                 self._train_on_next(batches)
+
         self._train_on_next(batches)
         self.clock.enter("communication")
         self.strategy.finish_gradients(self.model)
@@ -148,6 +138,7 @@ class Step:
         self._update(step)
         if self.averages is not None:
             self.averages.update(step)
+
         self.optimizer.zero_grad(set_to_none=True)
         self.clock.end_step()
 
@@ -160,6 +151,7 @@ class Step:
         (total,) = ranks.all_reduce_sum(mine)
         # Ranks that split one model have the same micro-batches.
         self._total_weight = total * self.strategy.data_ranks / ranks.size or 1.0
+
         return iter(micro_batches)
 
     def _train_on_next(self, batches: Iterator[tuple[Any, Any]]) -> None:
@@ -175,6 +167,7 @@ class Step:
             self.finite_watch.note_step(step + 1, self._local_loss, self._clip())
             self.optimizer.step()
             return
+
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
         # The scaler skips a step whose gradients overflow and lowers its scale. Such a step is not
@@ -198,6 +191,7 @@ class Step:
         targets = inputs if targets is None else targets
         if self.task.weight is None:
             return trees.sample_count(targets)
+
         return float(self.task.weight(targets))
 
     def backward(self, loss: Tensor) -> None:
@@ -206,6 +200,7 @@ class Step:
         share = self._weight * self.strategy.data_ranks / self._total_weight
         if share != 1:
             loss = loss * share
+
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def add_loss(self, loss: Tensor) -> None:
@@ -215,6 +210,7 @@ class Step:
         """
         if not self._weight:
             return
+
         loss = loss.detach().to(self.device)
         self._local_loss = loss if self._local_loss is self._zero else self._local_loss + loss
         if self.strategy.reports_metrics:
@@ -228,6 +224,7 @@ class Step:
         unit = self.strategy.data_ranks / self._total_weight
         if self.task.weight is None:
             return len(targets) * unit
+
         return torch.as_tensor(self.task.weight(targets), device=self.device) * unit
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -246,6 +243,7 @@ class Step:
             on_device = self.task.on_device(on_device)
         if targets is None:
             return on_device, on_device
+
         return on_device, trees.to_device(targets, self.device)
 
     def _clip(self) -> Tensor:
@@ -256,6 +254,7 @@ class Step:
         """
         if self.options.clip_norm is None:
             return self.gradients.local_norm()
+
         norm = self.clipped_norm = self.gradients.clip(self.options.clip_norm)
         return norm
 
@@ -273,5 +272,7 @@ def lr_factor(
         return (step + 1) / rise
     if kind == "constant":
         return 1.0
+
     passed = (step - rise) / max(1, steps - rise)
+
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * passed))
