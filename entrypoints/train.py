@@ -34,6 +34,7 @@ def main() -> NoReturn:
     Slow imports come after that.
     """
     use_expandable_segments(os.environ)
+
     try:
         options = parse(sys.argv[1:])
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -41,6 +42,7 @@ def main() -> NoReturn:
         record(train)(options, Folders.from_environment())
     except Refused as reason:
         refuse(reason)
+
     raise AssertionError("train() ends the process")
 
 
@@ -88,6 +90,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     )
     if options.network_check:
         hardware.check_network(ranks)
+
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
     checkpoints = CheckpointStore(
         folders.checkpoints,
@@ -104,9 +107,11 @@ def train(options: Options, folders: Folders) -> NoReturn:
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
     if not options.resume and not restarted:
         checkpoints.set_aside()
+
     key = f"{options.task} {options.strategy} {hardware.device_name(ranks.device)}"
     micro_batches = memory.MicroBatchCache(folders.checkpoints, ranks, key)
     loop: Any = None
+
     try:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
         outcome = train_or_measure(loop, micro_batches)
@@ -116,9 +121,11 @@ def train(options: Options, folders: Folders) -> NoReturn:
         if not memory.is_out_of_memory(error):
             raise
         exit_out_of_memory(error, loop, micro_batches)
+
     with stop.busy():
         finish(loop, outcome, folders)
         trackers.close(outcome)
+
     ranks.exit()
 
 
@@ -133,8 +140,10 @@ def train_or_measure(loop: Any, micro_batches: Any) -> str:
         loop.ranks.log(loop.describe_batch())
     if reports:
         return memory.measure(loop, reports)
+
     loop.resume()
     outcome: str = loop.evaluate_only() if loop.options.eval_only else loop.run()
+
     return outcome
 
 
@@ -146,6 +155,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
     from cloudtrain_trainer.training import memory
 
     message = f"out of memory: {memory.describe_error(error)}. "
+
     if memory.reports_wanted() == 1:
         message += "This batch does not fit"
     elif loop is not None and loop.options.eval_only:
@@ -162,6 +172,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
             f"The next start uses micro-batches of {loop.micro_batch // 2} samples per rank, and"
             " the same batch"
         )
+
     exit_with_error(memory.OOM_EXIT, "OutOfMemory", message)
 
 
@@ -177,6 +188,7 @@ def exit_not_finite(
     with loop.stop.busy():
         checkpoints.finish()  # a checkpoint in progress is older than the bad step
         saved = checkpoints.steps()
+
     hint = "try a lower --lr, --clip-norm or another --amp, and look at the data"
     checkpoint = (
         f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it"
@@ -184,10 +196,18 @@ def exit_not_finite(
         else ""
     )
     message = f"{why}. Training stops{checkpoint}. What to do: {hint}"
+
     if loop.ranks.rank == 0:
         write_metrics_file(
-            folders, {"outcome": "failed", "why": why, **loop.position._asdict(), **loop.metrics}
+            folders,
+            {
+                "outcome": "failed",
+                "why": why,
+                **loop.position._asdict(),
+                **loop.metrics,
+            },
         )
+
     trackers.close("failed")
     exit_with_error(finite.EXIT, "NotFinite", message, prints=loop.ranks.rank == 0)
 
@@ -212,18 +232,28 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
         if outcome == "succeeded" and trained
         else {}
     )
+
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best
-        metrics = {"outcome": outcome, **loop.position._asdict(), **loop.metrics, **exported}
+        metrics = {
+            "outcome": outcome,
+            **loop.position._asdict(),
+            **loop.metrics,
+            **exported,
+        }
         if best.step >= 0:
             metrics.update(best_step=best.step, best_val_loss=best.val_loss)
+
         metrics.update(seconds=round(loop.meter.seconds(), 3))
         if trained:
             metrics.update(samples_per_s=round(loop.meter.mean_rate(), 1))
+
         write_metrics_file(folders, metrics)
+
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
         emit_event(Result(outcome=outcome, step=loop.position.step).replace(**exported))
+
     write_result(outcome, step=loop.position.step)
 
 
@@ -246,8 +276,10 @@ def _export_model(loop: Any, folders: Folders) -> str:
     frozen = loop.checkpointer.frozen
     if loop.step.averages is not None:
         loop.step.averages.use()
+
     weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
     fingerprint = ""
+
     if weights or loop.ranks.rank == 0:
         fingerprint = state.fingerprint(weights)
         sys.stdout.flush()
@@ -256,8 +288,10 @@ def _export_model(loop: Any, folders: Folders) -> str:
     if loop.checkpointer.load_best():
         del weights  # before others are gathered
         weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
+
     if loop.ranks.rank == 0:
         files.write_model(folders.model / "model", weights, loop.ranks.log, frozen.metadata)
+
     return fingerprint
 
 

@@ -96,6 +96,7 @@ def _redirect_stderr(file: IO[bytes]) -> Iterator[None]:
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(file.fileno(), 2)
+
     try:
         yield
     finally:
@@ -130,6 +131,7 @@ class _FailureMonitor(logging.Handler):
             handler.close = report_and_close
             self._ranks[handler.local_rank_id] = handler
             self._reported = False
+
             return handler
 
         return start_and_watch
@@ -151,6 +153,7 @@ def main(argv: list[str]) -> int:
     set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
     set_output(1, os.environ.get(STREAM_KEY, ""))
     job = read_job(os.environ[JOB_FILE])
+
     try:
         import torch  # before the fork; import the remaining modules while the server starts
 
@@ -187,11 +190,13 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
             start = start_as_forks(api.get_subprocess_handler, server)
         else:
             start = api.get_subprocess_handler
+
         api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
 
     checkpoint_sync = start_checkpoint_sync(argv)
     leave_quickly_and_quietly(shutdown_output)
+
     try:
         run.run(_parse(run, argv))
     except ChildFailedError as error:
@@ -221,6 +226,7 @@ def _parse(run: Any, argv: list[str]) -> Any:
     parser = run.get_args_parser()
     os.environ.update(defaults)
     options = parser._option_string_actions
+
     return parser.parse_args(
         [arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in options]
     )
@@ -235,6 +241,7 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
 
     folder = os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR")
     scratch = os.environ.get(STREAM_DIR)
+
     if folder and scratch and hasattr(LocalElasticAgent, "_start_workers"):
         addresses = (arg.partition("=")[2] for arg in argv if arg.startswith("--local-addr="))
         address = next(addresses, "") or socket.gethostname()

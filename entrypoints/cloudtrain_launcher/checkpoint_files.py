@@ -35,6 +35,7 @@ class Entry(NamedTuple):
 def list_files(folder: Path) -> dict[str, Entry]:
     """Return all finished files below a folder by relative path; follow links to outside."""
     files = {}
+
     for path in finished_files(folder):
         with suppress(OSError):
             entry = _entry(path)
@@ -66,6 +67,7 @@ def serve_files(folder: Path, files: Mapping[str, Entry], token: str) -> Iterato
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
         thread.start()
+
         try:
             yield server.server_address[1]
         finally:
@@ -90,6 +92,7 @@ class _Sender(socketserver.StreamRequestHandler):
         """Send one file per line `[token, path]` from the peer."""
         server = self.server
         assert isinstance(server, _Server)  # noqa: S101  (see serve_files)
+
         for line in self.rfile:
             token, path = json.loads(line)
             if not hmac.compare_digest(token, server.token) or path not in server.files:
@@ -120,6 +123,7 @@ def fetch_files(
             target = _safe_join(folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             draft = target.with_name(f".{target.name[:200]}{UNFINISHED_SUFFIXES[1]}")
+
             try:
                 if entry.link:
                     draft.unlink(missing_ok=True)

@@ -121,6 +121,7 @@ class CheckpointSync:
         changed = frozenset(path for path, entry in files.items() if before.get(path) != entry)
         deleted = frozenset(before.keys() - files.keys())
         token = secrets.token_hex(16)
+
         with serve_files(self._folder, files, token) as port:
             report = NodeReport(
                 (self._address, port), token, files, changed, deleted, self._deletions.deleted
@@ -131,6 +132,7 @@ class CheckpointSync:
                 for peer in range(nodes)
             ]
             error = ""
+
             try:
                 self._apply(reports, node)
             except OSError as failed:
@@ -140,6 +142,7 @@ class CheckpointSync:
                 )
 
             store.set(f"checkpoints/done/{node}", error or "ok")
+
             for peer in range(nodes):  # serve files until all peers have finished
                 result = _wait_for(store, f"checkpoints/done/{peer}").decode()
                 if result != "ok":
@@ -148,18 +151,21 @@ class CheckpointSync:
     def _apply(self, reports: Sequence[NodeReport], node: int) -> None:
         """Delete and fetch files of this node, as the nodes' reports require."""
         obsolete = sorted(deleted_paths(reports) & reports[node].files.keys())
+
         for path in obsolete:
             self._record(path, None)
             (self._folder / path).unlink(missing_ok=True)
             _remove_empty_parents(self._folder, path)
 
         downloads = files_to_fetch(reports, node)
+
         for peer, files in sorted(downloads.items()):
             fetch_files(
                 reports[peer].address, reports[peer].token, files, self._folder, self._record
             )
 
         sizes = [entry.size for files in downloads.values() for entry in files.values()]
+
         if sizes:
             self._log(
                 f"fetched {len(sizes)} checkpoint files from other nodes, {sum(sizes) / 1e6:.1f} MB"
@@ -247,6 +253,7 @@ class DeletionSync:
             and str(Path(path).parent) not in gone
         }
         self.deleted.update(deleted)
+
         return deleted
 
     def _repeat(self, path: str, when: int) -> None:
@@ -270,6 +277,7 @@ class DeletionSync:
 def _finished_folders(top: Path) -> dict[str, int]:
     """Return finished folders below a folder, by relative path, with their inodes."""
     inodes = {}
+
     for parent, folders, _ in os.walk(top):
         folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
         for name in folders:
@@ -285,6 +293,7 @@ def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:
     """Return paths that any node has deleted, unless a node has written the file again."""
     changed = {path for report in reports for path in report.changed}
     deleted = {path for report in reports for path in report.deleted} - changed
+
     for path in {path for report in reports for path in report.files}:
         parents = set(map(str, Path(path).parents))  # the folder also includes other nodes' files
         times = [
@@ -309,6 +318,7 @@ def files_to_fetch(reports: Sequence[NodeReport], node: int) -> dict[int, dict[s
         f"{Path(path).parent}{os.sep}" for path in paths if Path(path).name == LOCAL_ONLY_MARKER
     )
     downloads: dict[int, dict[str, Entry]] = {}
+
     for path in sorted(paths - deleted):
         if path.startswith(local_only) and path not in local_files:
             continue

@@ -76,10 +76,12 @@ def describe(
 
     syntax = _syntax_error_frame(error)
     user_frames = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
+
     if is_user_code(syntax.file, folder, payload):
         at = syntax
     else:
         at = (user_frames or stack or [syntax])[-1]
+
     described = Error(
         exception=name,
         message=message[:MAX_MESSAGE_CHARS],
@@ -114,6 +116,7 @@ def is_user_code(file: str, folder: Path, payload: Path) -> bool:
 
     path = os.path.normpath(folder / file)
     is_below = path.startswith(f"{folder}{os.sep}")
+
     return is_below and "site-packages" not in path and not path.startswith(f"{payload}{os.sep}")
 
 
@@ -150,6 +153,7 @@ _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
 def _find_original(error: BaseException) -> OriginalError | None:
     """Return the exception of another process or thread that this one reraises; else None."""
     arguments = [item for item in error.args if isinstance(item, str)]
+
     for text in (safe_str(error), *arguments):
         match = _RERAISED.match(text)
         if match:
@@ -157,6 +161,7 @@ def _find_original(error: BaseException) -> OriginalError | None:
             return _parse_traceback(text, where)
 
     remote = getattr(error.__cause__, "tb", None)
+
     if type(error.__cause__).__name__ in _REMOTE_TRACEBACKS and isinstance(remote, str):
         original = _parse_traceback(remote.strip('\n"'), "in a worker process")
         return original and original._replace(
@@ -178,6 +183,7 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
         len(lines),
     )
     frames = []
+
     for number, line in enumerate(lines[:end]):
         at = _FRAME.match(line)
         if at:
@@ -227,6 +233,7 @@ class CrashOutput:
         thrown, terminate_reason, watchdog, fatal = (
             pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL)
         )
+
         if thrown:
             self._exception = thrown["exception"]
         elif watchdog:  # NCCL repeats it: with the rank, with a stack, as what()
@@ -261,6 +268,7 @@ class CrashOutput:
             (frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0]
         )
         code = linecache.getline(str(folder / file), line).strip()[:MAX_CODE_CHARS]
+
         return error.replace(
             file=display_path(file, folder), line=line, code=code, stack=self.stack
         )

@@ -97,6 +97,7 @@ def _measures(value: Any) -> dict[str, float] | None:
 
     checked = {name: _measure(item) for name, item in value.items()}
     numbers = {name: number for name, number in checked.items() if number is not None}
+
     return numbers if numbers or not value else None
 
 
@@ -218,6 +219,7 @@ class Record:
         types = cls._types or cls.field_types()
         valid = {}
         extra = {}
+
         for name, item in value.items():
             if name in types:
                 checked = types[name].check(item)
@@ -265,6 +267,7 @@ class Record:
         self._require_none(changes.keys() - self.field_types().keys())
         copy = type(self).__new__(type(self))
         vars(copy).update({**vars(self), **changes})
+
         return copy
 
     def without(self: R, *names: str) -> R:

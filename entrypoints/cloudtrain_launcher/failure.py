@@ -84,6 +84,7 @@ def first_cause(
 
     when, rank, node = min(early)
     message = f"ended with exit code 0 while {process_name(cause)} still waited for it"
+
     return Error(rank=rank, node=node, time=when, exception="exit", message=message)
 
 

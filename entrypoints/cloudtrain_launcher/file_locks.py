@@ -48,6 +48,7 @@ def acquire(
     file. `on_wait`: called once before waiting. Raise OSError if the disk fails or has no locks.
     """
     file = os.open(path, flags | os.O_CREAT, _FILE_MODE)
+
     try:
         is_held = _flock(file, wait, on_wait)
     except OSError as error:
@@ -75,6 +76,7 @@ def locked(
     """Hold the lock of a file inside the block; yield the open file. Raise OSError."""
     lock = acquire(path, flags=flags, on_wait=on_wait)
     assert lock is not None  # noqa: S101  (it has waited)
+
     try:
         yield lock.file
     finally:

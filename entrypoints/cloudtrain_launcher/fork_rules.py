@@ -62,6 +62,7 @@ def reason_in_source(source: Mapping[Path, bytes], folder: Path) -> str:
             )
 
         match = _IMPORTS_FIRST.search(text)
+
         if match:
             name = match[1].decode()
             return (
@@ -101,6 +102,7 @@ def reason_in_process(program_dirs: Iterable[Path]) -> str:
 def _source_files(program: Path, folder: Path) -> Iterator[Path]:
     yield program
     remaining = MAX_FILES
+
     for place, folders, names in os.walk(folder):
         folders[:] = [
             name for name in folders if not name.startswith((".", "__")) and name != "site-packages"
@@ -146,6 +148,7 @@ def _shadowed_module(program_dir: Path) -> str:
         is_module = is_module and path.stem != "__main__"
         loaded = sys.modules.get(path.name.partition(".")[0]) if is_module else None
         file = getattr(loaded, "__file__", None)
+
         if loaded is not None and not (
             file and Path(file).resolve().parent in (program_dir.resolve(), path.resolve())
         ):

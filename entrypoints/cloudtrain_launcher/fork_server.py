@@ -103,6 +103,7 @@ class ForkServer:
             raise ForkServerError("its variables are too long")
 
         answer: dict[str, Any] = {}
+
         try:
             self._socket.send(message)
             while answer.get("number") != self._requests:
@@ -138,6 +139,7 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process's end. Raise `subprocess.TimeoutExpired` after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
+
         while True:
             code = self.poll()
             if code is not None:
@@ -166,6 +168,7 @@ def _serve(
         gc.freeze()  # keep a rank's garbage collection away from shared memory
         shutdown.ignore_frozen()
         ranks: dict[int, int | None] = {}
+
         while True:
             message = connection.recv(MAX_MESSAGE_BYTES)
             if not message:
@@ -173,6 +176,7 @@ def _serve(
 
             request = json.loads(message)
             answer: dict[str, Any] = {"number": request["number"]}
+
             if reason:
                 answer["error"] = reason
             elif "changed" in request:
@@ -199,6 +203,7 @@ def _fork_rank(
     """
     server = os.getpid()
     ready, began = os.pipe()
+
     try:
         pid = os.fork()
     except OSError as error:
@@ -223,6 +228,7 @@ def _fork_rank(
     os.read(ready, 1)  # its end: the rank has closed it
     os.close(ready)
     ranks[pid] = None
+
     return {"pid": pid}
 
 
@@ -307,6 +313,7 @@ def fork_server(job: Job) -> ForkServer | None:
         *([] if program else _TRAINER),
         *([_DYNAMO] if uses_dynamo(source) else []),
     ]
+
     try:
         return ForkServer(modules, program_dirs)
     except OSError as error:

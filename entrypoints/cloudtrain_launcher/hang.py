@@ -72,6 +72,7 @@ class HangWatch:
         """
         time_now = time.monotonic()
         silent_seconds = time_now - last_output
+
         if not self._limit or silent_seconds < min(self._limit / 4, FIRST_SAMPLE_SECONDS):
             self._samples.clear()
             self._take_back()
@@ -106,6 +107,7 @@ class HangWatch:
         rank, waiting = result
         message = describe(rank, waiting, silent_seconds, self._job.processes)
         limit = self._limit * (1 + _OTHER_NODE_SHARE) if rank in waiting else self._limit
+
         if silent_seconds >= limit:
             for line in (line for rank in ranks for line in stack_lines(rank)):
                 self._log(line)
@@ -140,6 +142,7 @@ class HangWatch:
             ),
             None,
         )
+
         for victim in [pid] if pid else list(running.values())[:1]:
             with suppress(OSError):
                 # Its processes may hang, too.
@@ -169,6 +172,7 @@ class RankSamples:
             for local_rank in processes
             if local_rank in self._samples
         }
+
         for local_rank, pid in processes.items():
             samples = self._samples.setdefault(local_rank, [])
             sample = _sample(pid, tree)  # before the request, which may wake the rank
@@ -179,6 +183,7 @@ class RankSamples:
                 was_asked=bool(samples),
                 sleeps=sample.state == "S",
             )
+
             if not samples:
                 # the text is of an earlier silence; the answer comes with the next sample
                 stack = "(asked)"

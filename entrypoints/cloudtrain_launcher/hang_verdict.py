@@ -122,12 +122,14 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
     is_still = all(stack == frames for stack in stacks)
     inner = frames[: frames.index(at)] if at in frames else frames
     call = _collective(inner)
+
     if not call and is_idle and any(frame.function in _BACKWARD for frame in inner):
         call = "backward"  # of DistributedDataParallel, whose all_reduce is in C++
     elif not call and is_idle and inner and inner[0].file.endswith(_DATA_PARALLEL):
         call = "forward"  # which broadcasts buffers, in C++ too
 
     kind = "busy"
+
     if _moves(samples, inner, in_collective=bool(call)):
         pass
     elif all(sample.state and sample.state in _FROZEN for sample in samples):
@@ -176,6 +178,7 @@ def verdict(
     """
     waiting = [rank for rank in ranks if rank.kind == "collective"]
     not_waiting = [rank for rank in ranks if rank.kind != "collective"]
+
     if not waiting:
         running = [rank for rank in ranks if rank.kind != "ended"]
         if not running or any(rank.kind == "busy" for rank in running):
@@ -195,6 +198,7 @@ def verdict(
     # The smallest group went another way; of equal groups, the one that is further on has left a
     # collective out.
     odd = min(waiting, key=lambda rank: (places[rank.call, rank.file, rank.line], -rank.line))
+
     return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
 
 
@@ -214,12 +218,14 @@ def describe(
 
     text = f"{silence}: it {_does(blamed)}{where}"
     peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
+
     if peers:
         call, place = peers[0]
         if len(waiting) == 1:
             who = f"rank {waiting[0].rank} waits"
         else:
             who = f"{len(waiting)} other ranks wait"
+
         text += f", and {who} for it in {call}" + (f" at {place}" if place else "")
 
     if blamed.has_children and processes > 1:
@@ -256,6 +262,7 @@ def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) 
         return error
 
     code = linecache.getline(str(folder / blamed.file), blamed.line).strip()[:MAX_CODE_CHARS]
+
     return error.replace(file=blamed.file, line=blamed.line, code=code)
 
 

@@ -116,6 +116,7 @@ def _reserve_port(port: int) -> int:
         server.bind(("127.0.0.1", port))
         server.listen(1)
         address = server.getsockname()
+
         with socket.socket() as client:
             client.connect(address)
             accepted, _ = server.accept()
@@ -155,6 +156,7 @@ class ProcessTree:
     def __init__(self) -> None:
         self._stats: dict[int, tuple[int, ProcessUse]] = {}
         self._children: dict[int, list[int]] = {}
+
         for pid in _processes():
             stat = _read_stat(pid)
             if stat is not None:
@@ -168,6 +170,7 @@ class ProcessTree:
 
         cpu_seconds = 0.0
         memory_bytes = 0
+
         for pid in [root, *self.descendants(root)]:
             use = self._stats[pid][1]
             cpu_seconds += use.cpu_seconds
@@ -179,6 +182,7 @@ class ProcessTree:
         """Return the descendants of a process."""
         descendants: list[int] = []
         parents = [root]
+
         while parents:
             children = self._children.get(parents.pop(), [])
             descendants += children
@@ -193,6 +197,7 @@ def kill_descendants() -> None:
     They must not belong to a `subprocess.Popen` that is still in use.
     """
     deadline = time.monotonic() + KILL_SECONDS
+
     while (pids := ProcessTree().descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -225,6 +230,7 @@ def process_moves(pid: int) -> ProcessMoves | None:
 
     # Some kernels do not count reads, or hide them from others.
     counts = (_read_count(f"{tasks}/{thread}/io", "rchar:") for thread in threads)
+
     return ProcessMoves(wakeups, sum(count or 0 for count in counts))
 
 
@@ -292,6 +298,7 @@ def _container_memory() -> tuple[int, int] | None:
 
     statistics = (line.split() for line in (_read_text(f"{folder}/memory.stat") or "").splitlines())
     cached = next((int(words[1]) for words in statistics if words[:1] == ["inactive_file"]), 0)
+
     return max(0, int(used) - cached), int(limit or 0)
 
 

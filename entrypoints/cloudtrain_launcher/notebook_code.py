@@ -32,6 +32,7 @@ def plain_code(source: str) -> tuple[str, list[str]]:
         return "\n" * len(lines), [first]
 
     left_out: list[str] = []
+
     while True:
         number = _error_line(lines)
         if number is None or not _is_for_ipython(lines[number]):
@@ -81,4 +82,5 @@ def _leave_out(lines: list[str], index: int) -> list[str]:
         return []
 
     lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
+
     return [] if _RUNS_THE_REST.match(line) else [line.strip()]

@@ -77,6 +77,7 @@ class ProcessIdentity:
             return None
 
         state = _process_stat(self.pid)
+
         if state is None:
             try:
                 os.kill(self.pid, 0)

@@ -132,6 +132,7 @@ class RankTracker:
         error = mask_error(error.replace(node=self._node, attempt=self.attempt))
         self.errors.append(error)
         emit(error)
+
         return error
 
     def first_cause(self) -> Error | None:
@@ -168,6 +169,7 @@ class RankTracker:
             reason=output.reason,
             memory_was_short=short,
         )
+
         return output.add_stack(error, Path.cwd(), PAYLOAD_DIR) if failed.exitcode < 0 else error
 
     def _start_attempt(self, event: RankStarted) -> None:
@@ -200,6 +202,7 @@ class PrintedMetrics:
         self._report = report
         self._expressions: dict[str, re.Pattern[str]] = {}
         self._position: dict[str, float] = {}
+
         for name, text in expressions.items():
             try:
                 self._expressions[name] = re.compile(text)
@@ -210,6 +213,7 @@ class PrintedMetrics:
     def on_line(self, line: str) -> None:
         """Search a line of the first rank for metrics."""
         values: dict[str, float] = {}
+
         for name, expression in self._expressions.items():
             match = expression.search(line, 0, MAX_LINE_CHARS)
             value = _number(match[1] if match else None)

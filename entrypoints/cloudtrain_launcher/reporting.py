@@ -31,6 +31,7 @@ class SecretMasker:
     def add(self, values: Iterable[str]) -> None:
         """Add values to mask: each of their lines, also as JSON writes it."""
         masked = set(self._values)
+
         for value in values:
             for line in map(str.strip, (value, *value.splitlines())):
                 if len(line) >= MIN_SECRET_CHARS:
@@ -93,6 +94,7 @@ def write_text(line: bytes) -> None:
 def write_line(line: bytes) -> None:
     """Write a whole line to standard output; without a reader drop it and continue."""
     data = memoryview(line + b"\n")
+
     try:
         while data:
             data = data[os.write(1, data) :]

@@ -41,11 +41,13 @@ def restore(
     """
     count = size = linked = 0
     target.mkdir(parents=True, exist_ok=True)
+
     for path in _files(source, log):
         if cancelled():
             return
 
         destination = target / path.with_name(path.name.removesuffix(LINK_SUFFIX))
+
         try:
             _make_folders(target, path.parent)
             if os.path.lexists(destination):
@@ -56,6 +58,7 @@ def restore(
                 continue
 
             info = (source / path).lstat()
+
             if link_large_files and stat.S_ISREG(info.st_mode) and info.st_size >= LINK_MIN_BYTES:
                 destination.symlink_to(source / path)
                 linked += 1
@@ -145,6 +148,7 @@ def _write(
 ) -> bool:
     """Write `content` to `destination`; after a cancellation remove it and return False."""
     temporary.unlink(missing_ok=True)  # left by an interrupted attempt
+
     try:
         with temporary.open("xb") as file:
             while block := _read(content):

@@ -49,6 +49,7 @@ def goes_on(metric: float, peers: Iterable[float], eta: int, goal: str) -> bool:
         return True
 
     better = sum(is_better(value, metric, goal) for value in values)
+
     return better < max(1, count // eta)
 
 
@@ -63,6 +64,7 @@ def promotable(
     sign = -1.0 if goal == "maximize" else 1.0
     numbers = [trial for trial in values if not math.isnan(values[trial])]
     ranked = sorted(numbers, key=lambda trial: (sign * values[trial], trial))
+
     return next(
         (trial for trial in ranked[: len(values) // eta] if trial not in promoted_trials), None
     )
@@ -91,4 +93,5 @@ class MetricReports:
 
         self.count += 1
         self.position = position
+
         return value

@@ -136,11 +136,17 @@ class MlflowServer:
         self._token_url = ""
         if experiment:
             self._token_url = f"{history}/experimentids/{experiment}/runs/{self._run}/token"
+
         self._token_time = time.monotonic()
 
     def log_metric(self, name: str, value: float, step: int) -> None:
         """Send one report. Raise OSError if the server rejects it or is too slow."""
-        body = {"key": name, "value": value, "step": step, "timestamp": round(time.time() * 1000)}
+        body = {
+            "key": name,
+            "value": value,
+            "step": step,
+            "timestamp": round(time.time() * 1000),
+        }
         self._post("log-metric", body)
 
     def log_parameter(self, name: str, text: str) -> None:
@@ -153,6 +159,7 @@ class MlflowServer:
             self.refresh_token()
 
         pause = PAUSE_SECONDS
+
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._request(f"{self._url}/api/2.0/mlflow/runs/{call}", {**self._named, **body})

@@ -100,6 +100,7 @@ def open_files() -> list[Any]:
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
     is_file_class: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
     files = []
+
     for item in gc.get_objects():
         kind = type(item)  # not isinstance: a proxy would answer for its target, or raise
         if kind not in is_file_class:
@@ -147,6 +148,7 @@ def clear_modules(names: Iterable[str]) -> None:
     that are still referenced.
     """
     dropped = {}
+
     for name in names:
         module = sys.modules.pop(name, None)
         if type(module) is ModuleType:
@@ -159,6 +161,7 @@ def clear_modules(names: Iterable[str]) -> None:
         for item in gc.get_objects()
         if type(item) is dict and item.get("__name__") == dropped.get(id(item), 0)
     ]
+
     for namespace in alive:
         for key in reversed(list(namespace)):  # last defined, first cleared
             if key != "__builtins__":

@@ -53,6 +53,7 @@ def write_on_request(folder: str, local_rank: int) -> None:
 def _answer_requests(request: Path, output: int) -> None:
     """Write the stacks into the file `output` each time that another process opens the pipe."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
     with suppress(OSError):  # the launcher is gone, and its folder with it
         while True:
             # Opening waits for the launcher; reading a byte would look like progress of the rank.
@@ -67,6 +68,7 @@ def next_stack(folder: Path, local_rank: int, pid: int, *, was_asked: bool, slee
     main thread sleeps now.
     """
     path = _stacks_path(folder, local_rank)
+
     try:
         text = path.read_text(errors="replace")
         os.truncate(path, 0)
@@ -93,6 +95,7 @@ def main_thread(text: str) -> list[StackFrame]:
     start = max((header.start() for header in _THREAD.finditer(text)), default=0)
     worker = str(Path(__file__).with_name("worker.py"))
     frames: list[StackFrame] = []
+
     for frame in map(_FRAME.match, text[start:].splitlines()):
         if frame and frame["file"] == worker:
             break

@@ -68,6 +68,7 @@ class StopRequest:
         """
         signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
         signal.signal(signal.SIGINT, lambda *_: self._on_signal())  # Ctrl-C at `docker run -it`
+
         if self._file and self._peers:
             self._file.check()
             self._file.watch()
@@ -210,6 +211,7 @@ class ScheduledEvents:
     def _watch(self) -> None:
         name = ""
         failures = 0
+
         while not self.event and (self._answered or failures < MAX_FAILURES):
             try:
                 name = name or self._get(NAME_PATH).decode().strip()

@@ -142,6 +142,7 @@ class StorageSync:
             return error
 
         files = sorted(self._files(), key=lambda file: file.state.modified)
+
         for file in files:
             if file.state == IN_STORAGE:
                 self._synced[file.path] = file.state
@@ -164,6 +165,7 @@ class StorageSync:
         self._delete_in_storage(
             {file.path: file.state for file in files}, everything=everything, failed=bool(error)
         )
+
         return error
 
     def _store(self, file: _LocalFile) -> None:
@@ -180,6 +182,7 @@ class StorageSync:
         self._last_poll = files
         deleted = (self._deleted | before.keys()) - files.keys()
         due = set() if failed else deleted if everything else deleted & self._deleted
+
         for path in [path for path in due if path in self._synced]:
             del self._synced[path]
             for local, storage in self._pairs:
@@ -194,6 +197,7 @@ class StorageSync:
             for path in finished_files(local):
                 draft = path.with_name(f".{path.name[:200]}{UNFINISHED_SUFFIXES[1]}")
                 copy = storage / path.relative_to(local)
+
                 try:
                     if self._is_storage_link(path) and path.readlink() != copy:
                         shutil.copyfile(path, draft)
@@ -222,6 +226,7 @@ class StorageSync:
 
         lines = content[: content.rfind(b"\n") + 1]
         self._journal_bytes_read += len(lines)
+
         for path, entry in map(json.loads, lines.splitlines()):
             if entry is None:
                 self._synced.pop(Path(path), None)
@@ -256,6 +261,7 @@ def _store(path: Path, folder: Path, copy: Path) -> None:
     """Copy a file of the local `folder` to storage, or write a file that describes a link."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     obsolete = _link_file(copy)
+
     if path.is_symlink():
         obsolete.write_bytes(os.fsencode(_link_target(path, folder)))
         obsolete = copy
@@ -308,6 +314,7 @@ def _hard_link(path: Path, target: Path) -> None:
             return
 
     target.unlink(missing_ok=True)
+
     try:
         os.link(path.resolve(), target)
     except FileNotFoundError:

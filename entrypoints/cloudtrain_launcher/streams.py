@@ -150,6 +150,7 @@ class Streams:
         # Do not split a secret value.
         split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)
         self._handle_line(pipe, pipe.buffer[:split])
+
         return pipe.buffer[split:]
 
     def _show_unfinished(self, time_now: float) -> None:
@@ -172,6 +173,7 @@ class Streams:
                 continue
 
             event = _accepted_event(report, is_signed)
+
             if event is not None:
                 if isinstance(event, RankStarted):
                     pipe.label = f"rank {event.rank}"

@@ -62,6 +62,7 @@ def run_torchrun(
     grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
     hang = HangWatch(job, ranks, scratch, lambda text: log(context.node_rank, text))
     terminated = killed = False
+
     while torchrun.poll() is None:
         # Only once: a second SIGTERM would interrupt torchrun's own stop.
         if stop.is_requested() and not terminated:
@@ -82,6 +83,7 @@ def run_torchrun(
 
     streams.drain()
     _report_failures(ranks, streams, stop)
+
     return TorchrunExit(torchrun.returncode, killed)
 
 
@@ -99,6 +101,7 @@ def _start(
     log_dir = f"--log-dir={scratch / 'torchrun'}"
     argv = [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)]
     env = {**job_environment(job, context, scratch, os.environ), **variables}
+
     return subprocess.Popen(
         argv,
         env=env,
@@ -116,6 +119,7 @@ def _wakeup_on_signals() -> int:
     os.set_blocking(write_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
     return read_end
 
 
@@ -133,6 +137,7 @@ def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
         # The launcher kills ranks that outlast the grace period, and reports that it did.
         f"--shutdown-timeout={job.grace_seconds + 5}",
     ]
+
     if job.restarts == 0:
         arguments += [
             f"--node-rank={context.node_rank}",

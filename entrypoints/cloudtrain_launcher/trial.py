@@ -193,6 +193,7 @@ def read_published(place: str, name: str) -> str | None:
         )
 
     data = _read_object(place, name) if place.startswith(SCHEME) else _read_file(Path(place, name))
+
     try:
         return data if data is None else data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -226,6 +227,7 @@ def _read_file(path: Path) -> bytes | None:
 def _read_object(place: str, name: str) -> bytes | None:
     bucket, _, prefix = place[len(SCHEME) :].partition("/")
     key = f"{prefix.rstrip('/')}/{name}"
+
     try:
         region = region_of("", os.environ)
         client = aws_client("s3", region, connect_seconds=5, read_seconds=5, attempts=2)
@@ -300,6 +302,7 @@ class Announcer:
         self._lock = threading.Lock()
         self._outcome = b""
         self._peers: list[socket.socket] = []
+
         try:
             self._server = socket.create_server((address, port), family=_family(address, port))
         except OSError as error:

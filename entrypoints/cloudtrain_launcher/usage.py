@@ -59,6 +59,7 @@ class UsageSampler:
         """Return current values and the CPU time since the last call. `time_now`: monotonic."""
         values: dict[str, Any] = {"cores": available_cores()}
         memory = machine_memory()
+
         if memory is not None:
             values["memory_gb"], values["memory_total_gb"] = (
                 round(size / 1e9, 3) for size in memory
@@ -67,6 +68,7 @@ class UsageSampler:
         ranks = dict(self._pids)
         uses = use_by_root(ranks.values())
         present = {rank: uses[pid] for rank, pid in ranks.items() if pid in uses}
+
         if present:
             values["rank_memory_gb"] = {
                 str(rank): round(use.memory_bytes / 1e9, 3) for rank, use in present.items()
@@ -100,6 +102,7 @@ class UsageSampler:
             self._gpus = Gpus()
 
         pause = PAUSE_SECONDS
+
         while not self._ended.wait(pause):
             cpu = time.thread_time()
             time_now = time.monotonic()
@@ -116,6 +119,7 @@ class Gpus:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
+
         with suppress(Exception):  # package, driver or GPU missing
             self._nvml = import_module("pynvml")
             self._nvml.nvmlInit()
@@ -138,6 +142,7 @@ class Gpus:
             ),
         }
         values: dict[str, dict[str, float]] = {}
+
         for name, reading in readings.items():
             for number, handle in self._handles.items():
                 with suppress(Exception):  # NVMLError_NotSupported, mostly
@@ -155,6 +160,7 @@ class Gpus:
             }
 
         handles = {}
+
         for number, name in enumerate(part.strip() for part in visible.split(",") if part.strip()):
             with suppress(Exception):  # a part of a GPU (MIG) lacks such a handle
                 by_index = name.isdecimal()
@@ -162,6 +168,7 @@ class Gpus:
                     get = nvml.nvmlDeviceGetHandleByIndex
                 else:
                     get = nvml.nvmlDeviceGetHandleByUUID
+
                 handles[number] = get(int(name) if by_index else name)
 
         return handles

@@ -76,6 +76,7 @@ def main(parent: int) -> NoReturn:
     shutdown.keep_destroyed_groups()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
+
     try:
         _check_world(job)
         run(job)
@@ -128,6 +129,7 @@ def run(job: Job) -> None:
     program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
     # It stays: threads and processes of the program may still look up `__main__`.
     sys.modules["__main__"] = program
+
     if job.kind == "notebook":
         run_notebook(path, program.__dict__)
     else:
@@ -144,6 +146,7 @@ def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
     namespace["display"] = _display
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     codes = (cell for cell in cells if cell.get("cell_type") == "code")
+
     for number, cell in enumerate(codes, 1):
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
         name = f"{path}[cell {number}]"
@@ -193,6 +196,7 @@ def _check_world(job: Job) -> None:
     """Reject a wrong world size: each node would train a separate model."""
     expected = job.nodes * job.processes
     world = int(os.environ["WORLD_SIZE"])
+
     if world != expected:
         raise RuntimeError(
             f"the world has {world} ranks, the plan says {job.nodes} nodes x {job.processes}"
@@ -229,6 +233,7 @@ def _are_unused(c10d: Any) -> bool:
         return False
 
     groups = list(c10d._world.pg_map)
+
     return all(
         group.name() == "gloo" and group._get_sequence_number_for_group() == 0 for group in groups
     )
@@ -252,6 +257,7 @@ def _report_error(error: BaseException, attempt: int) -> None:
     described = describe(error, frames, WORKING_DIR, PAYLOAD_DIR).replace(attempt=attempt)
     hint = full_disk_hint(error, os.environ)
     emit(described.replace(hint=hint) if hint else described)
+
     try:
         # The program's own hook, such as a crash reporter's.
         sys.excepthook(type(error), error, frames)
@@ -297,6 +303,7 @@ def _finalize(watchdog: shutdown.Watchdog) -> None:
 def _program_modules() -> list[str]:
     """Return the working folder's modules; `__main__` too, unless it is this file."""
     names = []
+
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         is_below = isinstance(file, str) and str(WORKING_DIR / file).startswith(

@@ -75,6 +75,7 @@ class WorkingFolder:
             if not any(pattern.covers(file.path) for file in matches)
         ]
         to_keep = [file for file in matches if file.path.split("/")[0] not in self._uploaded]
+
         # A link needs its file, which may be moved.
         for file in sorted(to_keep, key=lambda item: not item.is_link):
             try:
@@ -94,6 +95,7 @@ class WorkingFolder:
     def warning(self, program: str) -> str:
         """Describe new files without a pattern and how to keep them; empty without any."""
         groups: dict[str, list[_File]] = {}
+
         for file in self._files():
             if self._is_left(file):
                 top, slash, _ = file.path.partition("/")
@@ -108,6 +110,7 @@ class WorkingFolder:
             shown.append(f"more ({_describe(more_files)})")
 
         patterns = [*(pattern.text for pattern in self._patterns), *largest[:MAX_SHOWN]]
+
         return (
             f"{program} left {', '.join(shown)} in its working folder, which is not kept:"
             f" keep: {json.dumps(patterns, ensure_ascii=False)} in job.yaml keeps it"
@@ -125,6 +128,7 @@ class WorkingFolder:
     def _files(self) -> Iterator[_File]:
         """Yield all files and links except the launcher's; skip files that vanish meanwhile."""
         todo = [""]
+
         while todo:
             prefix = todo.pop()
             try:
@@ -161,6 +165,7 @@ class WorkingFolder:
             return "" if target.exists() and target.samefile(path) else _TAKEN
 
         target.parent.mkdir(parents=True, exist_ok=True)
+
         try:
             os.link(path, target)
         except FileExistsError:

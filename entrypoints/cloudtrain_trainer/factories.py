@@ -42,12 +42,14 @@ class Factory:
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             and (name not in arguments or parameter.kind is parameter.POSITIONAL_ONLY)
         ]
+
         if missing:
             raise Refused(
                 f"{self} needs {' and '.join(map(repr, missing))}, and the trainer only passes"
                 f" {' and '.join(arguments)}: give the parameter a default, or name a function"
                 " without it"
             )
+
         return self._function(
             **{name: value for name, value in arguments.items() if name in parameters}
         )
@@ -60,10 +62,12 @@ def place(value: Any) -> str:
     """
     while isinstance(value, partial):
         value = value.func
+
     value = inspect.unwrap(value) if callable(value) else value
     code = getattr(value, "__code__", None) or getattr(
         getattr(value, "__func__", None), "__code__", None
     )
+
     try:
         if code is not None:
             return f"{_short(code.co_filename)}:{code.co_firstlineno}"
@@ -78,11 +82,14 @@ def describe(value: Any) -> str:
     kind = type(value).__name__
     if value is None:
         return "nothing"
+
     article = "an" if kind[0] in "AEIOUaeiou" else "a"
     if not isinstance(value, (dict, list, tuple)):
         return f"{article} {kind}"
+
     parts = list(value.values() if isinstance(value, dict) else value)
     more = ", ..." if len(parts) > 5 else ""
+
     return (
         f"{article} {kind} of"
         f" {', '.join(type(part).__name__ for part in parts[:5]) or 'nothing'}{more}"
@@ -100,26 +107,32 @@ def _find(named: str, spec: str) -> Callable[..., Any]:
     module_name, colon, name = spec.partition(":")
     if not colon or not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise Refused(f"{named}: expected package.module:factory")
+
     folder = str(Path.cwd())
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
+
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
             raise  # the module exists, but one that it imports does not
+
         raise Refused(
             f"{named}: there is no module {missing.name} in {folder} or on Python's path"
         ) from None
     except SyntaxError as error:
         at = f"{_short(error.filename or module_name)}:{error.lineno}"
         raise Refused(f"{at}: {named}: {error.msg}: {(error.text or '').strip()}") from None
+
     factory = getattr(module, name, None)
+
     if not callable(factory):
         problem = "nothing" if factory is None else "no function"
         raise Refused(
             f"{named}: {_short(module.__file__ or module_name)} has {problem} named {name}"
         )
+
     return factory  # type: ignore[no-any-return]
 
 

@@ -55,20 +55,24 @@ class FiniteWatch:
         """
         if not self._on_gpu:
             return self.first_bad() is not None
+
         if self._copy_done is None or self._copy_done.query():
             self._judge()
             self._copied = [(step, x.to("cpu", non_blocking=True)) for step, x in self._notes]
             self._notes = []
             self._copy_done = torch.cuda.current_stream().record_event()
+
         return self._first_bad is not None
 
     def first_bad(self) -> BadStep | None:
         """Return the first bad step, or None. Waits for the device."""
         if self._copy_done is not None:
             self._copy_done.synchronize()
+
         self._copied += self._notes
         self._notes = []
         self._judge()
+
         return self._first_bad
 
     def _judge(self) -> None:
@@ -78,6 +82,7 @@ class FiniteWatch:
                 self._first_bad = step, f"the loss is {loss:g}"
             if self._first_bad is None and not math.isfinite(norm):
                 self._first_bad = step, f"the norm of the gradients is {norm:g}"
+
         self._copied = []
 
 
@@ -94,8 +99,10 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     Waits for their devices.
     """
     by_device: dict[torch.device, list[Tensor]] = {}
+
     for tensor in tensors:
         local = local_part(tensor)
         if local.is_floating_point():
             by_device.setdefault(local.device, []).append(torch.isfinite(local.detach()).all())
+
     return all(bool(torch.stack(flags).all()) for flags in by_device.values())

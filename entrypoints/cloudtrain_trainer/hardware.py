@@ -57,6 +57,7 @@ def resolve_precision(requested: str, device: torch.device) -> str:
     """
     if requested != "auto":
         return requested
+
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" if has_bf16 else "no"
 
@@ -69,6 +70,7 @@ def peak_flops(name: str, precision: str) -> float:
     for part, (single, half) in PEAK_TFLOPS.items():
         if part in name:
             return (single if precision == "no" else half) * 1e12
+
     return 0.0
 
 
@@ -94,6 +96,7 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
         for device in devices:
             torch.cuda.reset_peak_memory_stats(device)
         return most
+
     kibi = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kibi
 
@@ -115,19 +118,24 @@ def resolve_compile(
         if missing := _missing_compiler(device):
             raise Refused(f"--compile yes: {missing}")
         return True
+
     if requested == "no" or device.type != "cuda":
         return False
 
     obstacle = "" if possible else "the task or the strategy with its options cannot be compiled"
+
     if torch.cuda.get_device_capability(device) < (7, 0):
         obstacle = "torch generates code for GPUs from V100"
     elif find_spec("triton") is None:
         obstacle = "triton is not installed"
+
     obstacle = obstacle or _missing_compiler(device)
     if obstacle:
         log(f"torch.compile is off: {obstacle}")
         return False
+
     torch._dynamo.config.suppress_errors = True
+
     return True
 
 
@@ -135,9 +143,11 @@ def _missing_compiler(device: torch.device) -> str:
     """Return a hint if no compiler is installed: for C++ on CPUs, for C on GPUs."""
     if COMPILE_BACKEND != "inductor":
         return ""
+
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
     if any(shutil.which(name) for name in names):
         return ""
+
     return f"no compiler is installed ({', '.join(names)}): add one to the image (apt: gcc and g++)"
 
 
@@ -208,9 +218,11 @@ def bus_bandwidth(ranks: Ranks) -> float:
     links = 2 * (ranks.size - 1) / ranks.size
     best = 0.0
     seconds_per_byte = 0.0
+
     for size in MESSAGE_SIZES:
         if seconds_per_byte * size * (REPEATS + 1) > MAX_NETWORK_SECONDS / len(MESSAGE_SIZES):
             break
+
         message = torch.zeros(size // 4, device=ranks.device)
         _all_reduce(message, 1)
         began = time.perf_counter()
@@ -219,6 +231,7 @@ def bus_bandwidth(ranks: Ranks) -> float:
         slowest = ranks.all_reduce_max(microseconds)()[0]  # all ranks decide by the same time
         seconds_per_byte = max(slowest, 1) / 1e6 / size
         best = max(best, links / seconds_per_byte)
+
     return best
 
 
@@ -234,6 +247,7 @@ def expected_bandwidth(ranks: Ranks) -> float:
     path = os.environ.get(JOB_FILE)
     gbps = read_job(path).network_gbps if path else 0
     gpus = max(1, torch.cuda.device_count())
+
     return gbps * 1e9 / 8 * min(1, ranks.local_size / gpus)
 
 
@@ -243,10 +257,12 @@ def report_network(ranks: Ranks, measured: float, expected: float) -> None:
     if not expected:
         ranks.log(f"{text} GB/s")
         return
+
     text += f" of {expected / 1e9:.3g} GB/s expected on this machine"
     if measured >= FAR_OFF * expected:
         ranks.log(text)
         return
+
     text += f": {_likely_reason()}"
     ranks.log(f"warning: {text}")
     if ranks.rank == 0:
@@ -256,11 +272,14 @@ def report_network(ranks: Ranks, measured: float, expected: float) -> None:
 def _likely_reason() -> str:
     if not has_efa():
         return "the container has no /dev/infiniband/uverbs*, so NCCL uses TCP"
+
     if os.environ.get("FI_PROVIDER") == "efa" and not efa_library_dirs():
         return (
             "the image has no EFA plug-in for NCCL, which uses TCP: see docs/guides/several-nodes"
         )
+
     topology = os.environ.get("NCCL_TOPO_FILE")
     if topology and not Path(topology).is_file():
         return f"NCCL_TOPO_FILE names {topology}, which the image does not have"
+
     return "NCCL_DEBUG=INFO in env shows the network that NCCL chose, and why"

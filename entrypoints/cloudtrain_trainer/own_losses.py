@@ -28,17 +28,21 @@ def default_loss(outputs: Any, targets: Any) -> Tensor:
     model_loss = loss_in(outputs)
     if model_loss is not None:
         return scalar(model_loss, "the model's loss")
+
     predicted = predictions(outputs)
     expected = labels(targets)
+
     if predicted is None or expected is None:
         labels_missing = ""
         if expected is None:
             names = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
             labels_missing = f" and a batch without {names}"
+
         raise Refused(
             f"there is no loss for a model that returns {describe(outputs)}{labels_missing}:"
             " return a tensor of predictions or a dict with `loss`, or a Task with a loss or a step"
         )
+
     return _compare(predicted, expected)
 
 
@@ -46,6 +50,7 @@ def loss_in(outputs: Any) -> Tensor | None:
     """Return the loss of outputs: a scalar, or `loss` of a dict or object as in Hugging Face's."""
     if isinstance(outputs, Tensor):
         return outputs if outputs.ndim == 0 else None
+
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     return loss if isinstance(loss, Tensor) else None
 
@@ -56,6 +61,7 @@ def predictions(outputs: Any) -> Tensor | None:
         outputs = outputs.get("logits")
     elif not isinstance(outputs, Tensor):
         outputs = getattr(outputs, "logits", None)
+
     return outputs if isinstance(outputs, Tensor) else None
 
 
@@ -76,6 +82,7 @@ def label_count(targets: Any, *, shifted: bool) -> Tensor | int:
         return sample_count(targets)
     if shifted and expected.ndim > 1:
         expected = expected[:, 1:]
+
     return (expected != IGNORED).sum()
 
 
@@ -94,6 +101,7 @@ def scalar(value: Any, name: str, meaning: str = "the mean over the samples") ->
     """Return the value. Raise `Refused` if it is not a scalar tensor."""
     if isinstance(value, Tensor) and value.ndim == 0:
         return value
+
     description = (
         f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else describe(value)
     )
@@ -121,6 +129,7 @@ def default_measures(outputs: Any, targets: Any) -> dict[str, Tensor]:
     """
     predicted = predictions(outputs)
     expected = labels(targets)
+
     if (
         predicted is None
         or expected is None
@@ -128,6 +137,7 @@ def default_measures(outputs: Any, targets: Any) -> dict[str, Tensor]:
         or (predicted.ndim, expected.ndim) != (2, 1)
     ):
         return {}
+
     return {"accuracy": (predicted.argmax(1) == expected).sum()}
 
 
@@ -163,6 +173,7 @@ def total(value: Any, count: int, at: str, name: str) -> Tensor:
             f"{at}: the metric {name} returned {description}: return one number per sample, shape"
             f" ({count},), or their mean"
         )
+
     return values.double().sum() if values.ndim else values.double() * count
 
 
@@ -171,18 +182,23 @@ def _compare(outputs: Tensor, targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         if outputs.shape == (*targets.shape, 1):
             outputs = outputs.squeeze(-1)  # otherwise torch would compare each with each
+
         if outputs.shape != targets.shape:
             raise Refused(
                 f"the default loss, the mean squared error, does not fit {shapes}: make the shapes"
                 " equal"
             )
+
         return F.mse_loss(outputs.float(), targets.float())
+
     classes = _classes_dimension(outputs, targets)
+
     if classes is None:
         raise Refused(
             f"the default loss, the cross-entropy, does not fit {shapes}: return outputs (batch,"
             " classes), make targets that are not classes floats, or give the task a loss"
         )
+
     return F.cross_entropy(outputs.float().movedim(classes, 1), targets.long())
 
 
@@ -190,8 +206,10 @@ def _classes_dimension(outputs: Tensor, targets: Tensor) -> int | None:
     """Return the dimension of the classes: the last, or the second in (batch, classes, ...)."""
     if outputs.ndim != targets.ndim + 1 or outputs.ndim < 2:
         return None
+
     last = outputs.shape[:-1] == targets.shape
     second = (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape)
     if last and not (second and outputs.ndim > 3):
         return outputs.ndim - 1
+
     return 1 if second else None

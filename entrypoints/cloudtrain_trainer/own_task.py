@@ -41,19 +41,24 @@ def from_options(options: Options) -> Task:
     """
     if not rules.is_own(options):
         return tasks.build(options.task, options.seed, **options.task_options)
+
     state.seed_generators(options.seed)  # what a factory draws must be the same on all ranks
     arguments = {"seed": options.seed}
     model = Factory("--model", options.model) if options.model else None
     data = _data(Factory("--data", options.data), arguments) if options.data else {}
     if options.task not in (rules.USER_TASK, *rules.TASKS):
         return _from_factory(Factory("--task", options.task), arguments, model, data)
+
     if options.task in rules.TASKS:
         base = tasks.build(options.task, options.seed, **options.task_options)
         return _with_built_in(base, options.seed, arguments, model, data)
+
     assert model is not None  # noqa: S101  (arguments.py has refused --data alone)
     if not data:
         return _from_factory(model, arguments, None, {})
+
     name = str(model)
+
     return complete(
         Task(model=OwnModel(lambda: model(arguments), name), **data),
         options.seed,
@@ -73,13 +78,16 @@ def complete(task: Task, seed: int, name: str) -> Task:
         for part in ("train", "validation")
         if (data := getattr(task, part)) is not None
     }
+
     if isinstance(changes["train"], Stream) and task.train is task.validation:
         raise Refused(
             f"{name}: an iterable for both training and validation would lose its place: make it"
             " twice"
         )
+
     if task.weight is not None:
         changes["weight"] = own_losses.own_weight(task.weight)
+
     if task.step is not None:
         changes.update(_step_functions(task.step))
     else:
@@ -89,10 +97,12 @@ def complete(task: Task, seed: int, name: str) -> Task:
             changes["weight"] = model.label_count
         if task.call is tasks.call:
             changes["call"] = model.call
+
         if task.metrics:
             changes["measures"] = own_losses.own_measures(task.metrics)
         elif task.correct is None:
             changes["measures"] = own_losses.default_measures
+
     return replace(task, model=model, **changes)
 
 
@@ -118,14 +128,17 @@ class OwnModel:
                 else "return an nn.Module"
             )
             raise Refused(f"{self._name} returned {describe(model)}: {hint}")
+
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise Refused(
                 f"{self._name}: the {type(model).__name__} has no parameter with requires_grad to"
                 " train"
             )
+
         self._read_signature(model)
         # Set by transformers (modeling_utils.py): the loss compares each output with the next label.
         self._shifts_labels = getattr(model, "loss_type", None) == "ForCausalLM"
+
         return model
 
     def call(self, model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG002
@@ -145,12 +158,14 @@ class OwnModel:
                 for name, value in inputs.items()
                 if next(tensors(value), None) is not None
             }
+
         missing = self._required - inputs.keys()
         if missing:
             raise Refused(
                 f"{self._forward}: forward needs {' and '.join(map(repr, sorted(missing)))}, and"
                 f" the batch has {', '.join(map(repr, inputs))}: give them the same names"
             )
+
         return {name: value for name, value in inputs.items() if name in self._names}
 
     def _read_signature(self, model: nn.Module) -> None:
@@ -172,8 +187,10 @@ def _from_factory(
         if isinstance(task, nn.Module):
             hint = "add --data with your data, or --task with a built-in task's data and loss"
         raise Refused(f"{factory} returned {describe(task)}: {hint}")
+
     if model is not None:
         task = replace(task, model=OwnModel(lambda: model(arguments), str(model)))
+
     return complete(replace(task, **data), arguments["seed"], str(factory))
 
 
@@ -186,6 +203,7 @@ def _with_built_in(
         # defaults.
         fields: dict[str, Any] = {name: getattr(base, name) for name in DATA_FIELDS}
         base = Task(model=OwnModel(lambda: model(arguments), str(model)), **fields)
+
     if data:
         base = replace(
             base,
@@ -196,11 +214,13 @@ def _with_built_in(
         )
         if _has_several_labels(base.train):
             base = replace(base, weight=partial(own_losses.label_count, shifted=False))
+
         if data.get("validation") is not None:
             validation = adapt(
                 data["validation"], seed, "--data: validation", data.get("collate"), pairs=True
             )
             base = replace(base, validation=validation)
+
     return base
 
 
@@ -228,6 +248,7 @@ def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise Refused(
                 f"{factory} returned a dict with {keys}: its keys are train, validation and collate"
             )
+
         return {part: returned[part] for part in PARTS if part in returned}
 
     if isinstance(returned, tuple):
@@ -236,16 +257,20 @@ def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
                 f"{factory} returned {describe(returned)}: return"
                 " torch.utils.data.TensorDataset(inputs, targets)"
             )
+
         if len(returned) != 2:
             raise Refused(
                 f"{factory} returned {describe(returned)}: return the training data, or (training,"
                 " validation)"
             )
+
         return {"train": returned[0], "validation": returned[1]}
+
     if returned is None:
         raise Refused(
             f"{factory} returned nothing: return the training data, or (training, validation)"
         )
+
     return {"train": returned}
 
 
@@ -262,11 +287,13 @@ def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
                 f"{place(step)}: the step returned {describe(outputs)}: return the mean loss, or a"
                 " dict with it"
             )
+
         return own_losses.scalar(value, f"{place(step)}: the loss")
 
     def measures(outputs: Any, batch: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, Mapping):
             return {}
+
         count = sample_count(batch)
         metrics = {name: value for name, value in outputs.items() if name != "loss"}
         return {

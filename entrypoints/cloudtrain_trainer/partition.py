@@ -32,8 +32,10 @@ def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> l
     weighted = [(at, cost(piece)) for at, (_, piece) in enumerate(pieces) if cost(piece)]
     if not 1 <= count <= len(weighted):
         raise ValueError(f"the model can be split into 1 to {len(weighted)} stages, not {count}")
+
     firsts = _balanced([weight for _, weight in weighted], count)
     borders = [0, *(weighted[first][0] for first in firsts[1:]), len(pieces)]
+
     return [_join(pieces[begin:end]) for begin, end in pairwise(borders)]
 
 
@@ -51,13 +53,16 @@ def _pieces(
 def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
     """Return the pieces in nested `nn.Sequential`s, each under its path: names stay."""
     whole = nn.Sequential()
+
     for path, piece in pieces:
         parent = whole
         for name in path[:-1]:
             if name not in dict(parent.named_children()):
                 parent.add_module(name, nn.Sequential())
             parent = getattr(parent, name)
+
         parent.add_module(path[-1], piece)
+
     return whole
 
 
@@ -68,10 +73,12 @@ def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
     def best(first: int, remaining: int) -> tuple[float, tuple[int, ...]]:
         if remaining == 1:
             return sum(costs[first:]), (first,)
+
         splits = []
         for end in range(first + 1, len(costs) - remaining + 2):
             highest, firsts = best(end, remaining - 1)
             splits.append((max(sum(costs[first:end]), highest), (first, *firsts)))
+
         return min(splits)
 
     return best(0, count)[1]
@@ -137,10 +144,12 @@ def recompute(layers: Sequence[nn.Module]) -> None:
     """
     if not layers:
         raise Refused("--recompute finds no layers that this model repeats: leave it out")
+
     if any(isinstance(module, _BatchNorm) for layer in layers for module in layer.modules()):
         raise Refused(
             "--recompute would count each batch twice in the statistics of batch norm: leave it out"
         )
+
     for layer in layers:
         layer.forward = _recomputed(layer)
 

@@ -47,12 +47,14 @@ class Stop:
         time_now = time.monotonic()
         if self._last_step:  # the time before the first step includes the start-up
             self._longest = max(self._longest, time_now - self._last_step)
+
         self._last_step = time_now
 
     @contextmanager
     def busy(self) -> Iterator[None]:
         """Expect no step in this context: saving may take many seconds."""
         self._busy += 1
+
         try:
             yield
         finally:
@@ -68,7 +70,9 @@ class Stop:
         """Watch in a thread: the wake-up descriptor receives signals even without Python code."""
         while signal.SIGTERM not in read.recv(64):
             pass
+
         requested_at = time.monotonic()
+
         while True:
             limit = max(self._min_seconds, LONGEST_STEPS * self._longest)
             remaining = max(requested_at, self._last_step) + limit - time.monotonic()
@@ -78,4 +82,5 @@ class Stop:
                     f"no step for {limit:.0f} s since SIGTERM: this rank hangs and exits\n".encode(),
                 )
                 os._exit(EXIT_CODE)
+
             time.sleep(max(remaining, 0.05 * self._min_seconds))

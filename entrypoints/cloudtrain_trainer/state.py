@@ -26,6 +26,7 @@ def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
     }
     if devices[0].type == "cuda":
         state["cuda"] = [torch.cuda.get_rng_state(device) for device in devices]
+
     return state
 
 
@@ -86,9 +87,11 @@ def _data_dependent_tensors(
 def fingerprint(weights: dict[str, Tensor]) -> str:
     """Return 16 hex digits of a state dict's SHA-256; equal ones mean identical weights."""
     digest = hashlib.sha256()
+
     for name, value in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(
             value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         )
+
     return digest.hexdigest()[:16]

@@ -18,12 +18,15 @@ def sample_count(batch: Any) -> int:
     """
     if isinstance(batch, Tensor):
         return len(batch)
+
     first = next(tensors(batch), None)
+
     if first is None or not first.ndim:
         raise Refused(
             f"a batch is a {type(batch).__name__} without a tensor of shape (batch, ...): "
             "let the samples contain tensors, arrays or numbers"
         )
+
     return len(first)
 
 
@@ -52,6 +55,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
         return type(batch)(*(map_tensors(change, value) for value in batch))
     if isinstance(batch, (list, tuple)):
         return type(batch)(map_tensors(change, value) for value in batch)
+
     return batch
 
 

@@ -39,9 +39,11 @@ def open_regular_file(path: str | Path, *, follow: bool = True) -> BufferedReade
     kind = stat.S_IFMT(os.fstat(file).st_mode)
     if kind == stat.S_IFREG:
         return os.fdopen(file, "rb")
+
     os.close(file)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
     description = _KINDS.get(kind, "something else")
     raise OSError(errno.EINVAL, f"Not a regular file but {description}", str(path))
 
@@ -49,13 +51,16 @@ def open_regular_file(path: str | Path, *, follow: bool = True) -> BufferedReade
 def read_regular_file(path: str | Path, limit: int = MAX_BYTES, *, follow: bool = True) -> bytes:
     """Return the content of a regular file. Raise FileTooLarge above `limit` bytes, or OSError."""
     content = bytearray()
+
     with open_regular_file(path, follow=follow) as file:
         while len(content) <= limit and (
             block := file.read(min(_BLOCK_BYTES, limit + 1 - len(content)))
         ):
             content += block
+
     if len(content) > limit:
         raise FileTooLarge(errno.EFBIG, f"File too large (limit {limit:,} bytes)", str(path))
+
     return bytes(content)
 
 

@@ -56,12 +56,14 @@ def held_packages() -> dict[str, str]:
     version = _version("torch")
     if not version:
         return {}
+
     needed = [
         normalised(re.split(r"[^A-Za-z0-9._-]", text)[0])
         for text in metadata.requires("torch") or ()
     ]
     names = [name for name in needed if _OF_TORCH.match(name)] + list(BUILT_FOR_TORCH)
     versions = {name: _version(name) for name in names}
+
     return {"torch": version, **{name: text for name, text in versions.items() if text}}
 
 
@@ -78,9 +80,11 @@ def without_held(
     """Drop requirements of held packages; return the others and warnings about conflicts."""
     requirements = []
     warnings = []
+
     for requirement in requested.requirements:
         if held and requirement.name not in held and _FOR_CUDA.match(requirement.name):
             continue  # belongs to another torch
+
         if requirement.name not in held:
             requirements.append(requirement)
         elif not requirement.constraint and not satisfies(held[requirement.name], requirement):
@@ -89,6 +93,7 @@ def without_held(
                 f" {held[requirement.name]}, which stays (to replace it, set dependencies:"
                 " {replace_torch: true})"
             )
+
     return requirements, warnings
 
 
@@ -97,6 +102,7 @@ def satisfies(version: str, requirement: Requirement) -> bool:
     packaging = packaging_module("requirements")
     if packaging is None:
         return True
+
     try:
         return bool(
             packaging.Requirement(requirement.shown).specifier.contains(version, prereleases=True)
@@ -114,6 +120,7 @@ def packaging_module(name: str) -> Any:
             return import_module(f"{parent}.{name}")
         except ImportError:
             continue
+
     return None
 
 
@@ -122,6 +129,7 @@ def marker_reader() -> Callable[[str], bool] | None:
     markers = packaging_module("markers")
     if markers is None:
         return None
+
     return lambda text: not text or bool(markers.Marker(text).evaluate({"extra": ""}))
 
 
@@ -148,7 +156,9 @@ def environment_digest(lines: Iterable[str], folder: Path) -> str:
     below += [str(sysconfig.get_config_var("SOABI")), str(sys.base_prefix)]
     for site in site_folders():
         below += [site, *sorted(entry.name for entry in Path(site).glob("*-info"))]
+
     text = "\n".join([*below, "--", *lines])
+
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
@@ -162,6 +172,7 @@ def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
     for file in _pip_files(environ):
         if file.is_file():
             lines.append(sha256(read_regular_file(file)).hexdigest())
+
     return lines
 
 
@@ -178,25 +189,31 @@ def local_packages(requested: Requested, environ: Mapping[str, str], source: Pat
     links += environ.get("PIP_FIND_LINKS", "").split()
     for file in _pip_files(environ):
         links += _links_in(file)
+
     packages = [Path(line.wheel) for line in requested.to_install if line.wheel]
+
     for link in links:
         address = urlsplit(link)
         if address.scheme not in ("", "file"):
             continue
+
         place = source / unquote(address.path)
         files = sorted(place.iterdir()) if place.is_dir() else [place]
         packages += [file for file in files if file.name.endswith(_PACKAGES) and file.is_file()]
+
     return packages
 
 
 def _links_in(file: Path) -> Iterator[str]:
     """Yield the values of `find-links` in a configuration of pip."""
     settings = configparser.RawConfigParser()
+
     try:
         if file.is_file():
             settings.read_string(read_regular_text(file))
     except (configparser.Error, UnicodeDecodeError):  # pip will report it
         return
+
     for section in settings.sections():
         yield from settings.get(section, "find-links", fallback="").split()
 
@@ -206,9 +223,11 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:  # then pip reads no file
         return []
+
     home = Path(environ.get("HOME", "/"))
     folders = [Path(part) for part in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)]
     folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config"))
     files = [folder / "pip" / "pip.conf" for folder in folders]
     files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", Path(sys.prefix) / "pip.conf"]
+
     return [*files, *([Path(named)] if named else [])]

@@ -59,6 +59,7 @@ def main() -> int:
     set_parent_death_signal(os.getppid())
     task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     reporting.masker.add(os.environ.get(name, "") for name in task.masked)
+
     try:
         result = Installation(task).run()
     except (InstallationError, InvalidRequirements) as error:
@@ -69,9 +70,11 @@ def main() -> int:
             + f" ({error.filename})" * bool(error.filename)
         )
         result = {"error": why, "hint": installers.hint_for_output(str(error))}
+
     draft = Path(task.result + ".partial")
     draft.write_text(json.dumps(result), encoding="utf-8")
     draft.replace(task.result)
+
     return 0
 
 
@@ -90,13 +93,16 @@ class Installation:
         result: dict[str, Any] = {"environment": "", "warnings": self.warnings}
         if not any(not line.constraint for line in self.lines):
             return result
+
         environment = self._environment()
+
         if layered.is_changed(environment):
             self.warnings.append(
                 f"packages in {environment} were changed after their installation: this run"
                 " installs its own; remove that folder to keep them again"
             )
             environment = self._own_folder / environment.name
+
         with layered.making(
             environment,
             lambda: self._log("waiting for another process to install the same packages"),
@@ -104,8 +110,10 @@ class Installation:
             installed = layered.installed_in(environment)
             result["reused"] = installed is not None
             result["installed"] = self._make(environment) if installed is None else installed
+
         layer = Path(self.task.result).parent / "layer"
         layered.create_layer(layer, environment)
+
         return {**result, "environment": str(layer)}
 
     @property
@@ -118,6 +126,7 @@ class Installation:
         folder = Path(self.task.folder)
         if self.requested.is_local:
             folder = self._own_folder
+
         requested = [
             *self.requested.options,
             *(f"{line.constraint} {line.text}" for line in self.lines),
@@ -131,6 +140,7 @@ class Installation:
         ]
         if not self.task.wheels:  # else no index is used
             lines += image.index_settings(os.environ, Path(self.task.source).resolve())
+
         return folder / image.environment_digest(lines, folder)
 
     def _packages_of_the_source(self) -> list[str]:
@@ -141,6 +151,7 @@ class Installation:
         packages = [path for path in packages if path.resolve().is_relative_to(source)]
         if self.task.wheels:
             packages += sorted(Path(self.task.wheels).glob("*.whl"))
+
         return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in packages]
 
     def _make(self, environment: Path) -> dict[str, str]:
@@ -160,6 +171,7 @@ class Installation:
         except BaseException:
             layered.remove(environment)
             raise
+
         return installed
 
     def _install(self, environment: Path) -> None:
@@ -167,6 +179,7 @@ class Installation:
         folder.mkdir(mode=0o700, exist_ok=True)
         files = self._write_files(folder)
         environ = {**os.environ, **self._only_wheels()}
+
         try:
             installers.install(layered.python_of(environment), files, environ, self._log)
         except InstallationError as error:
@@ -182,12 +195,14 @@ class Installation:
         files = Files(folder / "requirements.txt", folder / "constraints.txt", hashed)
         files.requirements.write_text("\n".join([*options, *requirements]) + "\n", encoding="utf-8")
         files.constraints.write_text("\n".join(restricting) + "\n", encoding="utf-8")
+
         return files
 
     def _only_wheels(self) -> dict[str, str]:
         """Return the variables that restrict an installer to the wheels sent with the job."""
         if not self.task.wheels:
             return {}
+
         # A URL is free of spaces, so that pip does not split it.
         wheels = Path(self.task.wheels).resolve().as_uri()
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels}
@@ -196,10 +211,12 @@ class Installation:
         """Add the failing requirement and a hint to an error."""
         output = str(error)
         requirement = installers.blamed(str(error), self.lines)
+
         if requirement:
             subject = f"{requirement.place}: {requirement.shown}"
         else:
             subject = ", ".join(self.requested.files) or "dependencies"
+
         return InstallationError(
             f"{subject} cannot be installed for {image.platform_name()}: {output}",
             installers.hint_for_output(output),
@@ -217,14 +234,17 @@ def read_task(task: Task, held: Collection[str]) -> Requested:
     """
     if not task.file:
         return requested_list(task.packages)
+
     try:
         if Path(task.file).name != "uv.lock":
             return read_requested(Path(task.source), task.file)
+
         holds = image.marker_reader()
         if holds is None:
             raise InvalidRequirements(
                 f"{task.file}: this image lacks pip and packaging; add one to evaluate its markers"
             )
+
         return read_lock(Path(task.source), task.file, holds, held)
     except OSError as error:
         raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None

@@ -61,18 +61,23 @@ class Installation:
         """
         if self._process is None:
             return []
+
         while not self._result.exists() and self._process.poll() is None:
             if cancelled():
                 self._process.kill()
                 return []
+
             time.sleep(0.05)
+
         result = self._read()
         if "error" in result:
             raise InstallationError(result["error"], result.get("hint", ""))
         if result["environment"]:
             activate(Path(result["environment"]), environ)
+
         self.installed = result.get("installed", {})
         self.reused = result.get("reused", False)
+
         return list(result["warnings"])
 
     def summary(self) -> str:
@@ -95,6 +100,7 @@ class Installation:
             raise InstallationError(
                 f"the installation of packages ended with code {code}; see the log"
             ) from None
+
         return document
 
     def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in {f"PIP_{suffix}" for suffix in _ELSEWHERE}
     }
+
     quiet = {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_INPUT": "1",
@@ -79,6 +80,7 @@ def install(python: Path, files: Files, environ: Mapping[str, str], show: Show) 
         made = subprocess.run([str(python), "-m", "ensurepip"], capture_output=True, check=False)
         if made.returncode != 0:
             raise InstallationError("this image has no pip", "use an image with pip")
+
     # With hashes the file is complete: install no package that it does not name.
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
     process = subprocess.Popen(
@@ -93,10 +95,12 @@ def install(python: Path, files: Files, environ: Mapping[str, str], show: Show) 
     )
     assert process.stdout is not None  # noqa: S101  (a pipe)
     lines = []
+
     with process.stdout:
         for line in process.stdout:
             lines.append(_OWN_FILE.sub("", hide_passwords(line.rstrip())))
             show(lines[-1])
+
     if process.wait() != 0:
         last = "\n".join([line[:SHOWN_CHARS] for line in lines if is_telling(line)][-SHOWN_LINES:])
         raise InstallationError(f"pip exited with code {process.returncode}:\n{last}")
@@ -129,11 +133,14 @@ _NAMED = (
 def blamed(output: str, lines: Sequence[Requirement]) -> Requirement | None:
     """Return the requirement that an installer's output blames; None if it names none."""
     by_name = {line.name: line for line in lines if line.name}
+
     for pattern in _NAMED:
         for name in re.findall(pattern, output):
             if requirement := by_name.get(normalised(name.split("[")[0])):
                 return requirement
+
     text = output.lower()
+
     return next(
         (line for line in lines if line.name and re.search(rf"\b{re.escape(line.name)}\b", text)),
         None,

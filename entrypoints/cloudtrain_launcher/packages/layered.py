@@ -59,12 +59,14 @@ def _document(environment: Path) -> dict[str, Any]:
         document = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
     return document if isinstance(document, dict) else {}
 
 
 def _state(environment: Path) -> str:
     """Return a digest of the names, sizes and times of all modules, without their bytecode."""
     digest = sha256()
+
     for folder, folders, names in os.walk(environment / "lib"):
         folders.sort()
         for name in sorted(names):
@@ -72,6 +74,7 @@ def _state(environment: Path) -> str:
                 status = os.lstat(os.path.join(folder, name))  # noqa: PTH118  (faster)
                 line = f"{folder}/{name} {status.st_size} {status.st_mtime_ns}\n"
                 digest.update(os.fsencode(line))
+
     return digest.hexdigest()
 
 
@@ -89,11 +92,13 @@ def create(environment: Path, below: Sequence[str]) -> None:
     `below`: package folders that follow on its path.
     """
     shutil.rmtree(environment, ignore_errors=True)
+
     try:
         venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
     except ValueError:
         message = f"no environment can be in a folder with a {os.pathsep!r} in its path"
         raise OSError(errno.EINVAL, message, str(environment)) from None
+
     lines = ["import site", *(f"import site; site.addsitedir({folder!r})" for folder in below)]
     (site_of(environment) / BELOW).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -109,10 +114,12 @@ def complete(environment: Path, installed: Mapping[str, str]) -> None:
 def create_layer(layer: Path, environment: Path) -> None:
     """Create a run's empty environment above a kept one, and offer its programs. Raise OSError."""
     create(layer, [str(site_of(environment))])
+
     for program in (environment / "bin").iterdir():
         copy = layer / "bin" / program.name
         if copy.exists() or copy.is_symlink():
             continue
+
         if _is_python(program, environment):
             words = [shlex.quote(str(path)) for path in (python_of(layer), program)]
             copy.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
@@ -125,6 +132,7 @@ def _is_python(program: Path, environment: Path) -> bool:
     """Return whether the environment's interpreter runs a program, directly or through a shell."""
     with program.open("rb") as file:
         head = file.read(4096)
+
     interpreter = os.fsencode(environment / "bin" / "python")
     return head.startswith(b"#!") and interpreter in b"".join(head.splitlines(keepends=True)[:2])
 

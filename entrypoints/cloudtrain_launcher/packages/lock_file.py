@@ -36,6 +36,7 @@ def read_lock(
     normalised names of the image's packages; their exclusive dependencies are left out.
     """
     document = read_toml(folder / file)
+
     try:
         return _read_document(document, folder, file, holds, provided)
     except (AttributeError, KeyError, TypeError):
@@ -53,19 +54,24 @@ def _read_document(
         raise InvalidRequirements(
             f"{file} has version {document.get('version')!r}, but only version 1 is supported"
         )
+
     packages = document.get("package", [])
     roots = [package for package in packages if _own_folder(package) == "."]
+
     if len(roots) != 1:
         raise InvalidRequirements(
             f"{file} locks {len(roots)} projects of this folder, expected one"
         )
+
     needed = list(_needed(roots[0], packages, holds, provided))
     requirements = tuple(_requirement(package, folder, file) for package in needed)
+
     # Installers need hashes for all packages or none.
     if not all("--hash" in requirement.text for requirement in requirements):
         requirements = tuple(
             _requirement(package, folder, file, hashed=False) for package in needed
         )
+
     return Requested(requirements, tuple(dict.fromkeys(_indexes(needed, folder))), files=(file,))
 
 
@@ -84,18 +90,23 @@ def _needed(
     waiting = [(root, "")]
     queued = {(id(root), "")}
     yielded = {id(root)}
+
     while waiting:
         package, extra = waiting.pop(0)
         if id(package) not in yielded:
             yielded.add(id(package))
             yield package
+
         if normalised(package["name"]) in provided:
             continue
+
         optional = package.get("optional-dependencies", {})
+
         for wish in optional.get(extra, []) if extra else package.get("dependencies", []):
             if not holds(wish.get("marker", "")):
                 continue
             dependency = _locked(wish, packages)
+
             for part in ("", *wish.get("extra", [])):
                 if (id(dependency), part) not in queued:
                     queued.add((id(dependency), part))
@@ -109,6 +120,7 @@ def _locked(wish: Mapping[str, Any], packages: list[Mapping[str, Any]]) -> Mappi
             package.get("version"),
         ):
             return package
+
     raise InvalidRequirements(f"uv.lock lacks package {wish['name']}; run `uv lock` again")
 
 
@@ -119,6 +131,7 @@ def _requirement(
     source = package.get("source", {})
     files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
     hashes = sorted({item["hash"] for item in files if "hash" in item}) if hashed else []
+
     if "git" in source:
         parts = urlsplit(source["git"])
         text = f"{name} @ git+{urlunsplit((*parts[:3], '', ''))}@{parts.fragment}"
@@ -128,6 +141,7 @@ def _requirement(
         text = (folder / Path(file).parent / path).resolve().as_uri()
     else:
         text = f"{name}=={package['version']}"
+
     return Requirement(
         " ".join([text, *(f"--hash={digest}" for digest in hashes)]), normalised(name), file
     )
@@ -156,4 +170,5 @@ def read_requested(folder: Path, file: str) -> Requested:
         return read_lock(folder, file)
     if name.endswith(".toml"):
         return read_project(folder, file)
+
     return read_requirements(folder, file)

@@ -152,12 +152,14 @@ def read_toml(path: Path) -> dict[str, Any]:
                 "this Python cannot read it: use Python 3.11, install pip, or use requirements.txt"
             )
             raise InvalidRequirements(f"{path.name}: {why}") from None
+
     try:
         document: dict[str, Any] = toml.loads(read_regular_text(path))
     except RecursionError:
         raise InvalidRequirements(f"{path.name} is nested too deeply") from None
     except ValueError as error:
         raise InvalidRequirements(f"{path.name} is not valid TOML: {error}") from None
+
     return document
 
 
@@ -169,6 +171,7 @@ def read_project(folder: Path, file: str) -> Requested:
         raise InvalidRequirements(f"{file}: project.dependencies is not a list of strings")
     if not all(text.strip() for text in listed):
         raise InvalidRequirements(f"{file}: project.dependencies holds an empty text")
+
     return replace(_collect((text, 0, file) for text in listed), files=(file,))
 
 
@@ -191,6 +194,7 @@ class _RequirementsReader:
         options: list[str] = []
         places: list[str] = []
         files = [file]
+
         for line, number in _logical_lines(self._text(file, around)):
             included = _INCLUDE.match(line)
             if included is None or "://" in included["file"]:
@@ -198,10 +202,12 @@ class _RequirementsReader:
             else:
                 restricts = constraint or line.startswith(("-c", "--constraint"))
                 requested = self._include(included["file"], number, (file, *around), restricts)
+
             requirements += requested.requirements
             options += requested.options
             places += requested.option_places
             files += requested.files
+
         return Requested(
             tuple(requirements), tuple(options), tuple(places), tuple(dict.fromkeys(files))
         )
@@ -213,6 +219,7 @@ class _RequirementsReader:
         name = str(Path(Path(file).parent, name.strip("'\"")))
         if name in around:
             raise InvalidRequirements(f"{file}:{number}: {name} includes itself")
+
         try:
             return self.read(name, around, constraint)
         except OSError as error:
@@ -225,18 +232,22 @@ class _RequirementsReader:
             text = read_regular_text(self._folder / file)
         except UnicodeDecodeError:
             raise InvalidRequirements(f"{file} is not UTF-8 text") from None
+
         self._files += 1
         self._bytes += len(text)
         first = around[-1] if around else file
         if self._files > MAX_FILES:
             raise InvalidRequirements(f"{first} includes too many files (limit {MAX_FILES})")
+
         if len(around) > MAX_DEPTH:
             raise InvalidRequirements(
                 f"{first}: includes are nested too deeply (limit {MAX_DEPTH})"
             )
+
         if self._bytes > MAX_TOTAL_BYTES:
             limit = f"limit {MAX_TOTAL_BYTES:,} bytes"
             raise InvalidRequirements(f"{first} and its includes are too large ({limit})")
+
         return text
 
 
@@ -244,17 +255,21 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
     """Yield joined lines without comments, with the number of their first line."""
     joined = ""
     start = 0
+
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(^|\s)#.*$", "", line).rstrip()
         start = start or number
         if bare.endswith("\\"):
             joined += bare[:-1].strip() + " "
             continue
+
         joined += bare.strip()
         if joined.strip():
             yield joined.strip(), start
+
         joined = ""
         start = 0
+
     if joined.strip():
         yield joined.strip(), start
 
@@ -266,16 +281,20 @@ def _collect(
     requirements = []
     options = []
     places = []
+
     for line, number, file in lines:
         try:
             text = _absolute(line, folder, file) if folder else line
         except ValueError as error:  # a NUL in a path
             raise InvalidRequirements(f"{file}:{number}: {error}") from None
+
         if text.startswith("-") and not _EDITABLE.match(text):
             options.append(text)
             places.append(f"{file}:{number}")
             continue
+
         requirements.append(Requirement(text, _name_of(text), file, number, constraint))
+
     return Requested(tuple(requirements), tuple(options), tuple(places))
 
 
@@ -284,7 +303,9 @@ def _absolute(line: str, folder: Path, file: str) -> str:
     editable = _EDITABLE.match(line)
     if editable and "://" not in editable["path"]:
         return f"-e {(folder / editable['path']).resolve().as_uri()}"
+
     links = _FIND_LINKS.match(line)
+
     if (
         # like pip: beside the file, or below the working folder
         links and "://" not in links["path"]
@@ -294,9 +315,12 @@ def _absolute(line: str, folder: Path, file: str) -> str:
             "--find-links"
             f" {(target if target.is_dir() else folder / links['path']).resolve().as_uri()}"
         )
+
     if not _is_path(line):
         return line
+
     path = line.split()[0]
+
     return (folder / path).resolve().as_uri() + line[len(path) :]
 
 

@@ -75,6 +75,7 @@ def wait_for_dns(
     """
     deadline = time.monotonic() + timeout_seconds
     delay = 0.2  # seconds
+
     while not cancelled():
         try:
             socket.getaddrinfo(host, None)

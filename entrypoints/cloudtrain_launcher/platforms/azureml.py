@@ -58,6 +58,7 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
     output, model, checkpoints = (
         str(parent / "kept" / name) for name in ("output", "model", "checkpoint")
     )
+
     return NodeContext(
         platform="azureml",
         node_rank=rank,
@@ -122,6 +123,7 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
     rank = require_number(environ, "NODE_RANK")
     nodes = require_number(environ, "WORLD_SIZE")
     local = environ.get("LOCAL_RANK") or "0"
+
     if local != "0":
         raise RuntimeError(
             f"LOCAL_RANK is {local!r}: Azure ML has started several launchers on one node, because "
@@ -172,6 +174,7 @@ def _address_of(interface: str) -> str:
         return ""
 
     request = struct.pack("16s24x", interface.encode()[:15])
+
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])

@@ -73,6 +73,7 @@ class Samples:
             with restored_generators():
                 seed_generators(self.seed, draw.epoch, draw.indices[0])
                 batch = self.collate(self.read(draw.indices))
+
         return split_pair(batch, self.whole)
 
     def read(self, indices: list[int]) -> list[Any]:
@@ -86,8 +87,10 @@ def rows(dataset: Any, indices: list[int]) -> list[Tensor] | None:
     while type(dataset) is Subset:
         indices = [int(dataset.indices[index]) for index in indices]
         dataset = dataset.dataset
+
     if type(dataset) is not TensorDataset:
         return None
+
     return [tensor[indices] for tensor in dataset.tensors]
 
 
@@ -113,6 +116,7 @@ def restored_generators() -> Iterator[None]:
     """Restore the generators afterwards: samples do not change training's noise."""
     before = torch.get_rng_state(), np.random.mtrand.get_bit_generator(), random.getstate()
     np.random.mtrand.set_bit_generator(_NUMPY_OF_DATA)  # 100 times as fast as reading numpy's state
+
     try:
         yield
     finally:
@@ -130,6 +134,7 @@ def takes_draws(data: Any) -> bool:
         first = next(iter(inspect.signature(data.__getitem__).parameters.values()))
     except (AttributeError, StopIteration, TypeError, ValueError):
         return False  # code in C may lack a signature
+
     return first.name == "draw" or "Draw" in str(first.annotation)
 
 
@@ -151,6 +156,7 @@ def refuse_wrong_kind(data: Any, name: str) -> None:
         hasattr(data, "__getitem__") or hasattr(data, "__iter__")
     ):
         hint = "return a data set with __getitem__ and __len__, or an iterable of samples"
+
     if hint:
         raise Refused(f"{name} is {describe(data)}: {hint}")
 
@@ -162,17 +168,21 @@ def check_sample(
     subject = f"{name}: a sample of the {type(data).__name__} ({place(data)}) is {describe(sample)}"
     if collate is not stack:
         return
+
     try:
         batch = stack([sample])
     except RefusedData:
         raise Refused(f"{subject}, which cannot be stacked into a tensor: give a collate") from None
+
     if next(tensors(batch), None) is None:
         raise Refused(
             f"{subject}, without a tensor, array or number: return an (input, target) pair or a dict"
         )
+
     is_pair = split_pair(batch, whole)[1] is not None
     if pairs and not is_pair:
         raise Refused(f"{subject}: this task needs an (input, target) pair")
+
     if isinstance(batch, (list, tuple)) and not is_pair and not whole:
         raise Refused(
             f"{subject}: return an (input, target) pair, whose input may be a tuple or a dict, or a"
@@ -200,6 +210,7 @@ def _part(value: Any) -> Any:
             return torch.tensor(value)
         except ValueError:  # lists of different lengths
             return value
+
     return _with_tensors(value) if isinstance(value, dict) else value
 
 

@@ -77,7 +77,9 @@ class Stream:
                 f"{self.name}: {shards} shards cannot be shared out over {readers} ranks or their"
                 " --workers: write more, smaller ones"
             )
+
         part = self.source.shard(num_shards=readers, index=index)
+
         return Stream(part, self.seed, self.collate, self.whole, self.name)
 
     def first(self) -> Any:
@@ -85,6 +87,7 @@ class Stream:
         with restored_generators(), forget_new_handles(self.source):
             for sample in self.read(0):
                 return sample
+
         raise Refused(
             f"{self.name}: the {type(self.source).__name__} ({place(self.source)}) yields no sample"
         )
@@ -93,6 +96,7 @@ class Stream:
         """Return an iterator from the beginning of an epoch, or from a state of it."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
+
         position = self.start_state if state is None else state
         if position is not None and hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(position)
@@ -100,7 +104,9 @@ class Stream:
         iterator: Any = iter(self.source)
         if state is not None and not hasattr(self.source, "load_state_dict"):
             iterator.load_state_dict(state)
+
         samples: Iterator[Any] = iterator
+
         return samples
 
     def state(self, iterator: Any) -> Any:
@@ -115,13 +121,16 @@ class Stream:
         )
         if holder is None:
             return None
+
         position = holder.state_dict()
         wrong = next(_not_plain(position), None)
+
         if wrong is not None:
             raise Refused(
                 f"{place(holder.state_dict)}: state_dict contains {describe(wrong)}: use numbers,"
                 " text, tensors, lists and dicts"
             )
+
         return position
 
     def batch(self, samples: list[Any]) -> tuple[Any, Any]:
@@ -136,6 +145,7 @@ def first_batch(data: Any, samples: int) -> tuple[Any, Any]:
     """
     if isinstance(data, Stream):
         return data.batch([data.first()] * samples)
+
     with restored_generators(), forget_new_handles(data):
         batch: tuple[Any, Any] = data[Draw(0, [index % len(data) for index in range(samples)])]
         return batch
@@ -151,13 +161,16 @@ def evaluation_batches(
     with restored_generators():
         seed_generators(data.seed, 0, 0)
         iterator = data.read(0)
+
     while True:
         with restored_generators():
             samples = list(itertools.islice(iterator, batch_size * ranks))
             if not samples:
                 return
+
             mine = split_evenly(samples, ranks, rank)
             batch = data.batch(mine or samples[:1])
+
         yield batch, len(mine)
 
 
@@ -190,21 +203,27 @@ def adapt(
     refuse_wrong_kind(data, name)
     if isinstance(data, (Samples, Stream)) or takes_draws(data):
         return data
+
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         stream = Stream(data, seed, collate or stack, whole, name)
         check_sample(stream.first(), data, stream.collate, name, whole, pairs)
         return stream
+
     try:
         empty = not len(data)
     except TypeError:
         raise Refused(
             f"{name}: a {type(data).__name__} has no __len__: an epoch needs to know its size"
         ) from None
+
     if empty:
         raise Refused(f"{name}: the {type(data).__name__} is empty")
+
     samples = Samples(data, seed, collate or stack, whole)
+
     with restored_generators(), forget_new_handles(data):
         seed_generators(seed, 0, 0)
         (sample,) = samples.read([0])
         check_sample(sample, data, samples.collate, name, whole, pairs)
+
     return samples

@@ -80,11 +80,13 @@ class TokenFiles:
         file = bisect_right(self._ends, index)
         first = (index - (self._ends[file - 1] if file else 0)) * self.context + offset
         sequence = self._tokens(file)[first : first + self.context + 1].astype(np.int64)
+
         if self.vocabulary and int(sequence.max()) >= self.vocabulary:
             raise RefusedData(
                 f"{self.paths[file]} has the token {int(sequence.max())} after {first}, and the model"
                 f" knows tokens below {self.vocabulary}: is its type {self._tokens(file).dtype}?"
             )
+
         return sequence
 
     def _sequences(self, file: int) -> int:
@@ -99,6 +101,7 @@ class TokenFiles:
             whole = _open(path, self.dtype) if isinstance(path, Path) else path
             begin, end = (int(share * len(whole)) for share in self.part)
             self._opened[file] = whole[begin:end]
+
         return self._opened[file]
 
     def _offset(self, epoch: int) -> int:
@@ -121,14 +124,18 @@ def token_data(
         raise Refused(
             f"{folder} is not a folder: expected one with files of tokens ({' or '.join(SUFFIXES)})"
         )
+
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not files:
         raise Refused(f"{folder} has no files of tokens ({' or '.join(SUFFIXES)})")
+
     held_out = [path for path in files if "val" in path.name]
     options: dict[str, Any] = {"dtype": dtype, "vocabulary": vocabulary}
     if not held_out:
         return split(files, context, seed=seed, **options)
+
     train = [path for path in files if path not in held_out]
+
     return (
         TokenFiles(train, context, seed=seed, **options),
         TokenFiles(held_out, context, **options),
@@ -159,16 +166,20 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Any:
                     f"{path} has {tokens.dtype} of shape {tokens.shape}: expected whole numbers of"
                     " shape (n,)"
                 )
+
             return tokens
+
         with path.open("rb") as file:
             magic = file.read(4)
         if magic == LLM_C_MAGIC.to_bytes(4, "little"):
             return np.memmap(path, dtype=np.uint16, mode="r", offset=LLM_C_HEADER_BYTES)
+
         if path.stat().st_size % dtype.itemsize:
             raise Refused(
                 f"{path} has {path.stat().st_size} bytes, not a multiple of {dtype.itemsize}, as"
                 f" {dtype} needs"
             )
+
         return np.memmap(path, dtype=dtype, mode="r")
     except (OSError, ValueError) as error:
         raise Refused(f"{path} cannot be read as tokens: {error}") from None

@@ -37,12 +37,14 @@ class ProgressReporter:
         rate = run.meter.rate()
         if run.ranks.rank != 0:
             return
+
         values = self._values(by_rank, rate)
         position = run.position
         progress = Progress(
             epoch=position.epoch + 1, epochs=run.epochs, step=position.step, steps=run.steps
         )
         emit_event(progress.replace(unit=run.task.unit, **values))
+
         if run.trackers is not None:
             run.trackers.log(
                 position.step, {f"train/{name}": value for name, value in values.items()}
@@ -72,10 +74,12 @@ class ProgressReporter:
             values["gradient_norm"] = round(float(self.run.step.clipped_norm), 6)
         if task.tokens:
             values["tokens_per_s"] = round(rate * task.tokens, 1)
+
         peak = hardware.peak_flops(hardware.device_name(device), self.run.step.amp)
         if peak and task.flops:
             devices = self.run.ranks.size * len(self.run.strategy.devices)
             values["mfu"] = round(rate * task.flops / (peak * devices), 4)
+
         return values
 
 
@@ -89,6 +93,7 @@ def schedule(run: TrainingRun) -> Schedule:
         event = event.replace(evaluation_samples=len(data))
     if options.checkpoint_every_steps is not None:
         event = event.replace(checkpoint_steps=options.checkpoint_every_steps)
+
     return event.replace(checkpoint_seconds=float(options.checkpoint_every))
 
 
@@ -99,6 +104,7 @@ def _evaluations(run: TrainingRun) -> int:
     ends = epoch * run.options.eval_every
     every = run.options.eval_every_steps
     count = 1 + _multiples(ends, last)
+
     return (
         count
         if every is None

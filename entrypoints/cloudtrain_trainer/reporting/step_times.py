@@ -56,6 +56,7 @@ class StepClock(StepTimer):
     def during(self, phase: str) -> Iterator[None]:
         """Count the time of this context in a phase, then return to the earlier phase."""
         before = self.enter(phase)
+
         try:
             yield
         finally:
@@ -77,9 +78,11 @@ class StepClock(StepTimer):
         """Return the seconds by phase since the last report, without communication if unknown."""
         if self._timeline is not None:
             self._timeline.spread(self._seconds, self.steps)
+
         seconds = super().split()
         if not self._is_waiting_known:
             seconds["other"] += seconds.pop("communication")
+
         return seconds
 
     def event(self, step: int, batch_size: int) -> StepTimes:
@@ -90,6 +93,7 @@ class StepClock(StepTimer):
         fields = self.take() | {"step": step}
         fields["samples"] = fields["steps"] * batch_size
         times = StepTimes(steps=fields.pop("steps"), wall=fields.pop("wall"))
+
         return times.replace(**fields)
 
 
@@ -105,11 +109,13 @@ def step_clock(step: Step) -> StepClock:
         is_ddp or ranks.size == 1,
         **({"run_delay": lambda: None} if on_gpu else {}),
     )
+
     if is_ddp:
         clock.watch(wrapped)
     elif ranks.size > 1:
         trained = [p for p in step.model.parameters() if p.requires_grad]
         clock.message_bytes = sum(p.numel() * p.element_size() for p in trained)
+
     return clock
 
 
@@ -144,6 +150,7 @@ class TimeLine:
         """End the step, whose last mark was the next phase's."""
         if self._is_measured and self._marks:
             self._pending.append(self._marks)
+
         self._marks = []
         self._is_measured = False
 
@@ -155,6 +162,7 @@ class TimeLine:
         measured = self._take()
         if not measured:
             return
+
         total = sum(seconds[name] for name in MEASURED)
         on_gpu = {
             name: steps * sum(phases[name] for phases in measured) / len(measured)
@@ -169,9 +177,11 @@ class TimeLine:
         finished = [marks for marks in self._pending if marks[-1][1].query()]
         self._pending = [marks for marks in self._pending if marks not in finished]
         measured = []
+
         for marks in finished:
             phases = dict.fromkeys(MEASURED, 0.0)
             for (phase, begin), (_, end) in pairwise(marks):
                 phases[phase] += begin.elapsed_time(end) / 1000
             measured.append(phases)
+
         return measured

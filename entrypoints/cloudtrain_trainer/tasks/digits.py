@@ -89,14 +89,22 @@ class Images:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             if self.noise:
                 self._noise = self.noise * torch.randn(self.images.shape, generator=generator)
-            self._shifts = torch.randint(0, 2 * self.shift + 1, (len(self), 2), generator=generator)
+
+            self._shifts = torch.randint(
+                0,
+                2 * self.shift + 1,
+                (len(self), 2),
+                generator=generator,
+            )
             self._epoch = draw.epoch
+
         top, left = self._shifts[draw.indices].unbind(1)
         pixels = torch.arange(images.shape[-1])
         rows = (top[:, None] + pixels)[:, :, None]
         columns = (left[:, None] + pixels)[:, None, :]
         sample = torch.arange(len(images))[:, None, None]
         shifted = F.pad(images, (self.shift,) * 4)[sample, 0, rows, columns][:, None]
+
         return shifted + self._noise[draw.indices] if self.noise else shifted
 
 
@@ -121,6 +129,7 @@ class Normalize:
                 self._scale.to(images.device),
                 self._shift.to(images.device),
             )
+
         scale, shift = self._by_device[images.device]
         return torch.addcmul(shift, images, scale)
 
@@ -142,7 +151,9 @@ def read() -> tuple[Tensor, Tensor]:
         raise ModuleNotFoundError(
             "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
         )
+
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+
     if path.is_file():
         with gzip.open(path) as lines:
             table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
@@ -152,7 +163,17 @@ def read() -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits
 
         pixels, labels = load_digits(return_X_y=True)
-    images = torch.from_numpy(np.asarray(pixels, dtype=np.float32)).reshape(-1, 1, 8, 8) / 16
+
+    images = (
+        torch.from_numpy(np.asarray(pixels, dtype=np.float32)).reshape(
+            -1,
+            1,
+            8,
+            8,
+        )
+        / 16
+    )
+
     return images, torch.from_numpy(np.asarray(labels, dtype=np.int64))
 
 
@@ -164,6 +185,7 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_digit = order[torch.argsort(labels[order], stable=True)]
     held_out = torch.arange(len(labels)) % VALIDATION_SHARE == 0
+
     return by_digit[~held_out], by_digit[held_out]
 
 
@@ -178,8 +200,10 @@ def read_mnist() -> tuple[Tensor, Tensor, Tensor, Tensor]:
             f"--data mnist needs an input called mnist with its four files (${INPUT}), or use"
             " --data digits"
         )
+
     paths = [Path(input_folder, name) for name in FILES]
     arrays = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
+
     for at in (0, 2):
         images, labels = arrays[at : at + 2]
         if images.shape != (len(labels), PIXELS, PIXELS):
@@ -187,10 +211,12 @@ def read_mnist() -> tuple[Tensor, Tensor, Tensor, Tensor]:
                 f"{paths[at]} has {tuple(images.shape)} pixels: expected ({len(labels)}, 28, 28),"
                 " as labels"
             )
+
         if labels.max() >= CLASSES:
             raise Refused(
                 f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}"
             )
+
     return arrays[0], arrays[1], arrays[2], arrays[3]
 
 
@@ -205,12 +231,15 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
             data = bytearray(content.read(MAX_IDX_BYTES))
     except (OSError, EOFError, zlib.error) as error:  # missing, not gzip, truncated, damaged
         raise Refused(f"{path} cannot be read: {error}") from error
+
     header = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, IDX_UINT8, dimensions)) or len(data) <= header:
         raise Refused(f"{path} is not an idx file of bytes in {dimensions} dimensions")
+
     shape = struct.unpack(f">{dimensions}I", data[4:header])
     if len(data) - header != math.prod(shape):
         raise Refused(f"{path} has {len(data) - header} bytes, not those of its shape {shape}")
+
     return torch.frombuffer(data, dtype=torch.uint8, offset=header).reshape(shape)
 
 
@@ -222,6 +251,7 @@ def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     images, labels = read()
     large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
     train, validation = split(labels, seed)
+
     return large[train], labels[train], large[validation], labels[validation]
 
 

@@ -30,19 +30,23 @@ def load_keras() -> Any:
     """
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
+
     try:
         keras: Any = import_module("keras")
     except ModuleNotFoundError as missing:
         if missing.name != "keras":
             raise
+
         raise Refused(
             "--task keras-mnist needs Keras 3, which is not installed: pip install 'keras>=3.10'"
         ) from None
+
     if keras.backend.backend() != "torch":
         raise Refused(
             f"Keras was imported with the backend {keras.backend.backend()}: set"
             " KERAS_BACKEND=torch before"
         )
+
     return keras
 
 
@@ -57,6 +61,7 @@ def model() -> nn.Module:
     layers = keras.layers
     first = {"data_format": "channels_first"}
     image = outputs = keras.Input((1, digits.PIXELS, digits.PIXELS), name="image")
+
     for layer in (
         layers.Conv2D(16, 3, padding="same", use_bias=False, name="conv1", **first),
         layers.BatchNormalization(axis=1, momentum=0.9, name="norm1"),
@@ -72,6 +77,7 @@ def model() -> nn.Module:
         layers.Dense(digits.CLASSES, name="digit"),
     ):
         outputs = layer(outputs)
+
     return keras.Model(image, outputs, name="keras_mnist")  # type: ignore[no-any-return]
 
 

@@ -102,22 +102,27 @@ def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
         maxpool=nn.MaxPool2d(3, 2, 1),
     )
     inside = width
+
     for group, count in enumerate(blocks):
         group_width = width << group
         layer = []
         for index in range(count):
             layer.append(Bottleneck(inside, group_width, 2 if group and index == 0 else 1))
             inside = group_width * EXPANSION
+
         parts[f"layer{group + 1}"] = nn.Sequential(*layer)
+
     parts.update(
         avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(inside, classes)
     )
     model = nn.Sequential(parts)
+
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, Bottleneck):
             nn.init.zeros_(module.bn3.weight)
+
     return model
 
 
@@ -144,11 +149,18 @@ def build(seed: int, size: str = "full") -> Task:
             "--task resnet50 does not read the input images: name a function that does by --data"
             " module:factory, as in examples/images"
         )
+
     tiny = size == "tiny"
     pixels = 64 if tiny else 224
     classes = 10 if tiny else 1000
+
     return Task(
-        model=partial(resnet, (1, 1, 1, 1) if tiny else (3, 4, 6, 3), 8 if tiny else 64, classes),
+        model=partial(
+            resnet,
+            (1, 1, 1, 1) if tiny else (3, 4, 6, 3),
+            8 if tiny else 64,
+            classes,
+        ),
         loss=loss,
         correct=digits.correct,
         train=Synthetic(512 if tiny else 12_800, pixels, classes, seed),

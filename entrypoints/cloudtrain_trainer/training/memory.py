@@ -82,9 +82,11 @@ class MicroBatchCache:
         mine = None
         with suppress(OSError, ValueError, AttributeError):
             mine = json.loads(self.path.read_text()).get(self.key)
+
         limits = [
             value for value in self.ranks.all_gather(mine) if isinstance(value, int) and value >= 1
         ]
+
         return min(limits, default=None)
 
     def write(self, micro_batch: int) -> None:
@@ -105,6 +107,7 @@ def fit_micro_batch(run: TrainingRun, cache: MicroBatchCache) -> None:
     step = run.step
     device = run.device
     cached = cache.read()
+
     if cached is not None and cached < run.micro_batch:
         run.split_to_fit(cached)
         run.ranks.log(
@@ -122,6 +125,7 @@ def fit_micro_batch(run: TrainingRun, cache: MicroBatchCache) -> None:
                 f"--probe-memory: --strategy {run.options.strategy} can only be tried by its first"
                 " step"
             )
+
         return
 
     refused = []
@@ -154,6 +158,7 @@ def _fits(run: TrainingRun) -> bool:
     buffers = state.buffers(step.model, step.task.statistics(step.model))
     sums = step.loss.state()
     step.wrapped.train()
+
     try:
         _try(run)
         return True
@@ -182,6 +187,7 @@ def _try(run: TrainingRun) -> None:
         run.strategy.forward_backward_alone(step, inputs, targets)
     if run.device.type == "cuda":
         torch.cuda.synchronize()
+
     del moments, reserve
 
 
@@ -206,10 +212,12 @@ def measure(run: TrainingRun, reports: int) -> str:
     run.step.clock.start()
 
     steps_done = WARM_UP_STEPS
+
     for _ in range(reports):
         steps, seconds = _measure_once(run, batches, steps_done)
         if not steps:
             return "stopped"
+
         steps_done += steps
         rate = round(steps * run.batches.batch_size / seconds, 3)
         emit_event(run.step.clock.event(steps_done, run.batches.batch_size))
@@ -218,7 +226,9 @@ def measure(run: TrainingRun, reports: int) -> str:
             f"measured {steps} steps in {seconds:.2f} s: {rate:,.1f} {run.task.unit} per second"
         )
         run.metrics["samples_per_s"] = rate
+
     del reserve
+
     return "succeeded"
 
 
@@ -230,6 +240,7 @@ def _measure_once(
     ended = False
     run.ranks.barrier()
     began = time.monotonic()
+
     while not ended:
         _train(run, batches, steps_done + steps, STEPS_AT_ONCE)
         steps += STEPS_AT_ONCE
@@ -238,6 +249,7 @@ def _measure_once(
         ended, stopped = map(bool, run.ranks.all_reduce_max(is_over, run.stop.requested)())
         if stopped:
             return 0, seconds
+
     return steps, seconds
 
 
@@ -249,6 +261,7 @@ def _train(run: TrainingRun, batches: Iterator[tuple[Any, Any]], first: int, ste
     for step in range(first, first + steps):
         run.step.train_step(batches, min(step, run.steps - 1), run.steps)
         run.stop.step_done()
+
     if run.device.type == "cuda":
         for device in run.strategy.devices:
             torch.cuda.synchronize(device)

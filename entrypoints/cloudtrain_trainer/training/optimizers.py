@@ -43,6 +43,7 @@ class Gradients:
         for grads in self._by_sharding():
             local = [local_part(grad) for grad in grads]
             torch._foreach_mul_(local, factor.to(local[0].device))
+
         return norm
 
     def norm(self) -> Tensor:
@@ -53,6 +54,7 @@ class Gradients:
         norms = [_norm(grads).to(self._device) for grads in self._by_sharding()]
         if len(norms) > 1:
             norms = [torch.linalg.vector_norm(torch.stack(norms))]
+
         return self._strategy.total_norm(
             norms[0] if norms else torch.zeros((), device=self._device)
         )
@@ -76,6 +78,7 @@ def _norm(grads: list[Tensor]) -> Tensor:
     if hasattr(grads[0], "full_tensor"):
         whole: Tensor = torch.nn.utils.get_total_norm(grads).full_tensor()  # type: ignore[attr-defined]
         return whole
+
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     return norm
 
@@ -85,6 +88,7 @@ def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list
     groups: dict[Hashable, list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault(key(parameter), []).append(parameter)
+
     return list(groups.values())
 
 
@@ -121,9 +125,11 @@ def build(
     """
     if ":" in name:
         return _from_factory(Factory("--optimizer", name), parameters, lr, weight_decay)
+
     groups = _groups(list(parameters.values()), weight_decay)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=betas or BETAS, fused=fused)
+
     return _sgd(groups, lr, fused)
 
 
@@ -153,6 +159,7 @@ def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Op
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
     return optimizer
 
 
@@ -189,7 +196,9 @@ class GroupNumbers:
                     f" their own, this one {len(self._groups)}: resume with the same strategy, or"
                     " start from scratch with --no-resume"
                 )
+
             return
+
         for group, numbers in zip(self._groups, changed, strict=True):
             group.update(numbers)
 
@@ -218,6 +227,7 @@ def _from_factory(
         )
 
     trained = {id(parameter) for parameter in parameters.values()}
+
     if any(
         id(parameter) not in trained
         for group in optimizer.param_groups
@@ -231,11 +241,13 @@ def _from_factory(
         raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
 
     closure = inspect.signature(optimizer.step).parameters.get("closure")
+
     if closure is not None and closure.default is closure.empty:
         raise Refused(
             f"{factory}: the step of {type(optimizer).__name__} computes the loss several times, which"
             " the trainer does not offer: use an optimizer whose step needs no closure"
         )
+
     return optimizer
 
 
@@ -270,13 +282,19 @@ class AveragedWeights:
             local_part(weight).to(average.dtype)
             for weight, average in zip(self._trained.values(), averages, strict=True)
         ]
-        torch._foreach_lerp_(averages, weights, 1 - min(self._decay, (1 + step) / (10 + step)))
+
+        torch._foreach_lerp_(
+            averages,
+            weights,
+            1 - min(self._decay, (1 + step) / (10 + step)),
+        )
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
         """Give the model the averages for an evaluation, then its weights back."""
         weights = {name: local_part(p.detach()).clone() for name, p in self._trained.items()}
         self.use()
+
         try:
             yield
         finally:

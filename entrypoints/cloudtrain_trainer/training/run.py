@@ -81,12 +81,14 @@ class TrainingRun:
         """
         samples = self.batches.batch_size / self.strategy.data_ranks
         n_microbatches = self.strategy.n_microbatches
+
         for count in range(self.step.accumulation_steps + 1, int(samples) + 1):
             divides = n_microbatches == 1 or samples % (count * n_microbatches) == 0
             if math.ceil(samples / count) <= micro_batch and divides:
                 self.step.accumulation_steps = count
                 self.batches = self._make_batches()
                 return
+
         raise Refused(
             f"micro-batches of {self.micro_batch} samples per rank do not fit into memory, and a"
             f" batch of {self.batches.batch_size} cannot be split further here:"
@@ -103,6 +105,7 @@ class TrainingRun:
             line += f", {math.ceil(batch / parts)} per rank"
         if passes > 1:
             line += f", in {passes} micro-batches of {math.ceil(batch / (parts * passes))}"
+
         return line
 
     def run_discarded_step(self) -> None:
@@ -136,6 +139,7 @@ class TrainingRun:
         bad_steps = self.ranks.all_gather(self.step.finite_watch.first_bad())
         if any(bad_steps):
             raise NotFinite(finite.reason(bad_steps))
+
         raise NotFinite(f"step {self.position.step}: the weights are not finite")
 
     def _loader_processes(self) -> int:
@@ -145,11 +149,14 @@ class TrainingRun:
         is_stream = isinstance(self.task.train, Stream)
         if is_stream and of_task is None:  # some iterables do not survive a fork: on request only
             of_task = 0
+
         count = loader_processes(requested, of_task, available_cores(), self.ranks.local_size)
         if not count or requested is not None or of_task is not None:
             return count
+
         shares = self.strategy.data_ranks * self.step.accumulation_steps
         samples = math.ceil(self.step.batch_size / shares)
+
         return count if gains_from_processes(self.task.train, samples) else 0
 
     def _make_batches(self) -> Batches | StreamBatches:
@@ -164,12 +171,15 @@ class TrainingRun:
             "pin_memory": self.device.type == "cuda",
         }
         parts = strategy.data_ranks * self.step.accumulation_steps * strategy.n_microbatches
+
         if strategy.n_microbatches > 1 and self.step.batch_size % parts:
             raise Refused(
                 f"a batch of {self.step.batch_size} cannot be split into {parts} micro-batches of"
                 " equal size: use another --batch-size or --microbatches"
             )
+
         if isinstance(self.task.train, Stream):
             max_steps = 1 if self.options.eval_only else self.options.max_steps
             return StreamBatches(**arguments, max_steps=max_steps)
+
         return Batches(seed=self.options.seed, **arguments)
