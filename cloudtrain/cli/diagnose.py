@@ -17,9 +17,14 @@ from cloudtrain.cli.output import command, print_json, print_prose
 from cloudtrain.cli.report import rerun_command
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
+from cloudtrain.diagnosis.failure import (
+    Diagnosis,
+    diagnose_limit,
+    diagnose_lines,
+    diagnose_run,
+    was_refused,
+)
 from cloudtrain.diagnosis.log_text import read_log
-from cloudtrain.diagnosis.run_failure import diagnose_limit, diagnose_run, was_refused
 from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.state import RunState, explain

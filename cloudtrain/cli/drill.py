@@ -23,7 +23,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output, table
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.diagnosis.failure import diagnose_run
 from cloudtrain.errors import JobFailed, UsageError, did_you_mean
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.processes import runs_end_with_this_process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,13 +17,6 @@ from cloudtrain.cli.output import command, count, print_json, print_message, pri
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.diagnosis.scaling import (
-    Measurement,
-    Point,
-    ScalingCurve,
-    verdict,
-    what_to_try,
-)
 from cloudtrain.diagnosis.slowness import setup_of_job
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.planning.plan import Plan, spec_values
@@ -36,20 +28,21 @@ from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.scaling import (
     MakePlan,
+    Measurement,
+    Point,
+    ScalingCurve,
     check_reports,
     cores_shared,
     measurement_of,
     scaled_plans,
     threads_each,
+    verdict,
 )
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_number
 
 BAR = 32
 """Width of the largest ideal speed-up, in characters."""
-
-BUSY_FROM = 0.5
-"""Minimum load per core, before a run, that counts as other work on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,15 +100,12 @@ def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
         has_gpus=base.gpus > 0,
     )
     rows = [("verdict", verdict(curve, setup))]
-    if change := what_to_try(curve, setup):
-        rows.append(("try", change))
     rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
     rows += [("note", note) for note in notes]
 
     if as_json:
         texts = {
             "verdict": rows[0][1],
-            "try": change,
             "notes": notes,
             "interrupted": is_interrupted,
         }
@@ -191,11 +181,6 @@ def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
         if crowded
         else []
     )
-    if cores is not None and (load := os.getloadavg()[0]) > cores * BUSY_FROM:
-        notes.append(
-            f"other work runs on this machine (load {load:.1f} on {count(cores, 'core')}), which"
-            " ranks share"
-        )
 
     largest = plans[max(plans)]
     for note in (*start_notes(largest, largest.issues), *notes):

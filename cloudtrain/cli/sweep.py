@@ -19,10 +19,10 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.results import export_command, plot_command
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.cli.watch import follow_and_exit
-from cloudtrain.cli.written_files import export_command, plot_command
 from cloudtrain.errors import UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override

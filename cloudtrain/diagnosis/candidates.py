@@ -1,18 +1,198 @@
-"""Candidates for the cause of a failure, and their order.
+"""Candidates for the cause of a failure, and their order; and the reader of tracebacks.
 
 A candidate is an exception with its chain, or a line that looks like an error. Rules explain a
-candidate and its chain; they do not bring another line forward.
+candidate and its chain; they do not bring another line forward. Tracebacks may be cut off, boxed or
+of notebooks.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES
-from cloudtrain.diagnosis.tracebacks import Raised
+
+MAX_FRAMES = 12
+"""Maximum frames of a traceback; the innermost are kept."""
+MAX_OPEN = 4_096
+"""Maximum number of tracebacks that are read at a time, one per rank."""
+_MAX_TEXT = 300
+_HEADER = "Traceback (most recent call last)"
+_IGNORED = re.compile(r"Exception ignored in|^Error in (atexit|sys\.excepthook)")
+GROUP = re.compile(r"ExceptionGroup$")
+_IN_GROUP = re.compile(r"^ +[|+] ?")
+_SEPARATOR = re.compile(r"^ +\+[-+]{4,}.*-$")
+_FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.*))?')
+# File ~/lib/trainer.py:2241, in Trainer.train(self)
+_NOTEBOOK = re.compile(r"^(\s*)File (\S+):(\d+)(?:, in (.*))?$")
+_BOXED = re.compile(r"^([│|] +)(\S+\.py):(\d+) in (\S+)")
+_INSIDE = re.compile(r"^(?:[ \t│|╭╰❱>]|-+> ?\d|-{2,} ?\d|\d+ frames$|[~/<\[]\S{0,200} in \S|$)")
+"""Pattern of lines inside a traceback: code, carets, a box, a call of an old notebook."""
+_NAME = r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*"
+_AT_THE_END = re.compile(_NAME + r")(?::(?: (.*))?)?$")
+_ALONE = re.compile(
+    r"(?:E {2,})?"
+    + _NAME
+    + r"(?:Error|Exception|Interrupt|Exit|Exceeded|NotFound|Failed|Failure))(?::(?: (.*))?)?$"
+)
+"""Pattern of an exception in a line without a traceback before it."""
+_HANDED_ON = re.compile(r"Caught \w+ in (DataLoader worker|replica|pin memory)|^Traceback \(most")
+"""Pattern of an exception that is raised again for another process."""
+_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<")
+
+_PACKAGES = re.compile(r"(?:site|dist)-packages[/\\]")
+
+
+@dataclass(slots=True)
+class Frame:
+    """One call of a traceback."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+
+    @property
+    def is_library(self) -> bool:
+        """True for a file of an installed package or of Python itself."""
+        return bool(_LIBRARY.search(self.file))
+
+    @property
+    def place(self) -> str:
+        """Place such as `train.py:41`, or `torch/nn/functional.py:2238` in a package."""
+        return f"{_PACKAGES.split(self.file)[-1]}:{self.line}"
+
+
+@dataclass(slots=True)
+class Raised:
+    """Exception with the innermost frames of its traceback, the innermost last."""
+
+    name: str
+    """Name of its class without the module."""
+    message: str
+    frames: tuple[Frame, ...] = ()
+    is_leaf: bool = False
+    """True for an exception within a group."""
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """Innermost frame of the program itself; None if only frames of packages are known."""
+        return next((frame for frame in reversed(self.frames) if not frame.is_library), None)
+
+    @property
+    def place(self) -> str:
+        """Place such as `train.py:41, in torch/nn/functional.py:2238`; empty if unknown."""
+        if not self.frames:
+            return ""
+        own_frame = self.own_frame
+        last = self.frames[-1]
+        if own_frame is None or own_frame is last:
+            return last.place
+        return f"{own_frame.place}, in {last.place}"
+
+    @property
+    def described(self) -> str:
+        """Text for rules: `KeyError: 'optimizer' < load in train.py:12: state['optimizer'] < …`."""
+        message = self.message[:_MAX_TEXT].replace("<", "(")
+        frames = [
+            f"{frame.function} in {frame.file}:{frame.line}" for frame in reversed(self.frames)
+        ]
+        if frames:
+            frames[0] += f": {self.frames[-1].code.replace('<', '(')}"
+        return " < ".join([f"{self.name}: {message}", *frames])
+
+
+@dataclass(slots=True)
+class _Traceback:
+    """Traceback that is being read."""
+
+    frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
+    has_header: bool = False
+    is_ignored: bool = False
+    """True if Python only prints it, such as an exception in a destructor."""
+    indent: int = 2
+    """Indentation of its frames; 0 if a log has lost it."""
+    wants_code: bool = False
+
+
+class TracebackReader:
+    """Reader of the tracebacks of all ranks, whose lines may be mixed."""
+
+    def __init__(self) -> None:
+        self._open: dict[object, _Traceback] = {}
+        self._ignored: set[object] = set()
+        self.is_ignored = False
+        """True if the last line belongs to a traceback that Python only prints."""
+
+    def read(self, text: str, key: object) -> Raised | bool:
+        """Return the exception at the end of a traceback, or whether a line belongs to one.
+
+        `key` identifies the rank.
+        """
+        if _SEPARATOR.match(text):
+            self._open.pop(key, None)
+            return True
+        is_in_group = bool(_IN_GROUP.match(text)) and not _BOXED.match(text)
+        if is_in_group:
+            text = _IN_GROUP.sub("", text)
+        traceback = self._open.get(key)
+        self.is_ignored = (traceback is not None and traceback.is_ignored) or key in self._ignored
+        raised = self._read(text, key)
+        if is_in_group and isinstance(raised, Raised) and not GROUP.search(raised.name):
+            raised.is_leaf = True
+        return raised
+
+    def _read(self, text: str, key: object) -> Raised | bool:
+        if _HEADER in text:
+            if len(self._open) < MAX_OPEN:
+                self._open[key] = _Traceback(has_header=True, is_ignored=key in self._ignored)
+            self._ignored.discard(key)
+            return True
+        if _IGNORED.search(text) and len(self._ignored) < MAX_OPEN:
+            self._ignored.add(key)
+            return False
+        traceback = self._open.get(key)
+        if frame := _FRAME.match(text) or _NOTEBOOK.match(text) or _BOXED.match(text):
+            return self._add(traceback, frame, key)
+        if traceback is None:
+            return _raised(_ALONE.match(text.lstrip()), ())
+        stripped = text.lstrip()
+        is_code = traceback.wants_code and traceback.indent == 0 and not _ALONE.match(text)
+        is_inside = _INSIDE.match(text) and not (
+            len(text) - len(stripped) < traceback.indent and _ALONE.match(stripped)
+        )
+        if is_code or is_inside:
+            if traceback.wants_code and traceback.frames:
+                traceback.frames[-1].code = stripped[:_MAX_TEXT]
+                traceback.wants_code = False
+            return True
+        del self._open[key]
+        raised = _raised(
+            (_AT_THE_END if traceback.has_header else _ALONE).match(stripped),
+            tuple(traceback.frames),
+        )
+        return True if traceback.is_ignored else raised
+
+    def _add(self, traceback: _Traceback | None, frame: re.Match[str], key: object) -> bool:
+        if traceback is None and len(self._open) < MAX_OPEN:
+            traceback = self._open[key] = _Traceback()
+        if traceback is not None:
+            function = (frame[4] or "").strip()[:_MAX_TEXT]
+            traceback.frames.append(Frame(frame[2][-_MAX_TEXT:], int(frame[3][:9]), function))
+            traceback.indent = len(frame[1])
+            traceback.wants_code = True
+        return True
+
+
+def _raised(match: re.Match[str] | None, frames: tuple[Frame, ...]) -> Raised | bool:
+    """Return the exception of a line; False for none, or one of another process."""
+    if match is None or _HANDED_ON.search(match[2] or ""):
+        return False
+    return Raised(match[1].rpartition(".")[2], (match[2] or "")[:500], frames)
+
 
 _MAX_RANKS_NAMED = 8
 

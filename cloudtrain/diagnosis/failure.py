@@ -1,16 +1,33 @@
-"""Root cause of a failure: the most likely candidate of a log, explained by a rule."""
+"""Root cause of a failure: the most likely candidate of a log or of a run, explained by a rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
-from cloudtrain.diagnosis.candidates import Candidate, Consequence
-from cloudtrain.diagnosis.log_text import Evidence
+from cloudtrain.diagnosis.candidates import (
+    BARE_EXCEPTION,
+    CONSEQUENCE,
+    GROUP,
+    LINE_FROM_OUTSIDE,
+    Candidate,
+    Consequence,
+    Raised,
+)
+from cloudtrain.diagnosis.log_text import Evidence, evidence_of
 from cloudtrain.diagnosis.rule import Restart, Rule
-from cloudtrain.diagnosis.search import Search
-from cloudtrain.diagnosis.tracebacks import GROUP, Raised
+from cloudtrain.diagnosis.rules import rule_of
+from cloudtrain.diagnosis.search import Search, shape
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.logs import LogReader
+from cloudtrain.runs.record import terms_of
+from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.store import RunStore, summaries
+from cloudtrain_launcher.events import Cause, Ended
+from cloudtrain_launcher.failure import process_name
 
 MAX_CONSEQUENCES = 6
 MAX_EVIDENCE = 3
@@ -171,3 +188,143 @@ def _consequences(search: Search, rule: Rule | None) -> tuple[Consequence, ...]:
     return tuple(
         consequence for consequence in search.consequences.values() if consequence.rule is not rule
     )[:MAX_CONSEQUENCES]
+
+
+def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
+    """Return why a run failed. Raise StorageError if its events or logs cannot be read.
+
+    The launcher's error is the cause, unless it is a consequence. If it only shows how a process
+    ended, the log of that rank, the kernel, an engine or a scheduler may say more.
+    """
+    ended = folder.last_event(Ended)
+    search = Search(_lines_of_success(folder)).read(run_evidence(folder, state))
+    whole = diagnose_search(search)
+    if was_refused(state) and ended is not None:
+        return _of_refusal(whole, state, ended.hint)
+    cause = state.error
+    if cause is None:
+        says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
+        return replace(whole, cause=state.reason) if says_nothing and state.reason else whole
+    own = _candidate_of(cause)
+    better = _better(own, cause, search)
+    diagnosis = replace(
+        diagnose_candidate(better or own, search), headline=explain(state) or whole.headline
+    )
+    if better is None and own.rule is None:
+        diagnosis = replace(diagnosis, cause=diagnosis.headline)
+    if cause.hint and better is None:
+        diagnosis = replace(diagnosis, remedy=cause.hint)
+    return diagnosis
+
+
+def _candidate_of(cause: Cause) -> Candidate:
+    """Return the launcher's error as a candidate, with the chain or the group of its traceback."""
+    line = _line_of(cause)
+    parts = cause.traceback.splitlines()
+    exceptions = Search().read(Evidence(part, line.source) for part in parts).exceptions()
+    told = next((told for raised, told in exceptions if raised.name == cause.exception), None)
+    candidate = told or Candidate(line, 0)
+    candidate.line = line
+    rule = rule_of(line.text)
+    candidate.rule = rule or (None if candidate.chain else candidate.rule)
+    if candidate.chain:
+        candidate.explain()
+    return candidate
+
+
+def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
+    """Return the candidate of a log that says more than the launcher's error, or None."""
+    if cause.consequence or own.is_consequence:
+        best = search.best()
+        return best if best and best.kind < CONSEQUENCE else None
+    is_exit = cause.exception == "exit" or cause.message.startswith("exited with code")
+    is_symptom = own.rule is not None and own.rule.is_symptom
+    if not is_exit and not is_symptom:
+        return None
+    # what the rank itself printed may only explain an exit; other lines are not of a rank
+    own_rank = cause.rank if is_exit and cause.rank >= 0 else None
+    best = search.best(rank=own_rank, node=cause.node)
+    if best is None or best.kind > (BARE_EXCEPTION if is_exit else LINE_FROM_OUTSIDE):
+        return None
+    has_own_message = bool(cause.traceback)
+    return None if has_own_message and best.kind < LINE_FROM_OUTSIDE else best
+
+
+MAX_LINES_OF_SUCCESS = 50_000
+"""Maximum lines to read of the last successful run of a job."""
+
+
+def _lines_of_success(folder: RunFolder) -> frozenset[str]:
+    """Return the shapes of the lines that the last successful run of the same job printed."""
+    runs = summaries(RunStore(folder.path.parents[1]))
+    names = [run["name"] for run in runs if run["run"] == folder.run_id]
+    last = next(
+        (run for run in runs if run["state"] == "succeeded" and [run["name"]] == names), None
+    )
+    if last is None:
+        return frozenset()
+    reader = LogReader(RunFolder(folder.path.parent / last["run"]))
+    lines = islice(reader.read_all(), MAX_LINES_OF_SUCCESS)
+    return frozenset(shape(part.text) for line in lines for part in evidence_of(line.text, "", 0))
+
+
+def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
+    """Return the limit that stopped a run, with a remedy; None for another reason."""
+    diagnosis = diagnose_search(
+        Search().read([Evidence(state.reason[:MAX_REASON_CHARS], "platform")])
+    )
+    if "limits." not in state.reason or diagnosis.rule is None:
+        return None
+    if diagnosis.rule.name != "time-is-up":
+        return diagnosis
+    limit = (
+        "limits.max_wait"
+        if "limits.max_wait" in state.reason
+        else terms_of(folder).limit or "limits.max_runtime"
+    )
+    step = state.checkpoint.step if state.checkpoint else None
+    restart = "no checkpoint was told of, so that a rerun begins at the start"
+    if step is not None:
+        restart = f"cloudtrain rerun continues from the checkpoint of step {step}"
+    return replace(diagnosis, remedy=f"raise {limit}; {restart}")
+
+
+def was_refused(state: RunState) -> bool:
+    """Return True if it failed before it became a job: without a log or costs."""
+    return state.state == "failed" and state.ref is None and not state.started
+
+
+def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
+    """Return the cause of a refused submit: a missing right is the client's, not the job's."""
+    is_known = diagnosis.rule is not None and diagnosis.rule.name not in _RIGHTS_OF_JOBS
+    remedy = hint or (diagnosis.remedy if is_known else "")
+    if is_known:
+        return replace(diagnosis, remedy=remedy)
+    return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=remedy)
+
+
+_RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
+"""Rules about missing rights of the job's role or identity."""
+
+
+def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
+    """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs."""
+    ended = folder.last_event(Ended)
+    for reason in (ended.platform_reason if ended else "", state.reason):
+        if reason and not (state.error and reason == f"{process_name(state.error)} failed"):
+            yield Evidence(reason[:MAX_REASON_CHARS], "platform")
+    numbers = Counter[int]()
+    for line in LogReader(folder).read_all():
+        numbers[line.node] += 1
+        yield from evidence_of(
+            line.text, f"node-{line.node}.log", numbers[line.node], line.rank, line.node
+        )
+
+
+MAX_REASON_CHARS = 4_000
+
+
+def _line_of(cause: Cause) -> Evidence:
+    text = f"{cause.exception}: {cause.message}".strip().removesuffix(":")[:MAX_REASON_CHARS]
+    source, line = (cause.file, cause.line) if cause.file else ("launcher", 0)
+    return Evidence(text, source, line, cause.rank if cause.rank >= 0 else None, cause.node)

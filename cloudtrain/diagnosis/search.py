@@ -10,11 +10,19 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
-from cloudtrain.diagnosis.candidates import ERROR_LIKE, ERROR_LINE, LINE, Candidate, Consequence
+from cloudtrain.diagnosis.candidates import (
+    ERROR_LIKE,
+    ERROR_LINE,
+    GROUP,
+    LINE,
+    Candidate,
+    Consequence,
+    Raised,
+    TracebackReader,
+)
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES, rule_of
-from cloudtrain.diagnosis.tracebacks import GROUP, Raised, TracebackReader
 
 MAX_SHAPES = 3_000
 """Maximum number of distinct lines whose rules are remembered."""

@@ -11,19 +11,22 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.diagnosis.failure import diagnose_run
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
-from cloudtrain.pages.document import chart, document, folded, table
 from cloudtrain.pages.svg import (
     HEIGHT,
     WIDTH,
     Point,
+    chart,
+    document,
     element,
+    folded,
     frame,
     line,
     picture,
     pieces,
+    table,
     words,
     x_scale,
     y_scale,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from cloudtrain.pages.document import chart, document, folded, table
 from cloudtrain.pages.svg import (
     BOTTOM,
     HEIGHT,
@@ -13,13 +12,17 @@ from cloudtrain.pages.svg import (
     TOP,
     WIDTH,
     Point,
+    chart,
+    document,
     element,
+    folded,
     frame,
     line,
     picture,
     pieces,
     plain,
     steps,
+    table,
     text,
     text_width,
     tooltip,

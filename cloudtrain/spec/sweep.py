@@ -1,8 +1,8 @@
-"""Section `sweep` of job.yaml: the space, the choice of values, and the budget."""
+"""Section `sweep` of job.yaml, and its fields that are valid alone but impossible together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,11 +14,22 @@ from cloudtrain.spec.search_space import (
     FORMS,
     Dimension,
     Scalar,
+    Uniform,
+    plain_value,
     points_of,
     read_points,
     read_space,
 )
 from cloudtrain.spec.section import Duration, Money, Section
+from cloudtrain.spec.varied_settings import (
+    arguments_of,
+    dimension_of,
+    path_of,
+    report_count,
+    setting_issues,
+    unreported,
+)
+from cloudtrain.spec.yaml_document import mapping_of
 
 MAX_TRIALS = 10_000
 MAX_PARALLEL = 100
@@ -189,7 +200,189 @@ class Sweep(Section):
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
         """Return fields of the section that are impossible together."""
-        from cloudtrain.spec.sweep_rules import contradictions
-
         issues = contradictions(section, spec)
         return [replace(issue, path=("sweep", *issue.path)) for issue in issues]
+
+
+SAMPLERS = {
+    "grid": (),
+    "random": ("random",),
+    "bayesian": ("tpe",),
+    "asha": ("random", "tpe"),
+}
+"""Samplers of each method, the default first."""
+
+MAX_GRID = 10_000
+"""Maximum points of a grid without `trials`."""
+
+
+def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield each issue at its place below `sweep`."""
+    space = mapping_of(section, "space")
+    yield from _method(section, space)
+    yield from setting_issues(space)
+    if isinstance(spec.get("args"), list):
+        names = [str(key) for key in space if path_of(str(key))[0] == "args"]
+        if names:
+            hint = "write args as a mapping (lr: 0.1)"
+            yield Issue(
+                ("space", names[0]),
+                "sets an argument by name, but args is a list",
+                hint,
+            )
+    else:
+        yield from _dashed(space, mapping_of(spec, "args"))
+    yield from _objective(section, spec)
+    yield from _stopping(section, spec)
+    yield from _budget(section)
+    yield from _engine(section, spec)
+    yield from _known_points(section, space)
+
+
+def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
+    method = section.get("method", "bayesian")
+    if method == "grid":
+        yield from _grid(space, section.get("trials"))
+    elif isinstance(method, str) and SAMPLERS.get(method) and section.get("trials") is None:
+        yield Issue(("trials",), "is missing", "set the number of trials, such as trials: 20")
+    sampler = section.get("sampler")
+    if sampler in ("tpe", "random") and method in SAMPLERS and sampler not in SAMPLERS[method]:
+        samplers = " or ".join(SAMPLERS[method])
+        hint = f"use {samplers}" if samplers else "remove it"
+        yield Issue(("sampler",), f"{sampler} does not work with the method {method}", hint)
+
+
+def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
+    dimensions = {}
+    for key, value in space.items():
+        dimension = dimension_of(value)
+        if isinstance(dimension, Uniform):
+            message = "is a continuous range, which a grid cannot enumerate"
+            yield Issue(
+                ("space", key), message, "list values with choice(…), or use method: random"
+            )
+        elif dimension is not None:
+            dimensions[str(key)] = dimension
+    size = points_of(dimensions) or 0
+    if trials is None and size > MAX_GRID:
+        hint = "use fewer values, or method: random"
+        yield Issue(("space",), f"is a grid of {size:,} points; the limit is {MAX_GRID:,}", hint)
+
+
+def _known_points(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield problems of try_first and learn_from."""
+    method = section.get("method", "bayesian")
+    sampler = section.get("sampler") or ("tpe" if method == "bayesian" else method)
+    if section.get("learn_from") is not None and sampler != "tpe":
+        message = f"does not apply: {sampler} does not learn from results"
+        yield Issue(("learn_from",), message, "use method: bayesian, or asha with sampler: tpe")
+    if method == "grid" and section.get("try_first"):
+        yield Issue(
+            ("try_first",),
+            "does not apply to grid, which has a fixed order",
+            "use method: random or bayesian",
+        )
+    points = section.get("try_first")
+    for at, point in enumerate(points if isinstance(points, list) else ()):
+        for key, value in point.items() if isinstance(point, dict) else ():
+            path = ("try_first", at, str(key))
+            dimension = dimension_of(space[key]) if key in space else None
+            if key not in space:
+                message = f"{key!r} is not a setting of the space"
+                yield Issue(path, message, ", ".join(map(str, space)))
+            elif dimension is not None and not dimension.contains(plain_value(value)):
+                message = f"{value!r} is not in {dimension.text()}"
+                yield Issue(path, message, "use a value of the space, or enlarge the space")
+
+
+def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield settings that `args` spells with dashes: `--lr` and `lr` would both be sent."""
+    for key in map(str, space):
+        section, *names = path_of(key)
+        if section == "args" and (written := f"--{names[-1]}") in args:
+            message = f"is {written} under args, so the program would get it twice"
+            yield Issue(("space", key), message, f"write {names[-1]} under args")
+
+
+def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    metric = mapping_of(section, "objective").get("metric")
+    is_trainer = isinstance(metric, str) and spec.get("entrypoint") is None
+    if is_trainer and (problem := unreported(str(metric), mapping_of(spec, "args"))):
+        yield Issue(("objective", "metric"), *problem)
+
+
+def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield problems of early stopping: too few reports, or no known end for promotion."""
+    written = section.get("early_stopping")
+    stopping = written if isinstance(written, dict) else {}
+    if not isinstance(written, dict) and section.get("method") != "asha":
+        return
+    at = ("early_stopping",) if isinstance(written, dict) else ("method",)
+    grace = stopping.get("grace") or 1
+    last = stopping.get("max")
+    whole = last if last is not None else _reports(section, spec)
+    if isinstance(grace, int) and isinstance(whole, int) and grace >= whole > 0:
+        message = f"the first comparison is at report {grace}, but a trial makes only {whole}"
+        yield Issue(at, message, "train more epochs, compare earlier, or remove early stopping")
+    if stopping.get("promote") == "always" and whole is None:
+        hint = "set early_stopping.max to the reports of a complete trial, such as its epochs"
+        yield Issue(
+            ("early_stopping", "promote"),
+            "needs the length of a complete trial, which is unknown",
+            hint,
+        )
+
+
+def _reports(section: Mapping[str, Any], spec: Mapping[str, Any]) -> int | None:
+    """Return how often the shared trainer reports the objective; None if unknown."""
+    metric = mapping_of(section, "objective").get("metric")
+    if spec.get("entrypoint") is not None or not isinstance(metric, str):
+        return None
+    space = {str(key): dimension_of(value) for key, value in mapping_of(section, "space").items()}
+    varied = arguments_of({key: dimension for key, dimension in space.items() if dimension})
+    return report_count(metric, mapping_of(spec, "args"), varied)
+
+
+def _budget(section: Mapping[str, Any]) -> Iterator[Issue]:
+    if mapping_of(section, "budget").get("max_cost") is None:
+        return
+    for key in map(str, mapping_of(section, "space")):
+        if path_of(key)[0] == "resources":
+            message = "changes the cost of a trial, so a budget in money cannot be kept"
+            hint = "run a sweep per kind of machine, or use budget.max_time"
+            yield Issue(("space", key), message, hint)
+
+
+def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    engine = section.get("engine")
+    space = mapping_of(section, "space")
+    promotes = mapping_of(section, "early_stopping").get("promote") == "always"
+    if engine == "native":
+        for key in map(str, space):
+            if path_of(key)[0] != "args":
+                message = "is not an argument, and the native engine varies only arguments"
+                yield Issue(("space", key), message, "use engine: portable")
+    if engine in ("native", "ray") and promotes:
+        message = f"resumes trials, but the engine {engine} can only end them"
+        yield Issue(("early_stopping", "promote"), message, "use engine: portable")
+    if engine == "ray":
+        yield from _on_ray(section, spec)
+
+
+def _on_ray(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield settings that one worker of a Ray cluster cannot do."""
+    resources = mapping_of(spec, "resources")
+    nodes = resources.get("nodes", 1)
+    if nodes != 1 or "resources.nodes" in mapping_of(section, "space"):
+        yield Issue(
+            ("engine",),
+            "runs each trial on one node, but resources.nodes is set",
+            "use one node per trial, or engine: portable",
+        )
+    gpus = mapping_of(section, "ray").get("gpus")
+    job_gpus = resources.get("gpus", 0)
+    if not isinstance(gpus, int | float) or not isinstance(job_gpus, int):
+        return
+    if gpus > 0 and max(1, gpus) != job_gpus:
+        message = f"gives a trial {gpus:g} GPUs, but resources.gpus is {job_gpus}"
+        yield Issue(("ray", "gpus"), message, f"set resources: {{gpus: {max(1, int(gpus))}}}")

@@ -21,7 +21,7 @@ from cloudtrain.runs.store import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.distributions import find_requirements, requested_by, requested_list
 from cloudtrain.source.git import git_state
-from cloudtrain.source.scan import scan
+from cloudtrain.source.scan import is_whole, pack, scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.submission.rehearsals import with_rehearsal
@@ -209,8 +209,6 @@ def wheels_of(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """Return the archive of a plan's source. Raise SourceError if it changed after planning."""
-    from cloudtrain.source.archive import pack  # a plan packs nothing
-
     before = _last_scan.get(plan.context.source.digest)
     root = Path(plan.context.source.root)
     data_dir = Path(plan.context.data_dir)
@@ -254,8 +252,6 @@ def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
 
 def archive_of(plan: Plan) -> Path:
     """Return the stored archive of a plan's source. Raise StorageError if it is not whole."""
-    from cloudtrain.source.archive import is_whole  # a plan packs nothing
-
     path = _archive_folder(plan) / f"{plan.context.source.digest}.tar.gz"
     if not is_whole(path):
         problem = "damaged" if path.is_file() else "gone"

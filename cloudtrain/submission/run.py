@@ -292,7 +292,7 @@ class Run:
             state.state != "succeeded" or state.trial_outcome in ("pruned", "paused")
         )
         resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
-        from cloudtrain.submission.rerun import plan_again  # only this verb needs spec and plan
+        from cloudtrain.submission.submit import plan_again  # only this verb needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from cloudtrain.diagnosis.failure import Diagnosis
-from cloudtrain.diagnosis.run_failure import diagnose_run
+from cloudtrain.diagnosis.failure import Diagnosis, diagnose_run
 from cloudtrain.errors import RunNotFound
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState

@@ -27,7 +27,6 @@ from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.jobs import Job, plan
 from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.native import start_native
 from cloudtrain.sweeps.rules import billed, last_report
 from cloudtrain.sweeps.sweep import Sweep, find_sweep
 from cloudtrain_launcher.rungs import rungs_of
@@ -202,6 +201,8 @@ def start_sweep(
     archive = pack_source(plan.job, progress)
     image = resolve_image(plan.job, pushing, None)
     if plan.definition.is_native:
+        from cloudtrain.sweeps.native import start_native  # few sweeps run in a cloud's service
+
         sweep = Sweep(start_native(plan, archive, image))
         sweep.start_driver()
         return sweep

@@ -23,9 +23,8 @@ from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.monitor import RunMonitor
-from cloudtrain.submission.rerun import replan
 from cloudtrain.submission.run import Run
-from cloudtrain.submission.submit import submit
+from cloudtrain.submission.submit import replan, submit
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial

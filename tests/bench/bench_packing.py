@@ -22,8 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cloudtrain.source.archive import pack
-from cloudtrain.source.scan import scan
+from cloudtrain.source.scan import pack, scan
 from cloudtrain.source.tree import SourceTree
 
 FILES = 10_000

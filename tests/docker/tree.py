@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import payload_files
-from cloudtrain.source.archive import pack
-from cloudtrain.source.scan import scan
+from cloudtrain.source.scan import pack, scan
 from tests.entrypoints.launchers import document
 from tests.entrypoints.platforms import resources
 

@@ -30,8 +30,7 @@ from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
 from cloudtrain.runs.store import RunStore, index_run, summaries
-from cloudtrain.source.archive import pack
-from cloudtrain.source.scan import scan
+from cloudtrain.source.scan import pack, scan
 from cloudtrain.submission.drills.scorecard import workplace
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_launcher import file_locks, host

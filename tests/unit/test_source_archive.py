@@ -18,8 +18,7 @@ import pytest
 
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.providers.rehearsal.base import unpack
-from cloudtrain.source.archive import pack
-from cloudtrain.source.scan import scan
+from cloudtrain.source.scan import pack, scan
 from cloudtrain.source.tree import SourceTree
 from tests.support.samples import write
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.diagnosis.remedies import SAGEMAKER_TRUST, azure_quota, sagemaker_quota
-from cloudtrain.diagnosis.rule import Rule
+from cloudtrain.diagnosis.rule import SAGEMAKER_TRUST, Rule, azure_quota, sagemaker_quota
 
 _AWS = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"
 

@@ -15,7 +15,7 @@ from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
-from cloudtrain.diagnosis.remedies import SAGEMAKER_TRUST, sagemaker_quota
+from cloudtrain.diagnosis.rule import SAGEMAKER_TRUST, sagemaker_quota
 from cloudtrain.errors import DENIED_CODES, CloudError, ErrorKind, Outcome, unreadable
 
 _UNREADABLE = "UnreadableAnswer"

@@ -19,7 +19,7 @@ from azure.core import exceptions as sdk
 from azure.core.exceptions import ServiceResponseError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 
-from cloudtrain.diagnosis.remedies import azure_quota
+from cloudtrain.diagnosis.rule import azure_quota
 from cloudtrain.errors import (
     DENIED,
     NAME_TAKEN,

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.diagnosis.remedies import KILLED_FROM_OUTSIDE
+from cloudtrain.diagnosis.rule import KILLED_FROM_OUTSIDE
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import SECRET, ContainerSpec, spec_from_json
