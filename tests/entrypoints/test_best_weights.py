@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from cloudtrain_launcher.error_details import FULL_BYTES, full_disk_hint
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.training.loop import Loop
 from tests.support.waiting import HANG_SECONDS
@@ -155,38 +152,5 @@ def test_frozen_and_tied_weights_are_copied_without_a_clone_on_the_gpu(
     assert expected <= names[0]
 
 
-@pytest.fixture
-def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Bytes that are free, by folder."""
-    free: dict[str, int] = {}
-
-    def statvfs(folder: str) -> SimpleNamespace:
-        if folder not in free:
-            raise FileNotFoundError(folder)
-        return SimpleNamespace(f_blocks=1 << 20, f_bavail=free[folder], f_frsize=1)
-
-    monkeypatch.setattr(os, "statvfs", statvfs)
-    return free
-
-
 ENVIRON = {"CLOUDTRAIN_CHECKPOINT_DIR": "/saved", "CLOUDTRAIN_MODEL_DIR": "/model"}
 TORCH = RuntimeError("basic_ios::clear: iostream error")
-
-
-def test_the_full_disk_is_named_with_what_to_do(disks: dict[str, int]) -> None:
-    disks |= {"/saved": 0, "/model": 10 * FULL_BYTES}
-    hint = full_disk_hint(TORCH, ENVIRON)
-    assert hint.startswith("the disk of /saved is full")
-    assert "checkpoints.keep" in hint
-    disks |= {"/saved": 10 * FULL_BYTES, "/model": FULL_BYTES - 1}
-    assert full_disk_hint(OSError("write failed"), ENVIRON).startswith("the disk of /model is full")
-
-
-def test_disk_with_space_or_unrelated_error_is_not_mentioned(
-    disks: dict[str, int],
-) -> None:
-    disks["/saved"] = FULL_BYTES
-    assert full_disk_hint(TORCH, ENVIRON) == ""
-    disks["/saved"] = 0
-    assert full_disk_hint(ValueError("the dog ate shard 3"), ENVIRON) == ""
-    assert full_disk_hint(TORCH, {}) == ""

@@ -53,16 +53,6 @@ def visible_names(checkpoints: CheckpointStore) -> list[str]:
     return sorted(entry.name for entry in checkpoints.folder.iterdir())
 
 
-def test_a_saved_checkpoint_can_be_loaded(checkpoints: CheckpointStore) -> None:
-    assert checkpoints.find_newest() is None
-    save(checkpoints, 120)
-    found_checkpoint = find_newest(checkpoints)
-    model = torch.nn.Linear(4, 2)
-    assert checkpoints.read_state(found_checkpoint) == ({"step": 120}, {"own": 120})
-    checkpoints.load(found_checkpoint, model, torch.optim.AdamW(model.parameters()))
-    assert torch.equal(model.weight, torch.full((2, 4), 120.0))
-
-
 def test_changes_after_save_are_not_in_the_checkpoint(checkpoints: CheckpointStore) -> None:
     """Training continues while the files are written."""
     live = tensors(1)
@@ -291,14 +281,6 @@ def test_a_crash_before_the_rename_leaves_the_previous_checkpoint(
     assert visible_names(second_store) == ["step-00000010"]
 
 
-def test_no_resume_sets_earlier_checkpoints_aside(checkpoints: CheckpointStore) -> None:
-    save(checkpoints, 10, 20)
-    checkpoints.set_aside()
-    assert checkpoints.find_newest() is None
-    (aside,) = checkpoints.folder.iterdir()
-    assert sorted(p.name for p in aside.iterdir()) == ["step-00000010", "step-00000020"]
-
-
 def store_of_run(folder: Path, run: str) -> CheckpointStore:
     return CheckpointStore(folder, keep=9, ranks=Ranks(), run=run)
 
@@ -333,13 +315,6 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(
         path.name for path in aside.iterdir()
     }
     assert not (folder / "step-00000040").exists()
-
-
-def test_a_run_without_an_id_sets_all_checkpoints_aside(tmp_path: Path) -> None:
-    save(store_of_run(tmp_path, ""), 10)
-    checkpoints = store_of_run(tmp_path, "")
-    checkpoints.set_aside()
-    assert checkpoints.find_newest() is None
 
 
 def test_another_number_of_ranks_reads_the_shared_state_only(checkpoints: CheckpointStore) -> None:

@@ -23,7 +23,6 @@ from cloudtrain_launcher.hang_verdict import (
     Sample,
     activity,
     describe,
-    describe_wait,
     verdict,
 )
 from cloudtrain_launcher.host import ProcessMoves, process_state
@@ -282,14 +281,6 @@ def test_a_hang_is_named_after_two_minutes_and_ended_after_the_limit(
     assert activity.time == 5000.0, "the silence counts from its beginning"
     assert activity.activity.startswith("rank 0 is blocked")
     assert 1800 <= ended[0] <= 1900
-
-
-def test_nobody_is_said_to_wait_for_a_rank_if_nobody_does() -> None:
-    blamed = RankActivity(0, "blocked")
-    assert describe_wait(blamed, []) == "rank 0 is blocked"
-    assert describe_wait(blamed, [RankActivity(1, "blocked")]) == "rank 0 is blocked"
-    waiting = [RankActivity(1, "collective", call="barrier")]
-    assert describe_wait(blamed, waiting) == "waiting for rank 0, which is blocked"
 
 
 on_linux = pytest.mark.linux("stacks need FIFOs, a real-time signal and /proc")

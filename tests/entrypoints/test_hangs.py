@@ -295,13 +295,6 @@ def test_ranks_that_were_recorded_in_this_attempt_are_named(tmp_path: Path) -> N
     assert folder.is_dir()
 
 
-def test_a_folder_without_records_is_removed_and_nothing_is_told(tmp_path: Path) -> None:
-    assert flight_recorder.finish(str(tmp_path), since=0) == ""
-    flight_recorder.enable(GPUS, str(tmp_path), "2.13.0", {})
-    assert flight_recorder.finish(str(tmp_path), since=0) == ""
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.mark.once
 @pytest.mark.torchrun
 def test_a_job_with_a_record_ends_with_a_warning_that_names_it(tmp_path: Path) -> None:

@@ -148,15 +148,6 @@ def test_an_evaluation_within_an_epoch_may_end_the_run(make_loop: Callable[..., 
     assert resumed.position == loop.position == Position(step=20, epoch=0, samples=20 * 32)
 
 
-def test_no_resume_logs_where_the_checkpoints_are_moved(
-    make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    make_loop("--max-steps", "1").run()
-    make_loop().checkpointer.checkpoints.set_aside()
-    assert "--no-resume: earlier checkpoints are moved to " in capfd.readouterr().out
-    assert [path.name for path in tmp_path.glob("before-*/step-*")] == ["step-00000001"]
-
-
 def test_a_resume_with_another_seed_is_refused(make_loop: Callable[..., Loop]) -> None:
     make_loop("--max-steps", "1").run()
     with pytest.raises(Refused, match="--seed 0 --batch-size 32, not --task digits --seed 1"):
@@ -185,15 +176,6 @@ def test_an_evaluation_of_ones_own_model_needs_no_checkpoint(
     loop.resume()
     assert "evaluates the model as it is made" in capfd.readouterr().out
     assert loop.evaluate_only() == "succeeded"
-
-
-def test_an_evaluation_only_stops_when_it_is_asked_to(make_loop: Callable[..., Loop]) -> None:
-    make_loop("--max-steps", "1").run()
-    loop = make_loop("--eval-only")
-    loop.resume()
-    loop.stop.requested = True
-    assert loop.evaluate_only() == "stopped"
-    assert loop.metrics == {}
 
 
 TASK = """
@@ -272,15 +254,6 @@ def test_training_without_a_lower_loss_ends_and_exports_the_best_model(
     assert (numbers["best_step"], numbers["best_val_loss"]) == (best_epoch(values), min(values))
     assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
     assert min(values) < values[-1] / 4, "the last model is another one"
-
-
-@pytest.mark.once
-def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
-    train: Callable[..., Group], tmp_path: Path
-) -> None:
-    values = val_losses(train())
-    assert len(values) == 12
-    assert model_loss(tmp_path) == pytest.approx(min(values), abs=1e-7)
 
 
 @pytest.mark.once

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -230,14 +229,6 @@ def test_averages_of_short_numbers_are_long(make_loop: MakeLoop) -> None:
     with averages.in_model():
         assert torch.equal(model.weight, expected.bfloat16())
     assert torch.equal(model.weight, torch.full_like(before, 3.0))
-
-
-def test_the_learning_rate_increases_then_decays_to_zero() -> None:
-    factors = [lr_factor(step, 100) for step in range(101)]
-    assert factors[9] == max(factors) == 1.0
-    assert factors[100] == pytest.approx(0)
-    assert all(a >= b for a, b in pairwise(factors[9:]))
-    assert lr_factor(0, 1) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from cloudtrain_trainer.data.batches import (
 )
 from cloudtrain_trainer.data.samples import Samples
 from cloudtrain_trainer.data.streams import adapt
-from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.training.loop import Loop
 
@@ -280,17 +279,6 @@ def test_evaluation_counts_each_sample_once_with_equally_many_batches_per_rank(
     assert sorted(counted) == list(range(samples))
     assert len({len(mine) for mine in draws}) == 1
     assert all(draw.indices for mine in draws for draw, _ in mine)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "accumulate", "batch_size", "hint"),
-    [(4, 2, 7, "use at least 8"), (1, 1, 1438, "use 1437 or less")],
-)
-def test_a_batch_that_cannot_be_split_over_the_ranks_is_refused(
-    ranks: int, accumulate: int, batch_size: int, hint: str
-) -> None:
-    with pytest.raises(Refused, match=hint):
-        batches(0, ranks, accumulate, batch_size)
 
 
 @pytest.mark.parametrize(

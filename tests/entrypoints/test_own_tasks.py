@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.data.samples import Samples
 from cloudtrain_trainer.own_losses import default_loss, default_measures, own_weight
 from cloudtrain_trainer.own_task import complete
 from cloudtrain_trainer.reporting.metrics import evaluate
@@ -111,43 +108,6 @@ def test_other_numbers_are_values_and_are_not_compared_with_each_other() -> None
     outputs = torch.randn(6, 1)
     targets = torch.randn(6)
     assert default_loss(outputs, targets) == F.mse_loss(outputs[:, 0], targets)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "targets", "message"),
-    [
-        (
-            torch.ones(6, 2),
-            torch.ones(6),
-            r"mean squared error, does not fit outputs \(6, 2\) and targets \(6,\)",
-        ),
-        (
-            torch.ones(6),
-            torch.ones(6).long(),
-            r"cross-entropy, does not fit .*: return outputs \(batch, classes\)",
-        ),
-        (
-            (torch.ones(6), None),
-            torch.ones(6),
-            "a model that returns a tuple of Tensor, NoneType: return",
-        ),
-        (
-            {"logits": torch.ones(6)},
-            {"answer": torch.ones(6)},
-            "a batch without labels, label, targets, target or y",
-        ),
-        (
-            SimpleNamespace(loss=torch.ones(6)),
-            torch.ones(6),
-            r"the model's loss is a tensor of shape \(6,\)",
-        ),
-    ],
-)
-def test_what_has_no_default_loss_is_refused_with_the_shapes(
-    outputs: Any, targets: Any, message: str
-) -> None:
-    with pytest.raises(Refused, match=message):
-        default_loss(outputs, targets)
 
 
 def everything(outputs: Any, targets: Any = None) -> Any:
@@ -303,42 +263,3 @@ def test_without_validation_data_nothing_is_evaluated(make_loop: Callable[..., L
     assert loop.metrics.keys() == {"loss"}
     with pytest.raises(Refused, match="needs validation data"):
         make_loop("--patience", "1", task=task)
-
-
-def test_a_run_resumes_at_the_very_sample(make_loop: Callable[..., Loop], tmp_path: Path) -> None:
-    class Noisy(list[Any]):
-        def __getitem__(self, index: Any) -> Any:
-            return INPUTS[index] + torch.from_numpy(np.random.normal(size=4)).float(), int(
-                CLASSES[index]
-            )
-
-    def trained(*steps: str) -> dict[str, Tensor]:
-        task = complete(Task(model=net, train=Noisy(PAIRS), batch_size=3), 0, "task")
-        for count in steps:
-            loop = make_loop(
-                "--epochs",
-                "3",
-                "--max-steps",
-                count,
-                "--lr-schedule",
-                "constant",
-                "--warm-up",
-                "0",
-                task=task,
-            )
-            loop.resume()
-            loop.run()
-        return {name: value.clone() for name, value in loop.step.model.state_dict().items()}
-
-    interrupted = trained("4", "9", "16")
-    for folder in tmp_path.glob("step-*"):
-        folder.rename(folder.with_name(f"before-{folder.name}"))
-    whole = trained("16")
-    assert all(torch.equal(interrupted[name], whole[name]) for name in whole)
-
-
-def test_samples_made_by_hand_are_kept() -> None:
-    custom = Samples(
-        DICTS, collate=lambda samples: (INPUTS[: len(samples)], CLASSES[: len(samples)])
-    )
-    assert complete(Task(model=net, train=custom), 0, "task").train is custom

@@ -20,7 +20,6 @@ import pytest
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.install import Installation, Task
 from cloudtrain_launcher.packages.installation import activate
-from cloudtrain_launcher.packages.installers import InstallationError
 from cloudtrain_launcher.packages.requirement_files import requested_list
 from tests.support.waiting import HANG_SECONDS
 from tests.support.wheels import make_wheel, offline
@@ -109,18 +108,6 @@ def test_failed_installation_names_the_requirement_and_cleans_up(
     assert "is the name right" in result["hint"]
     assert "s3cret" not in result["error"] + output
     assert [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()] == []
-
-
-def test_a_folder_that_holds_no_environment_is_named(tmp_path: Path, wheels: Path) -> None:
-    kept = tmp_path / "a:b"
-    result, output = run(
-        tmp_path, replace(task(tmp_path, "pure\n"), folder=str(kept)), offline(wheels)
-    )
-    assert result["error"].startswith(
-        "the packages cannot be installed: no environment can be in a folder with a ':' in its path"
-    )
-    assert str(kept) in result["error"]
-    assert "Traceback" not in output
 
 
 def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
@@ -261,15 +248,6 @@ def test_what_an_installer_says_is_blamed_on_a_requirement_with_what_to_do(
     assert hint in installers.hint_for_output(output)
 
 
-def test_without_pip_the_image_is_to_blame(tmp_path: Path) -> None:
-    python = tmp_path / "python3"
-    python.write_text("#!/bin/sh\nexit 1\n")
-    python.chmod(0o700)
-    files = installers.Files(tmp_path / "r.txt", tmp_path / "c.txt", hashed=False)
-    with pytest.raises(InstallationError, match="no pip"):
-        installers.install(python, files, {}, print)
-
-
 def test_an_environment_is_active_for_all_that_is_started_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,11 +256,6 @@ def test_an_environment_is_active_for_all_that_is_started_afterwards(
     activate(tmp_path, environ)
     assert environ == {"PATH": f"{tmp_path}/bin:/usr/bin", "VIRTUAL_ENV": str(tmp_path)}
     assert sys.executable == f"{tmp_path}/bin/python3"
-
-
-def test_nothing_is_made_where_only_torch_is_asked_for(tmp_path: Path) -> None:
-    result = Installation(task(tmp_path, "torch\n")).run()
-    assert result == {"environment": "", "warnings": []}
 
 
 SETTINGS = {

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,38 +54,6 @@ def test_node_ranks_follow_the_sorted_names(
     node = context(tmp_path)
     assert (node.node_rank, node.nodes, node.master_addr) == (rank, len(hosts), master)
     assert (node.address, node.interface, node.master_port) == (host, "lo", 7777)
-
-
-def test_all_paths_are_below_the_base_folder(tmp_path: Path) -> None:
-    container(tmp_path)
-    node = context(tmp_path)
-    assert node.output_dir == f"{tmp_path}/output/data"
-    assert node.model_dir == f"{tmp_path}/model"
-    assert node.checkpoint_dir == f"{tmp_path}/checkpoints"
-    assert node.failure_file == platforms.find_failure_file(
-        {"CLOUDTRAIN_PLATFORM": "sagemaker", "SAGEMAKER_BASE_DIR": str(tmp_path)}
-    )
-    assert node.job_file == f"{tmp_path}/input/data/cloudtrain-job/job.json"
-    assert node.resume_dir == f"{tmp_path}/input/data/cloudtrain-resume"
-    assert (
-        platforms.find_failure_file({"CLOUDTRAIN_PLATFORM": "sagemaker"})
-        == "/opt/ml/output/failure"
-    )
-    assert platforms.find_failure_file({}) == ""
-
-
-def test_a_rehearsal_sets_addresses_and_ports_by_variables(tmp_path: Path) -> None:
-    container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
-    node = context(
-        tmp_path,
-        CLOUDTRAIN_MASTER_ADDR="127.0.0.1",
-        CLOUDTRAIN_MASTER_PORT="4711",
-        CLOUDTRAIN_NODE_ADDR="127.0.0.2",
-        CLOUDTRAIN_JOB_FILE="/elsewhere/job.json",
-    )
-    assert (node.master_addr, node.master_port) == ("127.0.0.1", 4711)
-    assert node.address == "127.0.0.2"
-    assert (node.node_rank, node.job_file) == (1, "/elsewhere/job.json")
 
 
 @pytest.mark.parametrize(
@@ -206,29 +173,6 @@ def test_efa_libraries_are_on_the_path_only_with_an_adapter(
     assert provider_of(True, (), LD_LIBRARY_PATH="/mine") == "/mine"
     assert provider_of(True, ()) is None
     assert provider_of(False, folders) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ("", "cannot be read: not JSON"),
-        ("[]", "is not a JSON object"),
-        ({"target": ...}, "has no field target"),
-    ],
-)
-def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, message: str) -> None:
-    path = tmp_path / "job.json"
-    if not isinstance(changes, str):
-        changes = json.dumps(
-            {key: value for key, value in document(**changes).items() if value is not ...}
-        )
-
-    path.write_text(changes)
-    with pytest.raises(RuntimeError) as caught:
-        contract.read_job(path)
-
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
 
 
 HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}

@@ -79,16 +79,6 @@ def test_the_phases_add_up_to_the_time_that_has_passed() -> None:
     assert (event.step, event.steps, event.samples, event.message_mb) == (10, 2, 128, 4.0)
 
 
-def test_the_first_steps_of_a_process_are_marked() -> None:
-    clock = Clock()
-    made = StepClock(clock=clock)
-    intervals = []
-    for count in (1, 3, 3):
-        steps(clock, made, count)
-        intervals.append(made.event(1, 1).warm_up)
-    assert intervals == [True, True, False]
-
-
 def test_reports_are_due_at_the_first_step_and_later_ever_more_rarely() -> None:
     clock = Clock()
     made = StepClock(clock=clock)

@@ -18,7 +18,6 @@ import pytest
 from cloudtrain_launcher import stop as stop_module
 from cloudtrain_launcher.stop import (
     ScheduledEvents,
-    scheduled_events_url,
     terminating_event,
 )
 from tests.entrypoints.test_launcher_parts import error, launcher_of
@@ -208,15 +207,6 @@ def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     scheduled_events = ScheduledEvents(f"http://127.0.0.1:{port}")
     scheduled_events._watch()
     assert (len(requested), scheduled_events.event) == (stop_module.MAX_FAILURES, "")
-
-
-def test_the_url_is_azures_unless_a_variable_changes_it() -> None:
-    assert scheduled_events_url({}) == "http://169.254.169.254"
-    assert scheduled_events_url({stop_module.URL_VARIABLE: "off"}) == ""
-    assert (
-        scheduled_events_url({stop_module.URL_VARIABLE: "http://127.0.0.1:1"})
-        == "http://127.0.0.1:1"
-    )
 
 
 def test_a_preemption_stops_all_nodes_and_none_exits_before_the_machine(tmp_path: Path) -> None:

@@ -74,19 +74,6 @@ def test_links_are_stored_as_files_that_hold_their_target(local: Path, storage: 
     }
 
 
-def test_files_are_copied_while_the_job_runs_once_they_no_longer_change(
-    local: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage_sync, "POLL_SECONDS", 0.02)
-    sync = storage_sync_of(local, storage)
-    sync.start()
-    (local / "model").write_text("weights")
-    eventually(lambda: content(storage) == {"model": "weights"})
-    (local / "model").write_text("better weights")
-    eventually(lambda: content(storage) == {"model": "better weights"})
-    assert sync.finish() == ""
-
-
 def test_files_are_copied_in_the_order_in_which_they_were_written(
     local: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,15 +244,6 @@ def tree(folder: Path) -> dict[str, str]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def test_all_files_are_restored_to_their_paths(earlier: Path, tmp_path: Path) -> None:
-    logged: list[str] = []
-    os.utime(earlier / "last", ns=(1, 10**18))
-    restore(earlier, tmp_path / "new", 0, logged.append)
-    assert tree(tmp_path / "new") == tree(earlier)
-    assert (tmp_path / "new" / "last").stat().st_mtime_ns == 10**18
-    assert logged == ["restored 4 files of an earlier run's checkpoints, 0.0 MB"]
 
 
 def test_missing_files_are_restored_and_existing_ones_stay(earlier: Path, tmp_path: Path) -> None:

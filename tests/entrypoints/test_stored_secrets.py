@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,16 +87,6 @@ def test_an_error_names_the_variable_the_reference_and_what_to_do(
     assert reference in str(caught.value)
     assert message in str(caught.value)
     assert SECRET not in repr(caught.getrepr(style="long"))
-
-
-@pytest.mark.usefixtures("aws")
-def test_without_boto3_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(
-        RuntimeError,
-        match=r"secret HF_TOKEN \(.*\) needs boto3.*add boto3 to the image",
-    ):
-        look_up({"HF_TOKEN": "secretsmanager:hf-token"}, ENVIRON)
 
 
 @pytest.mark.usefixtures("aws")
@@ -323,20 +312,6 @@ def test_a_missing_token_is_reported_with_what_the_job_needs(
         " {identity: " in error
     )
     assert vault.asked("https") == []
-
-
-def test_a_missing_identity_is_reported_with_how_to_add_one(vault: Vault) -> None:
-    for environ in ({"MSI_ENDPOINT": ""}, {"MSI_SECRET": ""}, {"MSI_SECRET": f"{MSI_SECRET}\n"}):
-        assert "no identity for the vault; set `azure: {identity: managed}`" in failure(
-            vault, **environ
-        )
-
-    nowhere = f"http://127.0.0.1:{free_port()}/"
-    assert "the node's own endpoint cannot be reached (Connection refused)" in failure(
-        vault, MSI_ENDPOINT=nowhere
-    )
-    assert "no token for the user" in failure(vault, OBO_ENDPOINT=nowhere)
-    assert vault.requests == []
 
 
 def test_an_unreachable_or_untrusted_vault_is_reported(

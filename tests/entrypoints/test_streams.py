@@ -222,11 +222,6 @@ def test_a_progress_bar_is_shown_before_its_line_ends(node: Node) -> None:
     assert node.write(b"\r100%|####| 10/10\n") == "[local rank 0] 100%|####| 10/10\n"
 
 
-def test_an_unfinished_event_is_not_shown_as_a_line(node: Node) -> None:
-    node.write(f'{SIGNED}{{"type":"err'.encode())
-    assert unfinished(node) == ""
-
-
 def test_an_endless_progress_bar_does_not_fill_the_memory(node: Node) -> None:
     for number in range(30):
         assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""

@@ -113,13 +113,6 @@ def test_what_is_not_a_number_never_goes_on(tmp_path: Path) -> None:
     ], "at rungs only"
 
 
-def test_a_trial_that_measures_ends_at_its_first_report_whatever_it_is(tmp_path: Path) -> None:
-    for value in (9.0, math.nan):
-        watched = Watched(tmp_path, until=1, rungs=[], measures=True)
-        assert watched.report(value, 1.0) == [(1, "measured")]
-        assert watched.ends == ["measured"]
-
-
 def test_reports_of_earlier_runs_count_and_one_that_is_repeated_counts_once(tmp_path: Path) -> None:
     watched = Watched(tmp_path, until=3, reports=2, position=20)
     assert watched.report(1.0, step=10) == []
@@ -284,13 +277,6 @@ def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_pat
         assert end["error"] is None
 
 
-def test_a_file_is_read_once_it_is_there(tmp_path: Path) -> None:
-    assert read_published(str(tmp_path / "not yet"), "rungs.json") is None
-    assert read_published(str(tmp_path), "rungs.json") is None
-    (tmp_path / "rungs.json").write_text("{}")
-    assert read_published(str(tmp_path), "rungs.json") == "{}"
-
-
 def test_a_disk_that_refuses_is_an_error_and_a_mount_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,12 +340,3 @@ def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
         connection.close()
 
     assert heard == []
-
-
-def test_a_port_that_is_taken_is_said() -> None:
-    with socket.create_server((HERE, 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(
-            RuntimeError, match=f"port {port} of {HERE} cannot be used: Address already in use"
-        ):
-            Announcer(HERE, port)

@@ -261,16 +261,6 @@ def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_warned_of_onc
     )
 
 
-def test_a_platform_that_names_no_server_is_warned_of_and_a_rehearsal_has_none() -> None:
-    warnings: list[str] = []
-    metric = ServiceMetric("score", {}, {"MLFLOW_RUN_ID": "r"}, warnings.append)
-    metric.on_metrics(report(1, score=1.0))
-    metric.finish()
-    [warning] = warnings
-    assert "the platform has not set MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN" in warning
-    ServiceMetric("score", {}, {"CLOUDTRAIN_SERVICE_METRIC": "off"}, pytest.fail).finish()
-
-
 def test_the_address_of_azure_ml_is_one_of_https() -> None:
     server = MlflowServer(tracking_variables("azureml://eastus.api.azureml.ms"))
     assert server._url == f"https://eastus.api.azureml.ms/mlflow/v2.0/{WORKSPACE}"

@@ -94,11 +94,6 @@ def test_a_user_model_uses_the_data_and_loss_of_a_task(user_code: Path) -> None:
     assert (task.layers, task.stages, task.tensor_plan, task.flops) == (None, None, None, 0.0)
 
 
-@pytest.mark.parametrize("option", ["--model", "--task"])
-def test_a_user_task_gets_the_seed(user_code: Path, option: str) -> None:
-    assert build(option, "own_model:whole", "--seed", "5").batch_size == 12
-
-
 def test_a_task_may_have_the_users_data(user_code: Path) -> None:
     task = build("--task", "digits", "--data", "own_data:both")
     assert (len(task.train), len(task.validation), task.lr) == (40, 40, tasks.build("digits", 0).lr)
@@ -143,32 +138,6 @@ def test_a_factory_that_does_not_return_a_model_is_refused(
 ) -> None:
     with pytest.raises(Refused, match=message):
         build("--model", f"own_model:{name}", "--task", "digits").model()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nothing", "own_data.py:9: --data own_data:nothing returned nothing: return the training"),
-        ("tensors", "own_data.py:7: .* a tuple of Tensor, Tensor: return torch.utils.data.Tensor"),
-        ("three", "own_data.py:8: .*: return the training data, or .training, validation."),
-        (
-            "named",
-            "own_data.py:6: .* a dict with train, val: its keys are train, validation and collate",
-        ),
-        ("loader", "a DataLoader: return its data set: the trainer makes the batches itself"),
-        ("generator", "a generator: it can be read only once"),
-    ],
-)
-def test_a_mistake_in_a_data_factory_is_told_with_its_place(
-    user_code: Path, name: str, message: str
-) -> None:
-    with pytest.raises(Refused, match=message):
-        build("--model", "own_model:net", "--data", f"own_data:{name}")
-
-
-def test_data_alone_is_refused_before_anything_is_imported() -> None:
-    with pytest.raises(Refused, match="--data needs what is trained on it: add --model"):
-        parse(["--data", "own_data:train"])
 
 
 def test_a_failed_import_in_user_code_keeps_its_own_error(user_code: Path) -> None:
