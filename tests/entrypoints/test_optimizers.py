@@ -27,7 +27,7 @@ from cloudtrain_trainer.tasks.resnet50 import resnet
 from cloudtrain_trainer.training.loop import Loop
 from cloudtrain_trainer.training.step import Step, lr_factor
 
-OWN = "tests.entrypoints.own_optimizers"
+OWN = "tests.entrypoints.own_code"
 ALL = [*OPTIMIZERS, f"{OWN}:two_rates"]
 
 
@@ -110,7 +110,7 @@ def test_the_loss_scaler_of_fp16_works_with_each(name: str, make_loop: Callable[
         (
             "nothing",
             (
-                r"own_optimizers.py:\d+: --optimizer .*:nothing returned nothing: return a"
+                r"own_code.py:\d+: --optimizer .*:nothing returned nothing: return a"
                 r" torch.optim.Optimizer"
             ),
         ),

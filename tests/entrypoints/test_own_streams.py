@@ -20,7 +20,7 @@ from cloudtrain_trainer.own_task import complete
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.loop import Loop
-from tests.entrypoints import own_streams
+from tests.entrypoints import own_code
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.launching import exported
 from tests.entrypoints.rank_hooks import KILL
@@ -304,7 +304,7 @@ def test_a_run_on_a_stream_resumes_to_the_bit(
     assert all(torch.equal(interrupted[name], whole[name]) for name in whole)
 
 
-OWN = "tests.entrypoints.own_streams"
+OWN = "tests.entrypoints.own_code"
 STEPS = 15
 FLAGS = (
     f"--optimizer {OWN}:optimizer --lr-schedule constant --warm-up 0 --max-steps {STEPS} --epochs 2"
@@ -328,12 +328,10 @@ def test_a_resume_after_a_kill_continues_at_the_very_sample(
     assert restarted.succeed()["step"] == STEPS
     (resumed,) = restarted.events("resumed")
     assert 0 < resumed["step"] <= STEPS
-    twice = set(range(STEPS * own_streams.BATCH - own_streams.SAMPLES))
+    twice = set(range(STEPS * own_code.BATCH - own_code.SAMPLES))
     if workers == 2:  # a rank's processes take turns: one reads eight batches, the other seven
-        twice = {
-            number for number in range(own_streams.SAMPLES) if number // 4 < (6, 4)[number % 2]
-        }
+        twice = {number for number in range(own_code.SAMPLES) if number // 4 < (6, 4)[number % 2]}
     used = exported(tmp_path / "cloudtrain-output/model")["used"].tolist()
-    assert used == [-2.0 if number in twice else -1.0 for number in range(own_streams.SAMPLES)], (
+    assert used == [-2.0 if number in twice else -1.0 for number in range(own_code.SAMPLES)], (
         f"killed at {kill}, resumed at {resumed['step']}"
     )

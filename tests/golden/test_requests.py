@@ -47,3 +47,22 @@ def hold(case: str, request: Request) -> None:
     if REWRITE:
         path.write_text(text)
     assert text == path.read_text()
+
+
+SWEEP = """
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  space: {lr: loguniform(1e-4, 1e-1), env.SEED: [1, 2]}
+  trials: 20
+"""
+
+
+@pytest.mark.parametrize("case", ["local", "docker", "aws", "azure"])
+def test_a_job_with_a_sweep_is_sent_as_one_without(case: str) -> None:
+    provider, text = CASES[case]
+    plain = plan_of(provider, text)
+    swept = plan_of(provider, text + SWEEP)
+    assert swept.spec.sweep is not None
+    one, second = (get_provider(provider).render(plan) for plan in (plain, swept))
+    assert one.document == second.document
+    assert one.job.to_json() == second.job.to_json()

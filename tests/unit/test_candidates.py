@@ -7,7 +7,7 @@ import pytest
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rules import signal_of
-from tests.bench.bench_failures import TRAINING, diagnosed
+from tests.support.failure_reports import TRAINING, diagnosed
 
 LIBRARY = "/opt/conda/lib/python3.11/site-packages"
 HEADER = "Traceback (most recent call last):"

@@ -1,15 +1,27 @@
-"""The verdict on why a run is slow, on step times that were made up."""
+"""Slow training: step times by activity, the verdict from them, and `cloudtrain diagnose`."""
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
+from cloudtrain.cli import main
+from cloudtrain.cli.report import report
 from cloudtrain.diagnosis.slowness import Setup, Slowness, why_slow
-from cloudtrain.runs.step_times import Mean, StepTimesHistory, Utilization
-from cloudtrain_launcher.events import StepTimes
+from cloudtrain.runs.fold import fold
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.step_times import KEPT_INTERVALS, Mean, StepTimesHistory, Utilization
+from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.run import Run
+from cloudtrain_launcher.events import StepTimes, Usage
+from tests.support.samples import BORN, write_events
 
 
 @dataclass
@@ -170,3 +182,144 @@ def test_without_step_times_the_launcher_says_how_busy_gpus_were() -> None:
     busy = Utilization(gpus={(0, "0"): Mean(95.0, 1)})
     assert why_slow(StepTimesHistory(), Setup(trainer=False), busy).cause == "compute"
     assert why_slow(StepTimesHistory(), Setup(trainer=False)).cause == "unknown"
+
+
+def times(rank: int, step: int, steps: int = 10, **phases: float) -> StepTimes:
+    event = StepTimes(time=1.0, rank=rank, steps=steps, wall=sum(phases.values()))
+    return event.replace(step=step, samples=steps * 32, **phases)
+
+
+def test_sums_of_each_rank_omit_first_steps_and_time_after_the_last() -> None:
+    state = RunState(run_id="a-1")
+    first = times(0, 1, steps=1, compute=30.0).replace(warm_up=True)
+    last = times(0, 20, steps=0, saving=5.0)
+    fold(
+        "a-1",
+        [first, times(0, 10, data=1.0, compute=3.0), times(0, 20, data=2.0, compute=2.0), last],
+        state,
+    )
+    history = state.step_times
+    assert history.totals()[0].seconds == {"data": 3.0, "compute": 5.0}
+    assert (history.totals()[0].wall, history.steps) == (8.0, 20)
+    assert history.warm_up[0].wall == 30.0
+    assert history.totals()[0].share("data") == 3 / 8
+
+
+def test_a_long_run_is_kept_in_bounded_memory_and_its_sums_stay_whole() -> None:
+    history = StepTimesHistory()
+    whole = 0.0
+    generator = random.Random(0)
+    for number in range(1, 5001):
+        for rank in range(2):
+            seconds = generator.random()
+            whole += seconds
+            history.add(times(rank, number * 10, compute=seconds))
+    assert KEPT_INTERVALS <= len(history.intervals()) <= 2 * KEPT_INTERVALS
+    assert abs(sum(sums.wall for sums in history.totals().values()) - whole) < 1e-6
+    assert history.totals()[1].steps == 50_000
+    assert all(set(interval) == {0, 1} for interval in history.intervals())
+
+
+def test_how_busy_gpus_were_is_a_mean_over_all_measurements() -> None:
+    use = Utilization()
+    assert use.gpu_percent is None
+    use.add(
+        Usage(
+            time=1.0,
+            node=0,
+            gpu_percent={"0": 90.0, "1": 10.0},
+            rank_cpu_percent={"0": 100.0},
+            cores=8,
+        )
+    )
+    use.add(Usage(time=2.0, node=1, gpu_percent={"0": 50.0, "1": float("nan")}))
+    assert use.gpu_percent == 50.0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    return RunStore(tmp_path / "data")
+
+
+def slow_run(store: RunStore, *, intervals: int = 20, data: float = 6.0, **spec: Any) -> RunFolder:
+    """Write a run of two ranks that wait for data these seconds in every ten."""
+    plan = {"provider": "local", "spec": {"name": "digits", **spec}}
+    folder = store.create("a-1", {"plan.json": json.dumps(plan)})
+    write_events(
+        folder,
+        {**BORN, "nodes": 1, "processes": 2},
+        {"type": "node_started", "time": 100.0, "node": 0},
+    )
+    for number in range(intervals):
+        times = {
+            "type": "step_times",
+            "time": 110.0 + 10 * number,
+            "step": 40 * number,
+            "steps": 40,
+            "wall": 10.0,
+        }
+        phases = {
+            "data": data,
+            "compute": 9.5 - data,
+            "communication": 0.5,
+            "optimizer": 0.0,
+            "other": 0.0,
+        }
+        write_events(
+            folder, *({**times, **phases, "rank": rank, "seq": number} for rank in range(2))
+        )
+    write_events(folder, {"type": "ended", "time": 400.0, "state": "succeeded"})
+    return folder
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def test_diagnose_names_the_cause_its_gain_and_the_setting(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow_run(home)
+    assert run("diagnose", "a-1") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a-1 succeeded in 5 min: nothing failed",
+        "  speed       training waits for its data 60% of the time",
+        "  gain        without it up to 2.5x as fast; confidence 95%",
+        "  time        data 60%, compute 35%, communication 5%",
+        (
+            "  change      --workers N (more loader processes per rank), or data that is cheaper to"
+            " read and decode"
+        ),
+        "  next        cloudtrain fetch a-1",
+    ]
+
+
+def test_diagnose_as_json_has_the_shares(
+    home: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow_run(home, entrypoint="train.py")
+    assert run("diagnose", "a-1", "--json") == 0
+    slowness = json.loads(capsys.readouterr().out)["slowness"]
+    assert (slowness["cause"], slowness["share"], slowness["gain"]) == ("input", 0.6, 2.5)
+    assert slowness["shares"]["compute"] == 0.35
+    assert "num_workers" in slowness["change"], "a script of one's own has no --workers"
+
+
+@pytest.mark.parametrize(
+    ("intervals", "data", "is_told"),
+    [(20, 6.0, True), (5, 6.0, False), (20, 0.5, False), (1, 6.0, False)],
+)
+def test_the_report_at_the_end_says_so_in_one_line(
+    home: RunStore, capsys: pytest.CaptureFixture[str], intervals: int, data: float, is_told: bool
+) -> None:
+    """Not of a run that was short or healthy."""
+    folder = slow_run(home, intervals=intervals, data=data)
+    run = Run(folder)
+    with click.Context(click.Command("attach")):
+        report(run, run.last_known())
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  slow ")]
+    hints = ["  slow        training waits for its data 60% of the time; cloudtrain diagnose a-1"]
+    assert lines == (hints if is_told else [])

@@ -1,18 +1,10 @@
-"""How often `diagnose` names the cause: labelled reports, noise in front of them, healthy logs.
-
-.venv/bin/python tests/bench/bench_failures.py [--json FILE]
-"""
+"""Labelled reports of failures, harmless lines of logs, and how right a diagnosis is."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
 from cloudtrain.diagnosis.log_text import evidence_of
@@ -131,50 +123,3 @@ def judge(report: Report, diagnosis: Diagnosis) -> Outcome:
 def with_noise(report: Report, kind: str, *, training: bool) -> list[str]:
     """Return the lines of a report with harmless lines in front."""
     return [*NOISE[kind], *(TRAINING if training else ()), *report.lines]
-
-
-def measure() -> dict[str, str]:
-    """Return each figure as a text."""
-    labelled = reports("public_failures.txt")
-    figures = {"labelled": f"{_right(labelled, None, False)} of {len(labelled)}"}
-    for kind in NOISE:
-        for training in (False, True):
-            name = f"{kind}{', then training' * training}"
-            figures[name] = f"{_right(labelled, kind, training)} of {len(labelled)}"
-
-    held_back = reports("public_failures_held_back.txt")
-    outcomes = [judge(report, diagnosed(report.lines)) for report in held_back]
-    figures["held back, right"] = f"{sum(o.is_right for o in outcomes)} of {len(outcomes)}"
-    wrong = sum(o.is_wrong_remedy for o in outcomes)
-    figures["held back, wrong remedy"] = f"{wrong} of {len(outcomes)}"
-    unknown = sum(o.is_unknown for o in outcomes)
-    figures["held back, no remedy"] = f"{unknown} of {len(outcomes)}"
-
-    logs = healthy_logs()
-    told = [name for name, lines in logs.items() if is_told_to_have_failed(diagnosed(lines))]
-    figures["healthy, told to have failed"] = f"{len(told)} of {len(logs)}"
-    return figures
-
-
-def _right(labelled: list[Report], kind: str | None, training: bool) -> int:
-    count = 0
-    for report in labelled:
-        lines = with_noise(report, kind, training=training) if kind else report.lines
-        count += judge(report, diagnosed(lines)).is_right
-    return count
-
-
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    figures = measure()
-    for name, text in figures.items():
-        print(f"{name:<40} {text}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()
