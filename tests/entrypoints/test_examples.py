@@ -163,7 +163,7 @@ def run_starter(
     def run(folder: Path, epochs: int, lr: float = 0.05) -> tuple[str, torch.Tensor]:
         monkeypatch.setenv("CLOUDTRAIN_CHECKPOINT_DIR", str(folder / "checkpoints"))
         monkeypatch.setenv("CLOUDTRAIN_MODEL_DIR", str(folder))
-        program["run_starter"](argparse.Namespace(epochs=epochs, lr=lr))
+        program["train"](argparse.Namespace(epochs=epochs, lr=lr))
         weights = torch.load(folder / "model.pt", weights_only=True)
         return capfd.readouterr().out, torch.cat([value.flatten() for value in weights.values()])
 

@@ -174,25 +174,6 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     assert relative_difference(trained.losses, expected.losses) < TOLERANCE
 
 
-@pytest.mark.thorough
-def test_recomputed_layers_are_in_that_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    expected = train(begin(small_task("gpt"), task_flags("gpt"), one_process()))
-    torch._dynamo.reset()
-    counter = GraphCounter(differentiate=True)
-    monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
-    trained = train(
-        begin(
-            small_task("gpt"),
-            [*task_flags("gpt"), "--compile", "--recompute", "blocks"],
-            one_process(),
-        )
-    )
-    assert len(counter.graphs) == 1
-    assert relative_difference(trained.losses, expected.losses) < TOLERANCE
-    assert relative_difference(trained.norms, expected.norms) < TOLERANCE
-
-
 def test_nothing_is_compiled_again_after_the_third_step(
     make_loop: Callable[..., Loop], monkeypatch: Any
 ) -> None:

@@ -230,26 +230,3 @@ def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path)
     assert (base / "checkpoints/saved").read_text() == "weights"
     report = json.loads((base / "output/data/seen.json").read_text())
     assert report == {"argv": ["--lr", "0.1"], "data": "mine", "cwd": str(work)}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["own.py"], 'docker run -v "$PWD:/work" -w /work IMAGE train own.py'),
-        ([], "this image contains no trainer"),
-        (["--help"], "options of the trainer: --help"),
-    ],
-    ids=str,
-)
-def test_a_manual_training_without_a_program_says_what_to_do(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    (tmp_path / "train.py").write_text("import sys\nprint('options of the trainer:', sys.argv[1])")
-    if arguments:
-        (tmp_path / "__main__.py").touch()
-
-    environ = clean(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), CLOUDTRAIN_PAYLOAD=str(tmp_path))
-    process = train(environ, *arguments)
-    assert message in process.stdout
-    assert process.returncode == (0 if arguments == ["--help"] else 1)
-    assert "Traceback" not in process.stdout

@@ -178,14 +178,6 @@ def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None
     assert "never" not in text
 
 
-def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path) -> None:
-    rank = run_rank(tmp_path, "print('never')", world=2, nodes=2)
-    assert rank.code == 1
-    message = "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4"
-    assert rank.error["message"] == message
-    assert "never" not in rank.output
-
-
 def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> None:
     script = (
         "import atexit, time\natexit.register(time.sleep, 600)\n"
@@ -195,13 +187,6 @@ def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> N
     assert rank.code == 1
     assert "goodbye" in rank.text
     assert rank.error["exception"] == "OSError"
-
-
-def test_sys_exit_with_a_message_is_a_failure(tmp_path: Path) -> None:
-    rank = run_rank(tmp_path, "import sys; sys.exit('no data today')")
-    assert rank.code == 1
-    assert "no data today" in rank.text
-    assert rank.error["message"] == "no data today"
 
 
 @pytest.mark.torchrun

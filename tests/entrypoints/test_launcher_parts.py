@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain_launcher import contract, environment, failure, launch, platforms, torchrun
+from cloudtrain_launcher import contract, environment, failure, launch, platforms
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.host import OutOfMemoryKills
 from tests.entrypoints.platforms import container
@@ -70,27 +70,6 @@ def error(rank: int, time: float, **fields: Any) -> Error:
         rank=rank, node=0, time=time, exception="ValueError", message="x", traceback="t"
     )
     return reported.replace(**fields)
-
-
-def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
-    arguments = torchrun.torchrun_arguments(JOB, platforms.plain_context(ENVIRON))
-    assert {
-        "--node-rank=1",
-        "--master-addr=algo-1",
-        "--master-port=7777",
-        "--max-restarts=0",
-        f"--shutdown-timeout={JOB.grace_seconds + 5}",
-    } <= set(arguments)
-    assert not any("rdzv-backend" in argument for argument in arguments)
-
-
-def test_restarts_mean_a_c10d_rendezvous_that_keeps_the_nodes_in_order() -> None:
-    job = replace(JOB, restarts=3)
-    arguments = torchrun.torchrun_arguments(job, platforms.plain_context(ENVIRON))
-    assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(
-        arguments
-    )
-    assert any(argument.startswith("--rdzv-conf=is_host=false") for argument in arguments)
 
 
 def test_the_environment_drops_variables_of_an_outer_torchrun(tmp_path: Path) -> None:

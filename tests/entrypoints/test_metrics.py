@@ -149,11 +149,6 @@ def test_weights_and_biases_gets_the_run_where_a_project_is_named(
     assert calls == [begun, ("*", "step"), ("log", {"step": 3, "loss": 0.5}), ("finish", 0)]
 
 
-def test_only_rank_0_writes_to_trackers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Trackers(tmp_path, {}, active=False).log(1, {"loss": 1.0})
-    assert list(tmp_path.iterdir()) == []
-
-
 Curves = dict[str, list[tuple[int, Any]]]
 """(step, value) of every point, by the name of the curve."""
 
@@ -245,17 +240,6 @@ def test_evaluations_are_those_of_epochs_of_steps_and_of_the_end(
     every = options.get("eval_every_steps")
     made |= {step for step in range(1, steps + 1) if every and step % every == 0}
     assert announced(steps, epoch, **options)["evaluations"] == evaluations == len(made)
-
-
-def test_samples_and_checkpoints_are_announced() -> None:
-    schedule = announced(30, 10, checkpoint_every_steps=7)
-    expected = {
-        "evaluation_samples": 50,
-        "step_samples": 4,
-        "checkpoint_steps": 7,
-        "checkpoint_seconds": 600.0,
-    }
-    assert {name: schedule[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -41,14 +41,6 @@ def request(file: Path | str = "", after: int = 0) -> tuple[stop_module.StopRequ
     return stop_module.StopRequest(str(file), after, logged.append), logged
 
 
-def test_no_stop_is_requested_without_a_file_a_limit_or_a_signal() -> None:
-    stop, logged = request()
-    stop.listen()
-    assert not stop.is_requested()
-    assert not stop.recheck()
-    assert (stop.reason, logged) == ("", [])
-
-
 def test_the_first_request_is_the_reason(tmp_path: Path) -> None:
     stop, logged = request(tmp_path / "stop")
     stop.listen()

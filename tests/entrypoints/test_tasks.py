@@ -186,13 +186,6 @@ def test_samples_depend_on_seed_epoch_and_index_only(name: str) -> None:
     assert not torch.equal(small(name, seed=1).train[Draw(2, [4])][0], alone[0])
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_validation_samples_are_the_same_in_every_epoch(name: str) -> None:
-    data = small(name).validation
-    last = len(data) - 1
-    assert torch.equal(data[Draw(0, [0, last])][0], data[Draw(5, [0, last])][0])
-
-
 # Keras
 
 

@@ -108,15 +108,6 @@ def test_a_file_that_cannot_be_kept_is_named_and_the_others_are_kept(
     assert (tmp_path / "output/snapshot.pt").read_text() == "s"
 
 
-def test_what_the_program_wrote_into_the_output_itself_stays(folder: Path, tmp_path: Path) -> None:
-    write(tmp_path, {"output/snapshot.pt": "its own"})
-    work = start(folder, "snapshot.pt")
-    write(folder, {"snapshot.pt": "left"})
-    report = work.keep(tmp_path / "output")
-    assert len(report.left_out) == 1
-    assert (tmp_path / "output/snapshot.pt").read_text() == "its own"
-
-
 def test_a_link_becomes_its_file_and_none_is_followed_out_of_the_folder(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -147,12 +138,6 @@ def test_a_link_becomes_its_file_and_none_is_followed_out_of_the_folder(
     left_out = [text.split(":")[0] for text in report.left_out]
     assert left_out == ["out/broken", "out/folder", "out/key"]
     assert "secret" not in work.warning(PROGRAM)
-
-
-def test_a_pattern_without_a_match_is_named(folder: Path, tmp_path: Path) -> None:
-    assert start(folder, "snapshot.pt", "train.py").keep(tmp_path / "output").unmatched == [
-        "snapshot.pt"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-import cloudtrain
-from tests.conftest import pytest_make_parametrize_id
 from tests.repo.tools import ROOT
 from tests.support import machine
 from tests.support.waiting import HANG_SECONDS
@@ -79,16 +77,6 @@ def test_every_target_and_page_that_contributing_names_is_there() -> None:
 # The suite itself: ids of tests are the same everywhere, and only container tests see an engine.
 
 
-@pytest.mark.parametrize(
-    "value", [b"\x1f\x8b", bytearray(2), Path("folder")], ids=["bytes", "bytearray", "path"]
-)
-def test_a_parameter_whose_own_id_may_differ_between_workers_is_refused(value: object) -> None:
-    """pytest-xdist checks in every run that all workers, each with its hash seed, collect the same."""
-    with pytest.raises(pytest.UsageError, match="write ids for the parameter content"):
-        pytest_make_parametrize_id(value, "content")
-    pytest_make_parametrize_id("a text", "content")
-
-
 def test_only_container_tests_see_the_engine_of_the_machine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,11 +110,6 @@ def test_a_benchmark_starts_by_its_path(bench: Path, tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "--json" in result.stdout
-
-
-@pytest.mark.parametrize("bench", BENCHES, ids=lambda path: path.stem)
-def test_the_readme_says_what_a_benchmark_measures(bench: Path) -> None:
-    assert f"| `{bench.name}` |" in (bench.parent / "README.md").read_text()
 
 
 # The wheel: it carries the launcher and the trainer inside the package, and works without the
@@ -169,11 +152,6 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     }
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/cli/starter/job.yaml" in names
-
-
-def test_the_wheel_takes_its_version_from_the_package_and_its_types_along(wheel: Path) -> None:
-    assert wheel.name.startswith(f"cloudtrain-{cloudtrain.__version__}-")
-    assert "cloudtrain/py.typed" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_an_installed_wheel_finds_its_payload_without_the_checkout(

@@ -208,32 +208,6 @@ def _is_of_a_path(function: ast.Attribute) -> bool:
     )
 
 
-def test_the_rule_knows_the_ways_to_open_a_file() -> None:
-    reads = [
-        "open(p)",
-        "open(p, 'rb')",
-        "p.open()",
-        "p.open('rb')",
-        "p.read_text()",
-        "Path(p).read_bytes()",
-    ]
-    remaining = [
-        "open(p, 'w')",
-        "p.open('ab')",
-        "os.open(p, 0)",
-        "tarfile.open(p)",
-        "self._opener.open(request)",
-    ]
-    assert [_opens_for_reading(_call(text)) for text in reads] == [True] * len(reads)
-    assert [_opens_for_reading(_call(text)) for text in remaining] == [False] * len(remaining)
-
-
-def _call(text: str) -> ast.Call:
-    node = ast.parse(text, mode="eval").body
-    assert isinstance(node, ast.Call)
-    return node
-
-
 # No module outside a provider's own folder knows a provider by name: a third party's is as good as
 # ours.
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from cloudtrain.settings import known_settings, variable_of
 from tests.repo.tools import ROOT, tool
 from tests.support.waiting import HANG_SECONDS
 
@@ -52,16 +51,6 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     """
     jobs = workflow["jobs"].values() if "jobs" in workflow else [workflow["runs"]]
     return [step for job in jobs for step in job.get("steps", ())]
-
-
-def test_there_are_workflows_of_both_kinds() -> None:
-    assert [path.name for path in OURS] == ["ci.yml", "train.yml"]
-    assert [path.parent.name for path in ACTIONS] == ["plan", "setup"]
-    assert [path.name for path in TO_COPY] == [
-        "pull-request.yml",
-        "train-on-aws.yml",
-        "train-on-azure.yml",
-    ]
 
 
 def test_zizmor_finds_nothing() -> None:
@@ -171,14 +160,6 @@ def test_the_setup_action_installs_tested_versions_alone(tmp_path: Path) -> None
         f"{tested} hatchling",
         f"{tested} --no-build-isolation {ROOT}[aws,azure]",
     ]
-
-
-def test_what_workflows_set_are_settings() -> None:
-    names = {variable_of(key) for key in known_settings()}
-    for path in [*STARTING_JOBS, ROOT / ".github/workflows/train.yml"]:
-        named = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
-        assert named
-        assert named <= names
 
 
 @pytest.mark.parametrize("path", STARTING_JOBS, ids=lambda path: path.name)

@@ -5,7 +5,6 @@ settings.
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from cloudtrain.providers.aws.target import repository_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.target import image_of as azure_image
 from cloudtrain.providers.docker.checks import image_of as docker_image
-from cloudtrain.providers.shared.notes import image_notes
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec
 from cloudtrain.submission.context import resolve_targets
@@ -201,19 +199,6 @@ resources: {{nodes: {nodes}, instance: {{{provider}: {instance}}}}}
     environment = get_provider(provider).render(plan).document.get("environment_variables", {})
     expected = topology and f"/opt/microsoft/{topology}-topo.xml"
     assert environment.get("NCCL_TOPO_FILE") == expected
-
-
-@pytest.mark.parametrize(("instance", "notes"), [("ml.p3.2xlarge", 1), ("ml.g4dn.xlarge", 0)])
-def test_the_plan_says_that_a_gpu_is_too_old_for_our_image(
-    folder: Path, instance: str, notes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", f"{HOST}/team/train")
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
-    (folder / "job.yaml").write_text(f"name: a\nresources: {{instance: {{aws: {instance}}}}}\n")
-    spec, _ = load_spec(folder / "job.yaml")
-    target, _ = resolve_targets(spec, load_settings(folder), "aws", None)
-    found = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
-    assert ["is older" in note for note in found] == [True] * notes
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])

@@ -228,13 +228,6 @@ def test_defaults_of_the_module_are_those_of_the_template() -> None:
 
 
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="there is no terraform here")
-def test_terraform_formats_it_so() -> None:
-    process = subprocess.run(["terraform", "fmt", "-check", "-diff", str(MODULE)], capture_output=True, text=True,
-                          check=False, timeout=HANG_SECONDS)  # fmt: skip
-    assert (process.returncode, process.stdout) == (0, "")
-
-
-@pytest.mark.skipif(shutil.which("terraform") is None, reason="there is no terraform here")
 @pytest.mark.skipif(not PLUGINS.is_dir(), reason="there is no provider for terraform here")
 def test_terraform_finds_it_valid(tmp_path: Path) -> None:
     (tmp_path / "main.tf").write_text(

@@ -319,18 +319,6 @@ def test_unreadable_custom_price_table_is_an_error_without_fallback(
     assert f"cloudtrain.toml:1: prices: {tmp_path / 'mine.csv'}: {why}" in result.err
 
 
-def test_a_region_of_ones_own_table_can_be_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "cloudtrain.toml").write_text('prices = "mine.csv"\n')
-    header = "instance_type,usd_per_hour,region,as_of"
-    (tmp_path / "mine.csv").write_text(f"{header}\nml.p4d.24xlarge,20,eu-west-1,2026-11-01\n")
-    shown = {
-        offer["instance_type"]: offer["usd_per_hour"]
-        for offer in listed("A100:8", "--region", "eu-west-1")
-    }
-    assert shown == {"ml.p4d.24xlarge": 20.0, "ml.p4de.24xlarge": None}
-    assert 20.0 in [offer["usd_per_hour"] for offer in listed("A100:8", "--region", "all")]
-
-
 @pytest.fixture
 def both_lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceLists]:
     """Both clouds' price lists, on a day that stands still."""

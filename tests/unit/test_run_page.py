@@ -265,14 +265,6 @@ def test_what_others_have_written_is_escaped() -> None:
     assert Tags(html).seen <= {"div", "b", "span", "svg", "polyline"}
 
 
-def test_a_run_shows_its_card_in_a_notebook_and_its_damage(tmp_path: Path) -> None:
-    run = Run(born(RunStore(tmp_path), "a-1"))
-    assert "<b>a-1</b>" in run._repr_html_()
-    run.folder.events_file.unlink()
-    run.folder.events_file.mkdir()
-    assert "cannot be read" in Run(run.folder)._repr_html_()
-
-
 class Notebook:
     """An IPython with a kernel, which remembers what was displayed."""
 

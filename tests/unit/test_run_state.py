@@ -169,12 +169,6 @@ def test_the_list_shows_every_run_the_newest_first(store: RunStore) -> None:
     assert listed(store) == [("b-2", "submitting"), ("c-3", "succeeded"), ("a-1", "succeeded")]
 
 
-def test_only_runs_that_have_ended_are_remembered(store: RunStore) -> None:
-    born(store, "a-1", ENDED), born(store, "b-2")
-    listed(store)
-    assert [json.loads(line)["run"] for line in index_of(store).read_text().splitlines()] == ["a-1"]
-
-
 def test_a_remembered_run_is_not_read_again(store: RunStore) -> None:
     folder = born(store, "a-1", ENDED)
     listed(store)

@@ -162,22 +162,6 @@ def test_each_mistake_is_named_once_with_its_path(severity: str) -> None:
         assert (issue.path, issue.message, issue.severity) == (keys, message, severity)
 
 
-def test_a_wrong_instance_type_is_shown_with_its_neighbours() -> None:
-    [issue] = request_violations(request((TYPE, "ml.p99.48xlarge")))
-    assert issue.message.endswith("(near: ml.p5.48xlarge, ml.p5e.48xlarge, ml.p5.4xlarge)")
-
-
-def test_all_mistakes_are_reported_together() -> None:
-    wrong = {
-        ("RoleArn",): GONE,
-        TYPE: "ml.bogus",
-        (*CHANNELS, 0, "DataSource", "S3DataSource", "S3DataType"): "Prefix",
-        ("Environment", "OK"): 1,
-    }
-    body = request((CHANNELS, channels(1)), *wrong.items())
-    assert {issue.path for issue in request_violations(body)} == set(wrong)
-
-
 def test_only_the_beginning_of_an_environment_value_is_shown() -> None:
     secret = "sk-" + "s3cr3t" * 100
     for value in (secret, [secret], {"a": secret}):

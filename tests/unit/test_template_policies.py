@@ -72,20 +72,6 @@ def test_the_policy_has_exactly_the_actions_of_the_list(who: str) -> None:
     )
 
 
-def test_what_doctor_looks_at_is_left_out_on_request_and_nothing_else_is() -> None:
-    assert set(actions(submitter_policy(**EVERYTHING, Doctor="no"))) == granted(
-        AWS_SUBMITTER, "kms_key"
-    )
-    looks = [
-        statement
-        for statement in submitter_policy(**EVERYTHING)
-        if statement["Sid"].startswith("LookAt")
-    ]
-    assert set(actions(looks)) - {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"} == set(
-        AWS_DOCTOR
-    ), "in statements of their own"
-
-
 @EACH
 def test_no_action_is_a_pattern_and_no_resource_is_wider_than_the_stack(who: str) -> None:
     for statement in POLICIES[who][0](**EVERYTHING):
