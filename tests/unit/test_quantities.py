@@ -30,53 +30,54 @@ from cloudtrain.units import (
 
 # Durations, sizes and money: as people write them, and back.
 
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90 s", 90),
-        ("10 min", 600),
-        ("6 h", 21600),
-        ("1 h 30 min", 5400),
-        ("2 d", 172800),
-        ("1h30m", 5400),
-        ("  5 MIN ", 300),
-        ("1 hour 2 seconds", 3602),
-        ("1.5 h", 5400),
-        ("0.1 s", 1),
-        ("2.5 s", 3),
-    ],
-)
-def test_a_duration_is_read_in_seconds(text: str, seconds: int) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "5",
-        "h",
-        "6 hodr",
-        "-5 s",
-        "1 h 2 h",
-        "1 h,",
-        "5 s!",
-        "1e3 s",
-        "٣ s",
-        "1 month",
-        "five min",
-    ],
-)
-def test_a_duration_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
-    with pytest.raises(ValueError, match="write for example 90 s, 10 min"):
-        parse_duration(text)
+READ = """
+duration: 90 s = 90; 10 min = 600; 6 h = 21600; 1 h 30 min = 5400; 2 d = 172800; 1h30m = 5400
+duration: 5 MIN = 300; 1 hour 2 seconds = 3602; 1.5 h = 5400; 0.1 s = 1; 2.5 s = 3
+size: 512 MiB = 536870912; 200 GiB = 214748364800; 1 TB = 1000000000000; 1.5kB = 1500
+size: 7 b = 7; 1 KIB = 1024
+money: 50 USD = 50; $50 = 50; 12.50 usd = 12.5; $ 0.01 = 0.01; 50$ = 50
+"""
+REFUSED = """
+duration: ; 5; h; 6 hodr; -5 s; 1 h 2 h; 1 h,; 5 s!; 1e3 s; ٣ s; 1 month; five min
+size: ; 5; GB; 5 gigs; 1 GB 2 MB; -1 GB; 5 PB
+money: ; 50; 50 EUR; USD 50; -5 USD; 1,000 USD; 50 USD 1
+"""
+OUTSIDE = """
+duration: 0 s; 0.0 h; 40000 d; HUGE s
+size: 0 GB; 0.2 b; 9999999999 TB; HUGE b
+money: 0 USD; $0.00; 1000000000 USD; HUGE USD
+"""
+PARSERS: dict[str, Callable[[str], float]] = {
+    "duration": parse_duration,
+    "size": parse_size,
+    "money": parse_money,
+}
 
 
-@pytest.mark.parametrize("text", ["0 s", "0.0 h", "40 000 d".replace(" ", "", 1), "9" * 400 + " s"])
-def test_a_duration_has_bounds(text: str) -> None:
-    with pytest.raises(ValueError, match="a duration must be between 1 s and 30 years, got"):
-        parse_duration(text)
+def entries(table: str) -> list[tuple[str, str]]:
+    """Return the kind and each of its texts."""
+    lines = (line.partition(": ") for line in table.strip().splitlines())
+    return [(kind, text) for kind, _, texts in lines for text in texts.split("; ")]
+
+
+@pytest.mark.parametrize(("kind", "text"), entries(READ))
+def test_a_quantity_is_read_as_people_write_it(kind: str, text: str) -> None:
+    written, _, value = text.rpartition(" = ")
+    assert PARSERS[kind](f" {written} ") == float(value)
+
+
+@pytest.mark.parametrize(("kind", "text"), entries(REFUSED))
+def test_a_quantity_that_cannot_be_read_says_how_to_write_it(kind: str, text: str) -> None:
+    with pytest.raises(ValueError, match="write for example"):
+        PARSERS[kind](text)
+
+
+@pytest.mark.parametrize(("kind", "text"), entries(OUTSIDE))
+def test_a_quantity_has_bounds(kind: str, text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"between 1 s and 30|between 1 byte and 8|below a billion"
+    ):
+        PARSERS[kind](text.replace("HUGE", "9" * 400))
 
 
 @given(st.integers(1, 10**9))
@@ -104,58 +105,11 @@ def test_a_duration_is_written_in_its_two_largest_units(seconds: float, text: st
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("512 MiB", 512 * 2**20),
-        ("200 GiB", 200 * 2**30),
-        ("1 TB", 10**12),
-        ("1.5kB", 1500),
-        ("7 b", 7),
-        ("1 KIB", 1024),
-    ],
-)
-def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "5", "GB", "5 gigs", "1 GB 2 MB", "-1 GB", "5 PB"])
-def test_a_size_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
-    with pytest.raises(ValueError, match="write for example 512 MiB"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize("text", ["0 GB", "0.2 b", "9999999999 TB", "9" * 400 + " b"])
-def test_a_size_has_bounds(text: str) -> None:
-    with pytest.raises(ValueError, match="a size must be between 1 byte and 8 EiB, got"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (34_000, "34 kB"), (1_200_000_000, "1.2 GB"), (5e15, "5000.0 TB")],
 )
 def test_a_size_is_written_in_decimal_units(size: float, text: str) -> None:
     assert format_size(size) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [("50 USD", 50), ("$50", 50), ("12.50 usd", 12.5), ("$ 0.01", 0.01), ("50$", 50)],
-)
-def test_money_is_read_in_dollars(text: str, amount: float) -> None:
-    assert parse_money(text) == amount
-
-
-@pytest.mark.parametrize("text", ["", "50", "50 EUR", "USD 50", "-5 USD", "1,000 USD", "50 USD 1"])
-def test_money_that_cannot_be_read_says_how_to_write_it(text: str) -> None:
-    with pytest.raises(ValueError, match="write for example 50 USD"):
-        parse_money(text)
-
-
-@pytest.mark.parametrize("text", ["0 USD", "$0.00", "1000000000 USD", "9" * 400 + " USD"])
-def test_money_has_bounds(text: str) -> None:
-    with pytest.raises(ValueError, match="below a billion"):
-        parse_money(text)
 
 
 @given(st.text(max_size=30), st.sampled_from([parse_duration, parse_size, parse_money]))
