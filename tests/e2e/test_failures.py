@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.bench_failures import NOISE, TRAINING
 from tests.support.command_line import CommandLine
+from tests.support.failure_reports import NOISE, TRAINING
 from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.torchrun

@@ -166,23 +166,6 @@ def test_packages_for_cuda_beside_a_torch_for_cpus_are_foreseen(
         assert "builds for CUDA" in call("check", str(job)).err
 
 
-def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> None:
-    program = "import os\nimport no_such_thing\nimport torch, yaml\nfrom own import x\n"
-    write(
-        job,
-        {
-            "train.py": program,
-            "own.py": "import sklearn, other_thing\n",
-            "requirements.txt": "other-thing\n",
-        },
-    )
-    (line,) = messages(plan(job))
-    assert line.startswith(
-        "train.py:2: imports no_such_thing, which neither the source, requirements.txt nor this"
-    )
-    assert not any(issue.is_error for issue in plan(job).issues)
-
-
 def test_packages_of_a_known_image_are_not_missed_and_unknown_is_silent(
     job: Path,
 ) -> None:
