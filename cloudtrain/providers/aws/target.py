@@ -109,7 +109,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             config,
             prices=known_prices(prices, types),
             poll=settings["aws.poll"],
-            unpaid=tuple(issue.message for issue in wrong_limits) if rehearsal else (),
+            unpaid=tuple(f"{issue.line()} ({issue.hint})" for issue in wrong_limits)
+            if rehearsal
+            else (),
         ),
         image=image,
         instances=types,

@@ -202,7 +202,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             config,
             prices=known_prices(prices, types[:1]),
             poll=settings["azure.poll"],
-            unpaid=tuple(issue.message for issue in wrong_limits) if rehearsal else (),
+            unpaid=tuple(f"{issue.line()} ({issue.hint})" for issue in wrong_limits)
+            if rehearsal
+            else (),
         ),
         image=image,
         instances=types,
