@@ -151,23 +151,6 @@ def test_control_characters_of_cloudwatch_come_back_outside_events() -> None:
     assert with_control_characters(event) == event
 
 
-def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> None:
-    wishes = [{"InstanceType": "ml.p4d.24xlarge"}, {"InstanceType": "ml.p5.48xlarge"}]
-    waiting = described("InProgress", "Pending", ResourceConfig={"InstancePreferences": wishes})
-    assert "instance" not in phase_event(waiting, 1.0).to_json()
-    resources = {"InstancePreferences": wishes, "SelectedInstanceType": "ml.p5.48xlarge"}
-    assert phase_event(
-        described("InProgress", "Training", ResourceConfig=resources), 1.0
-    ).to_json() | {"since": 0} == {
-        "type": "phase",
-        "time": 1.0,
-        "phase": "training",
-        "since": 0,
-        "running": True,
-        "instance": "ml.p5.48xlarge",
-    }
-
-
 @pytest.mark.parametrize(
     ("operation", "message", "action"),
     [

@@ -95,20 +95,6 @@ def settings(**values: str) -> Settings:
     return Settings(values=named, origins=dict.fromkeys(named, "cloudtrain.toml:1"))
 
 
-def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None:
-    stored = settings(
-        subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1"
-    )
-    config, issues = account(
-        AzureSection(workspace="other", compute="azureml:c-1"), stored, rehearsal=False
-    )
-    assert issues.problems == []
-    assert (config.workspace, config.compute, config.resource_group) == ("other", "c-1", "g")
-    assert issues.origins == dict.fromkeys(
-        ("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1"
-    )
-
-
 @pytest.mark.parametrize("written", ["East US 2", "eastus2", "EastUS2", "east-us-2"])
 def test_a_location_is_one_however_it_is_written(written: str) -> None:
     config, issues = account(AzureSection(location=written), settings(), rehearsal=True)

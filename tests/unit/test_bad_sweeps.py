@@ -198,22 +198,6 @@ sweep:
     ]
 
 
-def test_a_valid_section_is_read_as_written(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(
-        f"args: {{epochs: 9, lr: 0.1}}\nsweep:\n  {GOAL}\n  method: asha\n  trials: 20\n "
-        " early_stopping: {promote: always}\n  space: {lr: loguniform(1e-4, 1e-1), env.SEED:"
-        " [1, 2], resources.processes: 'choice(1, 2)', source: [a, b]}\n"
-    )
-    sweep = load_spec(tmp_path / "job.yaml")[0].sweep
-    assert sweep is not None
-    assert {key: dimension.text() for key, dimension in sweep.space.items()} == {
-        "lr": "loguniform(0.0001, 0.1)",
-        "env.SEED": "choice(1, 2)",
-        "resources.processes": "choice(1, 2)",
-        "source": 'choice("a", "b")',  # an argument of that name: a path begins with a section
-    }
-
-
 # `--set args.lr=1e-4,1e-3` makes a search of a job without a section for it.
 
 

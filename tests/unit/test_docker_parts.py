@@ -26,7 +26,7 @@ from cloudtrain.providers.docker.container_spec import (
     ContainerSpec,
     host_names,
 )
-from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator, labels_of
+from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
@@ -86,24 +86,6 @@ GPUS = (
     "name: digits\nimage: train:1\nresources: {nodes: 3, gpus: 2, shm: 16 GiB}\nsecrets: {A:"
     " {local: 'env:B'}}\n"
 )
-
-
-def test_each_container_has_its_own_name_and_gpus_and_the_same_network(tmp_path: Path) -> None:
-    specs = plain_specs(GPUS, tmp_path / "runs" / "run-1")
-    assert [spec.gpus for spec in specs] == [
-        ("GPU-0", "GPU-1"),
-        ("GPU-2", "GPU-3"),
-        ("GPU-4", "GPU-5"),
-    ]
-    assert [spec.host for spec in specs] == ["node-00", "node-01", "node-02"]
-    assert len({spec.network for spec in specs}) == 1
-    assert len({spec.name for spec in specs}) == 3
-    assert {(spec.shm_bytes, spec.memory_bytes, spec.secrets) for spec in specs} == {
-        (2**34, 2**33, ("A",))
-    }
-    assert all(
-        spec.labels.items() >= labels_of(tmp_path / "runs" / "run-1").items() for spec in specs
-    )
 
 
 def test_runs_of_one_id_in_two_data_folders_do_not_meet(tmp_path: Path) -> None:

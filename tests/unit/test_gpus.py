@@ -210,15 +210,6 @@ def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(
     assert not [path for path in emulator.paths.run.rglob("*") if path.is_symlink()]
 
 
-def test_as_sagemaker_the_network_is_isolated_if_the_request_says_so(tmp_path: Path) -> None:
-    emulator, _ = rehearsed("aws", tmp_path)
-    assert not emulator.isolated
-    request = json.loads((ROOT / "tests" / "golden" / "aws.json").read_text())["request"]
-    plan = {"provider": "docker", "host": {"facts": {}}, "target": {"contract": "sagemaker"}}
-    request = {**request, "EnableNetworkIsolation": True}
-    assert docker_emulator(emulator.paths, request, EmulatedPlan.from_json(plan)).isolated
-
-
 def test_as_azure_inputs_are_read_only_and_outputs_are_shared(tmp_path: Path) -> None:
     emulator, launches = rehearsed("azure", tmp_path)
     assert [launch.env["MASTER_ADDR"] for launch in launches] == ["node-00", "node-00"]

@@ -12,7 +12,6 @@ from docker.utils.build import exclude_paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle import bundled
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.recipe import (
     our_recipe,
@@ -167,16 +166,6 @@ def test_a_folder_that_cannot_be_read_is_named(
     monkeypatch.setattr(os, "scandir", closed)
     with pytest.raises(SourceError, match=f"{folder}/deep: Permission denied"):
         digest(folder)
-
-
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_our_own_image_is_called_by_its_kind_and_its_digest(kind: str) -> None:
-    recipe = our_recipe(kind)
-    assert recipe.tag == f"{kind}-{recipe.digest[:12]}"
-    assert recipe.name == f"cloudtrain:{recipe.tag}"
-    assert recipe.context == str(bundled("docker"))
-    assert f"TORCH={kind}" in recipe.args
-    assert ("BASE_IMAGE=debian:12-slim" in recipe.args) == (kind == "cpu")
 
 
 def test_an_argument_that_is_given_counts_more_than_our_own() -> None:

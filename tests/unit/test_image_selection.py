@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import read_table
-from cloudtrain.planning.recipe import our_recipe, recipe_of
+from cloudtrain.planning.recipe import our_recipe
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
@@ -19,7 +19,6 @@ from cloudtrain.providers.aws.target import image_of as aws_image
 from cloudtrain.providers.aws.target import repository_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.target import image_of as azure_image
-from cloudtrain.providers.docker.checks import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec
 from cloudtrain.submission.context import resolve_targets
@@ -157,18 +156,6 @@ def azure(repository: str | None = None) -> AzureConfig:
 BUILD = {"build": "image/Dockerfile"}
 
 
-def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
-    args = stored(
-        folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",)
-    )
-    assert (
-        docker_image("auto", args, gpu=False)[0].address
-        == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
-    )
-    assert arguments(docker_image(BUILD, args, gpu=False)[0]) == ("BASE_IMAGE=yours:1",)
-    assert arguments(docker_image(BUILD, stored(folder, image__args=("A=1",)), gpu=False)[0]) == ()
-
-
 @pytest.mark.parametrize(
     ("provider", "instance", "nodes", "arg", "topology"),
     [
@@ -248,15 +235,3 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(
 ) -> None:
     assert repository_of(aws(repository, region)) == (address, [])
     assert ECR.fullmatch(address)
-
-
-def test_a_rehearsal_runs_in_what_is_built_here(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "team/train")
-    (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
-    spec, _ = load_spec(folder / "job.yaml")
-    target, host = resolve_targets(spec, load_settings(folder), "docker", "aws")
-    assert host is not None
-    assert host.image_address == recipe_of(folder / "image" / "Dockerfile").name
-    assert target.image_address.startswith(f"{HOST}/team/train:")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from cloudtrain.providers.aws.status import usd_per_hour
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.docker.container_spec import DockerConfig
 from cloudtrain.providers.local.machine import LocalConfig
-from tests.golden.cases import plan_of
 from tests.support.samples import earlier_runs
 
 # The price in a plan, the reason for its machine, cheaper choices, and stored plans that never
@@ -224,13 +222,6 @@ OLD_ADOPTED = {
     "poll": 5.0,
 }
 """The same of a run that another machine had started: less was known of it."""
-
-
-@pytest.mark.parametrize("provider", CONFIGS)
-def test_a_config_comes_back_from_json_as_it_was(provider: str) -> None:
-    target = plan_of(provider, TEXT).target
-    stored = json.loads(json.dumps(target.to_json()))["facts"]
-    assert CONFIGS[provider].from_json(stored) == target.config
 
 
 def test_a_config_that_an_earlier_version_wrote_is_read() -> None:

@@ -295,19 +295,6 @@ def document(**changes: Any) -> dict[str, Any]:
     return {"name": "a", "command": "true", "resources": {"instance_count": 2}, **changes}
 
 
-def test_two_processes_per_node_have_four_ranks() -> None:
-    distribution = {"type": "pytorch", "process_count_per_instance": 2}
-    job = command_job(document(distribution=distribution), master="10.0.0.4", port=4711)
-    keys = ("NODE_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_PORT")
-    ranks = [tuple(process.env[key] for key in keys) for process in job.processes]
-    assert ranks == [(str(r // 2), str(r % 2), str(r), "4", "4711") for r in range(4)]
-
-
-def test_another_distribution_is_not_part_of_the_contract() -> None:
-    with pytest.raises(ValueError, match="'mpi'"):
-        command_job(document(distribution={"type": "mpi"}), master="10.0.0.4")
-
-
 def test_placeholders_allow_blanks_and_unknown_ones_are_an_error() -> None:
     job = command_job(
         document(command="a ${{inputs.x}} ${{ outputs.y }} ${z} {{w}}"), master="10.0.0.4"

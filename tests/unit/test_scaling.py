@@ -47,16 +47,6 @@ def curve(*rates: float, **fields: Any) -> ScalingCurve:
     return ScalingCurve([measurement(2**at, rate, **fields) for at, rate in enumerate(rates)])
 
 
-def test_speed_up_and_efficiency_are_against_the_fewest_ranks() -> None:
-    points = curve(100, 180, 300).points
-    assert [(point.ranks, round(point.speedup, 6)) for point in points] == [
-        (1, 1),
-        (2, 1.8),
-        (4, 3),
-    ]
-    assert [round(point.efficiency, 6) for point in points] == [1, 0.9, 0.75]
-
-
 def test_one_is_the_answer_where_more_hardly_help() -> None:
     scaling_curve = curve(100, 110, 129)
     assert (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import SpecError, StorageError, UsageError
 from cloudtrain.providers.infrastructure import SettingValue, settings_edit
-from cloudtrain.settings import Settings, known_settings, load_settings
+from cloudtrain.settings import Settings, load_settings
 
 # Settings: flags before environment before cloudtrain.toml before the user's own file, each with
 # its origin.
@@ -53,16 +53,6 @@ def mistakes(
     with pytest.raises(SpecError) as caught:
         load(home, job, flags, **environ)
     return [mistake.render() for mistake in caught.value.issues]
-
-
-def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:
-    settings = load(home, job)
-    defaults = {
-        key: setting.default
-        for key, setting in known_settings().items()
-        if setting.default is not None
-    }
-    assert settings.values == {**defaults, "data_dir": str(home / ".local/share/cloudtrain")}
 
 
 def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) -> None:

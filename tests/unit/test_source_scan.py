@@ -81,16 +81,6 @@ def test_the_digest_changes_with(root: Path, change: str) -> None:
     assert scan(root, None, None).digest != before
 
 
-def test_payload_files_are_added_below_the_reserved_folder(root: Path, tmp_path: Path) -> None:
-    write(root, {".cloudtrain/stale.py": ""})
-    launcher = write(tmp_path / "installed", {"launch.py": "launch"}) / "launch.py"
-    tree = scan(root, {"job/launch.py": launcher}, None)
-    assert [entry.path for entry in tree.files if entry.path.startswith(".")] == [
-        ".cloudtrain/job/launch.py"
-    ]
-    assert tree.digest != scan(root, None, None).digest
-
-
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../b", "a//b", "."])
 def test_payload_names_are_plain(root: Path, name: str) -> None:
     with pytest.raises(SourceError, match="plain relative path"):

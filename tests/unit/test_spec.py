@@ -135,21 +135,6 @@ def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path)
     assert document.origin(("resources", "nodes")) == "--set resources={nodes: 2}"
 
 
-def test_quantities_are_normalised_once(folder: Path) -> None:
-    text = (
-        "checkpoints: {every: 1 h 30 min}\nlimits: {max_cost: $5}\nresources: {disk: 2 GiB, shm: 1"
-        " GB}\n"
-    )
-    job_spec = spec(folder, text)
-    numbers = (
-        job_spec.checkpoints.every,
-        job_spec.limits.max_cost,
-        job_spec.resources.disk,
-        job_spec.resources.shm,
-    )
-    assert numbers == (5400, 5.0, 2 * 2**30, 10**9)
-
-
 @pytest.mark.parametrize(
     ("name", "expected"), [("My data (2)", "My-data-2"), ("é", "job"), ("x" * 80, "x" * 50)]
 )
@@ -309,16 +294,3 @@ def test_a_field_that_a_flag_sets_is_named_and_the_sections_around_it_are_not(
     ).out
     fields = [line.split()[2] for line in output.splitlines() if line.startswith("  set by")]
     assert fields == ["resources.nodes", "env.A"]
-
-
-def test_a_field_that_is_taken_back_is_not_said_to_be_of_no_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text(
-        "name: flags\nentrypoint: train.py\nresources: {disk: 200 GiB}\n"
-    )
-    note = "not used by the local provider: resources.disk"
-    assert note in call("plan", "--provider", "local").out
-    assert note not in call("plan", "--provider", "local", "--set", "resources.disk=null").out
