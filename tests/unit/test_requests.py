@@ -124,6 +124,12 @@ def test_a_mistake_names_the_line_of_the_spec(
 
 
 @pytest.mark.parametrize("provider", FORMS)
+def test_removing_any_member_gives_issues_and_never_an_error(provider: str) -> None:
+    for name in plan_with("{}", provider).request.document:
+        _ = plan_with(f"{json.dumps(name)}: null", provider).issues
+
+
+@pytest.mark.parametrize("provider", FORMS)
 @given(value=JSON, data=some.data())
 def test_any_value_of_any_member_gives_issues_and_never_an_error(
     provider: str, value: Any, data: some.DataObject

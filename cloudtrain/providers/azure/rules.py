@@ -306,7 +306,7 @@ def _names(plan: Plan) -> Iterator[Issue]:
 def _uploads(plan: Plan) -> Iterator[Issue]:
     """Yield problems with local inputs and the Dockerfile: missing, empty or too large."""
     document = plan.request.document
-    environment = document["environment"]
+    environment = document.get("environment")
     if isinstance(environment, dict) and "build" in environment:
         build = environment["build"]
         yield from _build_issues(Path(build["path"], build["dockerfile_path"]))
