@@ -1,9 +1,10 @@
 """Detect losses, gradients and weights that are NaN or infinite, without waiting for a GPU.
 
-Each step keeps its loss and gradient norm on the device. The host reads a copy that it requested at
-the last exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about half a second
-later. Before a checkpoint and at the end of an epoch the host waits for the device and knows
-exactly.
+Each step keeps its loss on the device, and the norm of its gradients if that is computed anyway:
+other bad gradients make the weights bad, and so the next loss. The host reads a copy that it
+requested at the last exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about
+half a second later. Before a checkpoint and at the end of an epoch the host waits for the device
+and knows exactly.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ EXIT = 33
 """The exit code after a loss, gradient or weight that is not finite: the number of EDOM."""
 MIN_LOSS_SCALE = 1.0
 """Gradients that overflow at this fp16 loss scale would overflow without scaling, too."""
+
+NUMBERS = "the loss", "the norm of the gradients"
+"""Names of the noted numbers."""
 
 BadStep = tuple[int, str]
 """A step, from 1, and a sentence about it."""
@@ -44,9 +48,10 @@ class FiniteWatch:
         self._copy_done: Any = None
         self._first_bad: BadStep | None = None
 
-    def note_step(self, step: int, loss: Tensor, norm: Tensor) -> None:
+    def note_step(self, step: int, loss: Tensor, norm: Tensor | None = None) -> None:
         """Note a step, counted from 1. `loss`, `norm`: float scalars on the device."""
-        self._notes.append((step, torch.stack((loss.float(), norm.float()))))
+        numbers = loss if norm is None else torch.stack((loss.float(), norm.float()))
+        self._notes.append((step, numbers.reshape(-1)))
 
     def poll(self) -> bool:
         """Return whether a step was bad, without waiting for a GPU.
@@ -77,11 +82,9 @@ class FiniteWatch:
 
     def _judge(self) -> None:
         for step, numbers in self._copied:
-            loss, norm = numbers.tolist()
-            if self._first_bad is None and not math.isfinite(loss):
-                self._first_bad = step, f"the loss is {loss:g}"
-            if self._first_bad is None and not math.isfinite(norm):
-                self._first_bad = step, f"the norm of the gradients is {norm:g}"
+            for name, value in zip(NUMBERS, numbers.tolist()):  # noqa: B905  (without a norm)
+                if self._first_bad is None and not math.isfinite(value):
+                    self._first_bad = step, f"{name} is {value:g}"
 
         self._copied = []
 

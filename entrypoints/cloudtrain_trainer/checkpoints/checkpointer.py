@@ -130,9 +130,8 @@ class Checkpointer:
 
     def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         """Return tensors that training changes. Others, such as masks, may be infinite."""
-        return [*self._trained().values()] + [
-            value for name, value in tensors.items() if name.startswith("optimizer.")
-        ]
+        trained = [p for p in self.run.step.model.parameters() if p.requires_grad]
+        return trained + [v for name, v in tensors.items() if name.startswith("optimizer.")]
 
     def _steady(self, tensors: Collection[str]) -> set[str]:
         """Return the names of tensors that only an update may change, if anything does.
@@ -146,9 +145,6 @@ class Checkpointer:
             for name in tensors
             if name in parameters or name.startswith(("optimizer.", "ema."))
         }
-
-    def _trained(self) -> dict[str, Tensor]:
-        return {name: p for name, p in self.run.step.model.named_parameters() if p.requires_grad}
 
     def resume(self) -> None:
         """Load the newest complete checkpoint, if any. Raise `Refused` if options differ."""

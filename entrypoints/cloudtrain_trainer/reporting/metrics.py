@@ -97,7 +97,7 @@ class LossMean:
     def add(self, loss: Tensor, weight: float) -> None:
         """Add the mean loss of a micro-batch, shape (); without weight it may be NaN."""
         if weight:
-            self.total.add_(loss.detach(), alpha=weight)
+            self.total.add_(loss, alpha=weight)
             self._weight += weight
 
     def value(self) -> float:

@@ -141,8 +141,10 @@ class Loop(TrainingRun):
 
         `wait`: returns the flags of all ranks; None: they were not exchanged.
         """
-        with self.step.clock.during("communication"):
-            flags = Flags(*wait()) if wait else Flags()
+        flags = Flags()
+        if wait is not None:
+            with self.step.clock.during("communication"):
+                flags = Flags(*wait())
 
         is_last = self.position.step == self.steps
         if flags.not_finite:

@@ -59,19 +59,6 @@ class Gradients:
             norms[0] if norms else torch.zeros((), device=self._device)
         )
 
-    def local_norm(self) -> Tensor:
-        """Return a tensor of shape () that is finite only if this rank's gradients are.
-
-        Unlike `norm` it needs no message.
-        """
-        norms = [
-            torch.stack(torch._foreach_norm([local_part(grad) for grad in grads]))
-            .sum()
-            .to(self._device)
-            for grads in self._by_sharding()
-        ]
-        return sum(norms[1:], norms[0]) if norms else torch.zeros((), device=self._device)
-
 
 def _norm(grads: list[Tensor]) -> Tensor:
     """Return the norm of gradients that are sharded alike, over all shards: shape ()."""

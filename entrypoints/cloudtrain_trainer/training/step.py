@@ -164,12 +164,13 @@ class Step:
     def _update(self, step: int) -> None:
         """Update the weights, whatever the loss is: a bad step ends training soon after."""
         if self.scaler is None:
-            self.finite_watch.note_step(step + 1, self._local_loss, self._clip())
+            norm = None if self.options.clip_norm is None else self._clip()
+            self.finite_watch.note_step(step + 1, self._local_loss, norm)
             self.optimizer.step()
             return
 
         self.scaler.unscale_(self.optimizer)
-        norm = self._clip()
+        norm = self.gradients.norm() if self.options.clip_norm is None else self._clip()
         # The scaler skips a step whose gradients overflow and lowers its scale. Such a step is not
         # bad, unless the scale is at its minimum.
         scale = self.scaler.scale(torch.ones((), device=self.device))
@@ -247,14 +248,8 @@ class Step:
         return on_device, trees.to_device(targets, self.device)
 
     def _clip(self) -> Tensor:
-        """Scale the gradients down to `--clip-norm`; return their norm before.
-
-        It is the norm over all ranks; without `--clip-norm` over this rank's gradients, which
-        needs no message.
-        """
-        if self.options.clip_norm is None:
-            return self.gradients.local_norm()
-
+        """Scale the gradients of all ranks down to `--clip-norm`; return their norm before."""
+        assert self.options.clip_norm is not None  # noqa: S101  (asked before)
         norm = self.clipped_norm = self.gradients.clip(self.options.clip_norm)
         return norm
 
