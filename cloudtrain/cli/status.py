@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,9 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
     dashboard = sweep.folder.path / RAY_DASHBOARD
     if not state.ended and dashboard.is_file():
-        print_output(f"  Ray's dashboard    {one_line(read_regular_text(dashboard))}")
+        with suppress(OSError):
+            address = read_regular_text(dashboard, errors="replace")
+            print_output(f"  Ray's dashboard    {one_line(address)}")
     if state.trials:
         print_output(trial_table(state))
     if state.why_ended:

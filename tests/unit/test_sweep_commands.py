@@ -83,6 +83,8 @@ def test_the_dashboard_of_a_local_ray_is_shown_while_the_sweep_runs(sweep: Sweep
     journal = sweep.path / JOURNAL
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
     assert "Ray's dashboard    http://127.0.0.1:8265" in call("status", "digits-k2x9").out
+    (sweep.path / RAY_DASHBOARD).write_bytes(b"\xff\n")
+    assert call("status", "digits-k2x9").code == 0
 
 
 def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
