@@ -95,6 +95,18 @@ best_option = click.option(
 yes_option = click.option(
     "--yes", "-y", is_flag=True, help="Do not ask before a job that costs money."
 )
+detach_option = click.option("--detach", "-d", is_flag=True, help="Return once it has started.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Run all checks, show the plan, start nothing."
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Default: in the folder of the run or the sweep.",
+)
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 data_dir = click.pass_obj
 
 

@@ -79,62 +79,52 @@ def _types(plan: Plan) -> tuple[str, ...]:
 
 def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     """Return the plan as text: command, account, image, source, inputs, limits, cost, notes."""
+    lines = [f"{plan.spec.name}  {one_line(headline(plan))}"]
+    for name, texts in _sections(plan).items():
+        label = name
+        for text in filter(None, texts):
+            lines.append(f"  {label:<8} {one_line(text)}")
+            label = ""
+
+    lines += [f"  note: {indented(note, 8)}" for note in start_notes(plan, issues)]
+    if errors := sum(issue.is_error for issue in issues):
+        lines.append(f"  refused  submit would refuse it: {count(errors, 'error')}")
+    return "\n".join(lines)
+
+
+def _sections(plan: Plan) -> dict[str, Sequence[str]]:
+    """Return the texts of a plan by their label; empty texts are not shown."""
     spec = plan.spec
     source = plan.context.source
-    world = spec.resources.nodes * plan.processes
     program = spec.entrypoint or "the shared trainer"
+    command = f"{program} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
-    rows = [
-        (
-            "runs",
-            f"{program} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
-            + f"      {world} process{'es' if world > 1 else ''}",
-        ),
-        *(("account", text) for text in _borrowed(plan)),
-        *(
-            [("image", plan.target.image_address)]
-            if plan.target.image and not plan.is_rehearsal
-            else []
-        ),
-        (
-            "source",
-            (
-                f"{count(source.files, 'file')}, {format_size(source.bytes)},"
-                f" sha256:{source.digest[:8]}…{packed}"
-            ),
-        ),
-        *([("installs", text)] if (text := _packages(plan)) else []),
-        *((f"input {name}", _input(plan, item)) for name, item in spec.inputs.items()),
-        (
-            "stores",
-            (
-                f"a checkpoint every {format_duration(spec.checkpoints.every)},"
-                f" {spec.checkpoints.keep} kept"
-            ),
-        ),
-        *(
-            [("keeps", f"{', '.join(spec.keep)} of the working folder, with the output")]
-            if spec.keep
-            else []
-        ),
-        ("limits", _limits(plan)),
-        *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
-        *(("" if number else "machine", text) for number, text in enumerate(machine_lines(plan))),
-        *(("" if number else "sweep", text) for number, text in enumerate(_sweep(plan))),
-        *([("yours", text)] if (text := _overrides(plan)) else []),
-        *([("rehearsed", text)] if (text := rehearsed(plan)) else []),
-        ("request", f"{_kind(plan)}{len(plan.request.document)} fields{_request_hint(plan)}"),
-    ]
-    lines = [f"{spec.name}  {one_line(headline(plan))}"]
-    lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
-    lines += [
-        f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}"
-        for path, origin in _set_elsewhere(plan)
-    ]
-    lines += [f"  note: {indented(note, 8)}" for note in start_notes(plan, issues)]
-    errors = sum(issue.is_error for issue in issues)
-    lines += [f"  refused  submit would refuse it: {count(errors, 'error')}"] if errors else []
-    return "\n".join(lines)
+    kept = f"{', '.join(spec.keep)} of the working folder, with the output" if spec.keep else ""
+
+    return {
+        "runs": [f"{command}      {count(spec.resources.nodes * plan.processes, 'process')}"],
+        "account": _borrowed(plan),
+        "image": ["" if plan.is_rehearsal else plan.target.image_address],
+        "source": [
+            f"{count(source.files, 'file')}, {format_size(source.bytes)},"
+            f" sha256:{source.digest[:8]}…{packed}"
+        ],
+        "installs": [_packages(plan)],
+        **{f"input {name}": [_input(plan, item)] for name, item in spec.inputs.items()},
+        "stores": [
+            f"a checkpoint every {format_duration(spec.checkpoints.every)},"
+            f" {spec.checkpoints.keep} kept"
+        ],
+        "keeps": [kept],
+        "limits": [_limits(plan)],
+        "cost": cost(plan),
+        "machine": machine_lines(plan),
+        "sweep": _sweep(plan),
+        "yours": [_overrides(plan)],
+        "rehearsed": [rehearsed(plan)],
+        "request": [f"{_kind(plan)}{len(plan.request.document)} fields{_request_hint(plan)}"],
+        "set by": [f"{path}  ← {origin}" for path, origin in _set_elsewhere(plan)],
+    }
 
 
 def _input(plan: Plan, item: Input) -> str:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.chosen_run import chosen, chosen_run
-from cloudtrain.cli.options import data_dir, json_option, last_run_argument, runs_argument
+from cloudtrain.cli.options import (
+    data_dir,
+    force_option,
+    json_option,
+    last_run_argument,
+    output_option,
+    runs_argument,
+)
 from cloudtrain.cli.output import (
     colour_state,
     format_age,
@@ -43,19 +50,12 @@ if TYPE_CHECKING:
 
 COLUMNS = ("trial", "state", "reports", "value", "usd", "seconds", "run")
 """Columns of every table; the settings follow the trial's number."""
-FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 
 
 @click.command("report", epilog="Example:\n\n  cloudtrain report last -o run.html")
 @click.argument("run", required=False)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Default: in the folder of the run.",
-)
-@FORCE
+@output_option
+@force_option
 @data_dir
 def report_command(
     folder: str | None, /, run: str | None, output: Path | None, force: bool
@@ -80,14 +80,8 @@ def report_command(
 
 @click.command("plot", epilog="Example:\n\n  cloudtrain sweep plot digits-k2x9 -o digits.html")
 @click.argument("sweep", metavar="SWEEP")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Default: in the folder of the sweep.",
-)
-@FORCE
+@output_option
+@force_option
 @data_dir
 def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
     """Draw SWEEP as one standalone HTML page.
@@ -112,14 +106,8 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
 
 @click.command("export", epilog="Example:\n\n  cloudtrain sweep export digits-k2x9 -o trials.csv")
 @click.argument("sweep", metavar="SWEEP")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Default: in the folder of the sweep.",
-)
-@FORCE
+@output_option
+@force_option
 @data_dir
 def export_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
     """Write the trials of SWEEP into a file, as a table with one line for each (CSV)."""

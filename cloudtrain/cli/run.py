@@ -15,6 +15,7 @@ from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.options import (
     best_option,
     data_dir,
+    detach_option,
     json_option,
     last_run_argument,
     profile_option,
@@ -289,7 +290,7 @@ def fetch_command(
 @profile_option
 @yes_option
 @click.option("--fresh", is_flag=True, help="Ignore checkpoints, and start from the beginning.")
-@click.option("--detach", "-d", is_flag=True, help="Return once the run has started.")
+@detach_option
 @json_option
 @data_dir
 def rerun_command(

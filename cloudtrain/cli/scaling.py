@@ -17,9 +17,8 @@ from cloudtrain.cli.output import command, count, print_json, print_message, pri
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.diagnosis.slowness import setup_of_job
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.planning.plan import Plan, spec_values
+from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
 from cloudtrain.submission import jobs as api
@@ -93,13 +92,7 @@ def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
         _nothing_measured(measured, is_interrupted)
 
     curve = ScalingCurve(list(measured.values()))
-    setup = setup_of_job(
-        spec_values(base.spec),
-        ranks=base.processes,
-        nodes=base.spec.resources.nodes,
-        has_gpus=base.gpus > 0,
-    )
-    rows = [("verdict", verdict(curve, setup))]
+    rows = [("verdict", verdict(curve, "GPU" if base.gpus else "process"))]
     rows += [(f"failed {ranks}", why) for ranks, why in curve.failures.items()]
     rows += [("note", note) for note in notes]
 

@@ -12,6 +12,8 @@ import click
 from cloudtrain.cli.options import (
     JobCommand,
     data_dir,
+    detach_option,
+    dry_run_option,
     job_options,
     json_option,
     load_job,
@@ -104,8 +106,8 @@ def _print_request(plan: Plan) -> None:
     metavar="ID",
     help="Set the run id; a second submit with the same id starts nothing.",
 )
-@click.option("--detach", "-d", is_flag=True, help="Return once the run has started.")
-@click.option("--dry-run", is_flag=True, help="Run all checks, show the plan, start nothing.")
+@detach_option
+@dry_run_option
 @json_option
 @data_dir
 def submit_command(

@@ -13,6 +13,8 @@ from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import (
     JobCommand,
     data_dir,
+    detach_option,
+    dry_run_option,
     job_options,
     json_option,
     load_job,
@@ -119,8 +121,8 @@ sweep_command.add_command(export_command)
     metavar="ID",
     help="Set the sweep id; a second start with the same id starts nothing.",
 )
-@click.option("--detach", "-d", is_flag=True, help="Return once the sweep has started.")
-@click.option("--dry-run", is_flag=True, help="Run all checks, show the plan, start nothing.")
+@detach_option
+@dry_run_option
 @json_option
 @data_dir
 def start_command(
@@ -180,7 +182,7 @@ def start_command(
 @click.option("--max-cost", metavar="USD", help="Raise the budget of all trials, such as '80 USD'.")
 @click.option("--max-time", metavar="TIME", help="Raise the time of all trials, such as 12h.")
 @yes_option
-@click.option("--detach", "-d", is_flag=True, help="Return once the trials have started.")
+@detach_option
 @json_option
 @data_dir
 def more_command(

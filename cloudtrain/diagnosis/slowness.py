@@ -121,18 +121,11 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
     with suppress(StorageError):
         spec = RunRecord(folder).spec
     ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
-    return setup_of_job(
-        spec, ranks=ranks, nodes=max(1, state.nodes), has_gpus=bool(state.utilization.gpus)
-    )
-
-
-def setup_of_job(spec: Mapping[str, Any], *, ranks: int, nodes: int, has_gpus: bool) -> Setup:
-    """Return the setup of a job. `spec`: as a plan writes it, without defaults."""
     argv = (spec.get("args") or {}).get("argv") or []
     return Setup(
         ranks=ranks,
-        nodes=nodes,
-        has_gpus=has_gpus,
+        nodes=max(1, state.nodes),
+        has_gpus=bool(state.utilization.gpus),
         trainer=not spec.get("entrypoint"),
         strategy=_option(argv, "--strategy") or "ddp",
         accumulate=_whole(_option(argv, "--accumulate")),

@@ -1,11 +1,10 @@
-"""HTML card of a run for notebooks: state, progress and curves, without external resources."""
+"""HTML card of a run for notebooks: state, progress and metrics, without external resources."""
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -16,11 +15,6 @@ from cloudtrain.runs.state import RunState, explain
 from cloudtrain.units import format_duration, format_number
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-MAX_CURVES = 6
-MAX_NAME = 40
-WIDTH = 240
-HEIGHT = 56
-"""Size of a curve in pixels."""
 
 COLOURS = {"succeeded": "#2da44e", "failed": "#cf222e", "stopped": "#bf8700", "stopping": "#bf8700"}
 RUNNING = "#0969da"
@@ -34,7 +28,12 @@ def card(state: RunState, now: float) -> str:
         f" {escape(state.state)}</span> {state.nodes} &times; {state.processes} ranks,"
         f" {escape(state.provider)}, {format_duration(state.seconds(now))}"
     )
-    parts = [f"<div>{title}</div>", *_progress(state, now, colour), *_reason(state), _curves(state)]
+    parts = [
+        f"<div>{title}</div>",
+        *_progress(state, now, colour),
+        *_reason(state),
+        *_metrics(state),
+    ]
     style = (
         "border:1px solid #8884;border-radius:6px;padding:8px 12px;max-width:820px;font:13px"
         " system-ui,sans-serif"
@@ -69,40 +68,11 @@ def _reason(state: RunState) -> Iterator[str]:
         yield f"<div>{escape(explain(state))}</div>"
 
 
-def _curves(state: RunState) -> str:
-    curves = {
-        f"running {name}": curve for name, curve in state.progress_curves.items()
-    } | state.curves
-    drawn = [_curve(name, curve.values) for name, curve in list(curves.items())[:MAX_CURVES]]
-    if not drawn:
-        return ""
-    return (
-        '<div style="display:flex;flex-wrap:wrap;gap:8px'
-        f' 16px;margin-top:6px">{"".join(drawn)}</div>'
-    )
-
-
-def _curve(name: str, values: Sequence[float]) -> str:
-    points = [(at, value) for at, value in enumerate(values) if math.isfinite(value)]
-    name = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
-    last = format_number(values[-1]) if values else ""
-    label = f"<div>{escape(name)} <b>{escape(last)}</b></div>"
-    if len(points) < 2:
-        return f"<div>{label}</div>"
-    # Halves: the difference of the largest numbers is infinite.
-    low = min(value for _, value in points) / 2
-    high = max(value for _, value in points) / 2
-    span = (high - low) or 1.0
-    steps = points[-1][0] or 1
-    line = " ".join(
-        f"{WIDTH * at / steps:.1f},{HEIGHT - 2 - (HEIGHT - 4) * ((value / 2 - low) / span):.1f}"
-        for at, value in points
-    )
-    svg = (
-        f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f'<polyline points="{line}" fill="none" stroke="{RUNNING}" stroke-width="1.5"/></svg>'
-    )
-    return f"<div>{label}{svg}</div>"
+def _metrics(state: RunState) -> Iterator[str]:
+    """Yield a line with the latest value of each metric."""
+    if state.metrics:
+        numbers = (f"{name} {format_number(value)}" for name, value in state.metrics.items())
+        yield f"<div>{escape(' · '.join(numbers))}</div>"
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class Run:
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait for the end and return the state.
 
-        A notebook cell shows the run's card meanwhile, with its curves. Raise TimeoutError after
+        A notebook cell shows the run's card meanwhile. Raise TimeoutError after
         `timeout` seconds, while the run continues; CloudError if the cloud does not answer and
         asking again cannot help.
         """

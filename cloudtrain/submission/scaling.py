@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cloudtrain.diagnosis.slowness import Setup
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.runs.state import RunState, explain
@@ -287,10 +286,10 @@ class ScalingCurve:
         }
 
 
-def verdict(curve: ScalingCurve, setup: Setup) -> str:
-    """Return the verdict as a sentence without its full stop."""
+def verdict(curve: ScalingCurve, unit: str) -> str:
+    """Return the verdict as a sentence without its full stop. `unit`: GPU or process."""
     if len(curve.measured) < 2:
-        return f"only {_ranks(curve.base, setup)} could be measured: there is nothing to compare"
+        return f"only {_ranks(curve.base, unit)} could be measured: there is nothing to compare"
 
     best = curve.best()
     most = max(curve.measured)
@@ -298,35 +297,34 @@ def verdict(curve: ScalingCurve, setup: Setup) -> str:
     point = next(point for point in curve.points if point.ranks == best)
     if best == curve.base:
         fastest = max(more, key=lambda ranks: more[ranks])
-        return f"use {_ranks(best, setup)}: {_not_worth_it(curve, fastest, best, setup)}"
+        return f"use {_ranks(best, unit)}: {_not_worth_it(curve, fastest, best, unit)}"
     against = f"{point.speedup:.1f} times as fast as {curve.base}"
     if best == most:
         if curve.is_priced:
             cost = curve.sample_cost_ratio(best, curve.base)
             return (
-                f"{_ranks(best, setup)} are best: {against}, at {cost:.1f} times the cost of a"
+                f"{_ranks(best, unit)} are best: {against}, at {cost:.1f} times the cost of a"
                 " sample"
             )
         return (
-            f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, setup)}:"
+            f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, unit)}:"
             f" {_efficiency(point)}"
         )
     fastest = max(more, key=lambda ranks: more[ranks])
-    not_more = _not_worth_it(curve, fastest, best, setup)
-    return f"{_ranks(best, setup)} are best: {against}, {_efficiency(point)}; {not_more}"
+    not_more = _not_worth_it(curve, fastest, best, unit)
+    return f"{_ranks(best, unit)} are best: {against}, {_efficiency(point)}; {not_more}"
 
 
 def _efficiency(point: Point) -> str:
     return f"efficiency {point.efficiency:.2f}"
 
 
-def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -> str:
+def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, unit: str) -> str:
     """Return why more ranks than `against` are not worth it."""
     cost = curve.sample_cost_ratio(ranks, against)
     speed = curve.rates[ranks] / curve.rates[against]
     if speed < 1 - AS_FAST:
         return f"{ranks} are slower, {speed:.2f} times as fast"
-    unit = "GPU" if setup.has_gpus else "process"
     costs = (
         f"cost {cost:.1f} times as much"
         if curve.is_priced
@@ -336,6 +334,6 @@ def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, setup: Setup) -
     return f"{ranks} {costs} per sample and are {fast}"
 
 
-def _ranks(count: int, setup: Setup) -> str:
-    word, several = ("GPU", "GPUs") if setup.has_gpus else ("process", "processes")
-    return f"{count} {word if count == 1 else several}"
+def _ranks(count: int, unit: str) -> str:
+    plural = "es" if unit.endswith("s") else "s"
+    return f"{count} {unit}{plural if count > 1 else ''}"

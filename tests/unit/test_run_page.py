@@ -197,7 +197,7 @@ def test_the_command_names_its_file_and_writes_over_none(
     assert "is there already" in str(runner.invoke(cli, named).exception)
 
 
-# A run in a notebook: a card with live curves, and no trace of it elsewhere.
+# A run in a notebook: a live card, and no trace of it elsewhere.
 
 STEPS = [
     {"type": "progress", "time": 100.0 + 2 * n, "step": n, "steps": 10, "loss": 1 / n}
@@ -232,7 +232,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_a_card_shows_state_progress_and_curves() -> None:
+def test_a_card_shows_state_progress_and_metrics() -> None:
     html = card(
         fold_json(
             "a-1",
@@ -246,12 +246,12 @@ def test_a_card_shows_state_progress_and_curves() -> None:
         110.0,
     )
     tags = Tags(html)
-    assert (tags.open, tags.seen) == ([], {"div", "b", "span", "svg", "polyline"})
+    assert (tags.open, tags.seen) == ([], {"div", "b", "span"})
     text = " ".join(re.sub("<[^>]+>", " ", html).split())
     assert text.startswith(
         "a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 11 s left"
     )
-    assert [f"{name} " in text for name in ("running loss", "acc")] == [True, True]
+    assert text.endswith("acc 0.75")
     assert "http" not in html, "nothing comes from outside"
 
 
@@ -262,7 +262,7 @@ def test_what_others_have_written_is_escaped() -> None:
     events += [{"type": "activity", "time": 1.0, "node": 0, "rank": -1, "activity": evil}]
     html = card(fold_json(evil, events), 110.0)
     assert "<script" not in html
-    assert Tags(html).seen <= {"div", "b", "span", "svg", "polyline"}
+    assert Tags(html).seen <= {"div", "b", "span"}
 
 
 class Notebook:
