@@ -30,7 +30,7 @@ IMPORTED = (
     ),
     *(
         f"cloudtrain.cli.{name}"
-        for name in ("check", "follow", "metrics", "plan_view", "run", "status", "submit", "watch")
+        for name in ("check", "follow", "plan_view", "run", "status", "submit", "watch")
     ),
 )
 """Modules that most commands import: the client without any SDK."""
