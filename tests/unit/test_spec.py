@@ -292,5 +292,6 @@ def test_a_field_that_a_flag_sets_is_named_and_the_sections_around_it_are_not(
     output = call(
         "plan", "--provider", "local", "--set", "resources.nodes=2", "--set", "env.A=b"
     ).out
-    fields = [line.split()[2] for line in output.splitlines() if line.startswith("  set by")]
+    set_lines = [line for line in output.splitlines() if "← --set" in line]
+    fields = [line.partition("  ←")[0].split()[-1] for line in set_lines]
     assert fields == ["resources.nodes", "env.A"]
