@@ -250,19 +250,6 @@ def test_timeouts_are_recorded_into_a_folder_of_the_output(
     assert (tmp_path / "flight-recorder").is_dir(), "torch creates no folder"
 
 
-@pytest.mark.parametrize("version", ["2.13.0", "2.6.0"])
-def test_what_the_user_has_set_stays_under_either_name(tmp_path: Path, version: str) -> None:
-    environ = {
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine/rank",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
-    }
-    flight_recorder.enable(GPUS, str(tmp_path), version, environ)
-    assert len(environ) == 3
-    assert environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"
-    assert not any(tmp_path.iterdir())
-
-
 def test_the_names_are_those_that_this_torch_reads() -> None:
     """Those of NCCL are in the library for GPUs, which a torch for CPUs lacks; their names are in
     its headers.
@@ -293,21 +280,3 @@ def test_ranks_that_were_recorded_in_this_attempt_are_named(tmp_path: Path) -> N
     assert "of 2 ranks are in flight-recorder/ of the output" in summary
     assert "`torchfrtrace flight-recorder`" in summary
     assert folder.is_dir()
-
-
-@pytest.mark.once
-@pytest.mark.torchrun
-def test_a_job_with_a_record_ends_with_a_warning_that_names_it(tmp_path: Path) -> None:
-    """The program here writes the record: NCCL needs GPUs, and does not record a job on CPUs."""
-    program = """
-import os
-print([name for name in os.environ if name.startswith(("TORCH_NCCL_DUMP", "TORCH_FR", "CLOUDTRAIN_RANK"))])
-folder = os.path.join(os.environ["CLOUDTRAIN_OUTPUT_DIR"], "flight-recorder")
-os.makedirs(folder)
-open(os.path.join(folder, "rank_0"), "w").write("last collectives")
-"""
-    log = finish(start(tmp_path, program))
-    assert "[rank 0] []" in log
-    warnings = [event["message"] for event in events(log) if event["type"] == "warning"]
-    message = "a collective of NCCL has timed out: the last ones of 1 ranks are in flight-recorder/"
-    assert [warning.startswith(message) for warning in warnings].count(True) == 1

@@ -67,20 +67,6 @@ def test_a_forced_stop_ends_processes_in_sessions_of_their_own(tmp_path: Path) -
     assert [process_state(pid) for pid in pids] == ["", ""]
 
 
-@pytest.mark.torchrun
-def test_a_rank_that_leaves_its_peers_by_os_exit_is_the_cause(tmp_path: Path) -> None:
-    script = (
-        "import os, torch\nimport torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "dist.barrier()\n"
-        "if dist.get_rank() == 1: os._exit(0)\n"
-        "while True: dist.all_reduce(torch.ones(1))\n"
-    )
-    end = events(finish(start(tmp_path, script, processes=2)))[-1]
-    assert end["error"]["rank"] == 1
-    assert "exit code 0" in end["error"]["message"]
-
-
 WAITING_AGENT = """
 import signal, sys
 from types import SimpleNamespace
@@ -236,22 +222,3 @@ def test_ranks_of_its_own_meet_and_so_does_the_process_itself(tmp_path: Path) ->
     assert "[rank 0] rank 0 of its own: 2" in text
     assert "[rank 0] rank 1 of its own: 2" in text
     assert "[rank 0] and one of 1" in text
-
-
-@pytest.mark.torchrun
-@pytest.mark.parametrize(
-    ("use", "is_warned"),
-    [
-        ("", True),
-        ("dist.barrier(dist.new_group())", False),
-    ],
-    ids=["unused", "a collective of another group"],
-)
-def test_ranks_that_exchange_nothing_in_their_group_end_with_a_warning(
-    use: str, is_warned: bool, tmp_path: Path
-) -> None:
-    script = f"import torch\nimport torch.distributed as dist\ndist.init_process_group()\n{use}\n"
-    process = start(tmp_path, script, processes=2)
-    text = finish(process)
-    assert process.returncode == 0, text
-    assert ("warning: the processes of this job never formed one" in text) == is_warned, text

@@ -202,14 +202,6 @@ def test_keras_statistics_change_in_training_only() -> None:
     assert not any(map(torch.equal, before, task.statistics(model)))
 
 
-def test_keras_weights_depend_on_the_seed_and_their_names_do_not() -> None:
-    task = small("keras-mnist")
-    one, second, third = (fresh(task, seed).state_dict() for seed in (3, 3, 4))
-    assert list(one) == list(second) == list(third)
-    assert all(torch.equal(one[name], second[name]) for name in one)
-    assert any(not torch.equal(one[name], third[name]) for name in one)
-
-
 def test_a_keras_state_dict_restores_the_same_outputs() -> None:
     task = small("keras-mnist")
     saved, model, (inputs, _) = fresh(task, 1), fresh(task, 2), batch(task, [1, 2])

@@ -307,16 +307,6 @@ def test_lines_of_a_trial_after_the_sweep_are_shown_until_its_run_ends(
     )
 
 
-@pytest.mark.parametrize(("tail", "lines"), [("1", ["just before", "after"]), ("0", ["after"])])
-def test_tail_shows_the_last_existing_lines_before_following(
-    going: Going, tail: str, lines: list[str]
-) -> None:
-    going.say(0, "just before")
-    going.steps = [lambda: going.end(0, "after"), going.end_sweep]
-    shown = call("logs", "digits-k2x9", "-f", "--tail", tail, "--rank", "0").out.splitlines()
-    assert shown == [f"[trial 0] {line}" for line in lines]
-
-
 def test_ctrl_c_ends_the_following_and_not_the_sweep(going: Going) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
