@@ -15,6 +15,7 @@ from cloudtrain import __version__
 from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.runs.files import as_text
+from cloudtrain_launcher.events import Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
-    from cloudtrain_launcher.events import Event, Submitted, Submitting
+    from cloudtrain_launcher.events import Event
 
 
 class LazyPackage:
@@ -64,6 +65,51 @@ class DiscoveredRun:
     """Second event of the run."""
     updates: Sequence[Event] = ()
     """The current phase of the job, or its end."""
+
+    @classmethod
+    def of_job(
+        cls,
+        declaration: Declaration,
+        config: ProviderConfig,
+        request: Mapping[str, Any],
+        tags: Mapping[str, str],
+        *,
+        run_id: str,
+        title: str,
+        nodes: int,
+        instance: str,
+        grace_seconds: int,
+        created: float,
+        ref: dict[str, Any],
+        owner: str = "",
+        updates: Sequence[Event] = (),
+    ) -> DiscoveredRun:
+        """Return the run of a job that another machine, or a cloud's sweep, has created.
+
+        `tags`: ours, without their prefix. `created`: Unix timestamp, or 0.
+        """
+        created = created or time.time()
+        processes = tags.get("processes", "")
+        submitting = Submitting(
+            adopted=True,
+            owner=owner,
+            time=created,
+            name=title,
+            provider=declaration.name,
+            contract=declaration.contract,
+            nodes=nodes,
+            processes=int(processes) if processes.isdecimal() else 1,
+        )
+        return cls(
+            run_id=run_id,
+            config=config,
+            instance=instance,
+            grace_seconds=grace_seconds,
+            request=request,
+            submitting=submitting,
+            submitted=Submitted(time=created, ref=ref),
+            updates=updates,
+        )
 
     def documents(self) -> dict[str, str]:
         """Content of `plan.json` and `request.json` of its run folder, by file name."""

@@ -43,7 +43,7 @@ from cloudtrain.planning.reference import ResolvedImage
 from cloudtrain.planning.selection import PlannedImage, select_image
 from cloudtrain.planning.target import ProviderConfig, Target
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
-from cloudtrain.providers.shared.idempotent_create import reconcile
+from cloudtrain.providers.shared.idempotent_create import reconcile, settle
 from cloudtrain.providers.shared.log_attempt import (
     FinalState,
     LogAttempt,
@@ -273,9 +273,7 @@ class BatchProvider(Provider):
 
         If its existence is unknown, find out first.
         """
-        if state.ref is None:
-            record(Observation(events=self._reconciled(run, self.job_status(run))))
-        if state.ref is None:
+        if settle(state, record, lambda: self._reconciled(run, self.job_status(run))) is None:
             return state.has_ended
         self.stop_job(run)
         record(

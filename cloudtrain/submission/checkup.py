@@ -12,8 +12,7 @@ from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker.checks import engine_check
-from cloudtrain.providers.docker.images import is_named
-from cloudtrain.providers.docker.registry import inspect_image
+from cloudtrain.providers.docker.images import inspect_image, is_named
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.sources import FILE
 from cloudtrain.submission import jobs

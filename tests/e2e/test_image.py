@@ -18,8 +18,7 @@ from docker.errors import APIError, NotFound
 
 import cloudtrain
 from cloudtrain.planning.recipe import recipe_of
-from cloudtrain.providers.docker.images import ensure_pushed
-from cloudtrain.providers.docker.registry import inspect_image
+from cloudtrain.providers.docker.images import ensure_pushed, inspect_image
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.command_line import CommandLine
 from tests.support.engine import left_of, registry

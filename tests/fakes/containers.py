@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, ClassVar, Protocol
 
-from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE, end_orphans
+from cloudtrain.providers.local.processes import RUN_DIR_VARIABLE, end_orphans
 from tests.support.forked_command import ForkedCommand, command_server
 
 # The threads of an imitated cloud's jobs, one each.

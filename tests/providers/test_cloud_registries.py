@@ -17,7 +17,7 @@ import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.planning.reference import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.azure.sdk import registry_login
-from cloudtrain.providers.docker.registry import inspect_image, login_for, require_image
+from cloudtrain.providers.docker.images import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
@@ -155,7 +155,7 @@ def acr(azure_account: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     forget()
     with Registry(azure_account.account.tokens) as made:
         monkeypatch.setattr(
-            "cloudtrain.providers.docker.registry.ACR", re.compile(re.escape(made.host))
+            "cloudtrain.providers.docker.images.ACR", re.compile(re.escape(made.host))
         )
         yield made
     forget()

@@ -17,7 +17,7 @@ import cloudtrain_job
 from cloudtrain.planning import sagemaker
 from cloudtrain.providers.aws import request
 from cloudtrain.providers.local import processes as children
-from cloudtrain.providers.local import supervisor_status as liveness
+from cloudtrain.providers.local import processes as liveness
 from cloudtrain.providers.rehearsal import namespace as enter
 from cloudtrain.runs import logs
 from cloudtrain.source.tree import PAYLOAD_FOLDER
@@ -240,10 +240,10 @@ EXPLAINED = {
         "docker",
     ): "the same, with the program `train` of the image",
     (
-        "providers/docker/registry.py",
+        "providers/docker/images.py",
         "aws",
     ): "the extra to install for ECR, whose address says whose it is",
-    ("providers/docker/registry.py", "azure"): "the same for ACR",
+    ("providers/docker/images.py", "azure"): "the same for ACR",
     ("providers/docker/engine.py", "local"): "a log driver of Docker's",
 }
 """Files that need one of these words -> its meaning there."""

@@ -30,8 +30,7 @@ from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
-from cloudtrain.providers.rehearsal.base import EmulatedPlan
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 

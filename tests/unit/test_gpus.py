@@ -19,8 +19,7 @@ from cloudtrain.providers.docker import container_spec
 from cloudtrain.providers.docker.container_spec import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
-from cloudtrain.providers.rehearsal.base import EmulatedPlan
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
 from tests.golden.cases import plan_of
 
 # GPUs of a run in containers: CUDA_VISIBLE_DEVICES by UUID, without another run's GPUs.

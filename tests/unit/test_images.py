@@ -20,7 +20,7 @@ from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions
 from cloudtrain.errors import CloudError, CloudtrainError, UsageError
 from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login
-from cloudtrain.providers.docker.registry import login_for, require_image
+from cloudtrain.providers.docker.images import login_for, require_image
 from tests.support.waiting import HANG_SECONDS
 
 # The addresses of AWS's training containers: each is what the sagemaker SDK itself gives, and none
@@ -294,7 +294,7 @@ def test_without_an_engine_an_image_is_not_looked_up_and_that_is_reported(
     def engine(_: float) -> None:
         raise error
 
-    monkeypatch.setattr("cloudtrain.providers.docker.registry.docker_engine", engine)
+    monkeypatch.setattr("cloudtrain.providers.docker.images.docker_engine", engine)
     messages: list[str] = []
     assert require_image("registry.example.com/train:1", "amd64", messages.append) == ""
     [note] = messages

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.local.provider import LocalProvider
-from cloudtrain.providers.local.supervisor_status import (
+from cloudtrain.providers.local.processes import (
     RUN_DIR_VARIABLE,
     SupervisorState,
     end_orphans,
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.local.provider import LocalProvider
+from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History

@@ -20,11 +20,11 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, UsageError
-from cloudtrain.providers.local.supervisor import Supervisor
-from cloudtrain.providers.local.supervisor_status import (
+from cloudtrain.providers.local.processes import (
     supervisor_state,
     take_lock,
 )
+from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder

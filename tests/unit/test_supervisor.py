@@ -18,8 +18,7 @@ import pytest
 
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local import processes as lifeline
-from cloudtrain.providers.local.processes import run_module
-from cloudtrain.providers.local.supervisor_status import end_orphans
+from cloudtrain.providers.local.processes import end_orphans, run_module
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # types of a LazyPackage
     from cloudtrain.providers.aws import account_checks as account_checks
     from cloudtrain.providers.aws import client as client
-    from cloudtrain.providers.aws import discover as discover
+    from cloudtrain.providers.aws import phases as phases
     from cloudtrain.providers.aws import request as request
     from cloudtrain.providers.aws import results as results
     from cloudtrain.providers.aws import rules as rules

@@ -273,9 +273,7 @@ class SageMakerProvider(Provider):
         region = aws.target.region_of(settings)
         prices = regional_prices("aws", region, settings)
         return list(
-            aws.discover.discovered_runs(
-                connect(region), run_id, settings["aws.poll"], prices, known
-            )
+            aws.phases.discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known)
         )
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:

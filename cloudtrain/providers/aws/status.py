@@ -28,7 +28,7 @@ from cloudtrain.providers.aws.submit import (
     reconcile,
     require_same_account,
 )
-from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.providers.shared.log_attempt import (
     FinalState,
     LogAttempt,
@@ -141,8 +141,7 @@ def stop(
     kind: Kind = TRAINING,
 ) -> bool:
     """Stop a job, unless it is stopping or over. Return False to try again."""
-    settle(cloud, run, body, state, record, kind)
-    if state.ref is None:
+    if settle(state, record, lambda: reconcile(cloud, run, body, time.time(), kind)) is None:
         return state.has_ended
     try:
         cloud.call("sagemaker", f"stop_{kind.operation}", **{kind.name: run.run_id})
@@ -163,19 +162,6 @@ def stop(
         return True
     record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
     return True
-
-
-def settle(
-    cloud: AwsClient,
-    run: RunFolder,
-    body: Mapping[str, Any],
-    state: RunState,
-    record: Record,
-    kind: Kind,
-) -> None:
-    """Record the result of an interrupted submission."""
-    if state.ref is None and (state.may_have_started or not state.has_ended):
-        record(Observation(events=reconcile(cloud, run, body, time.time(), kind)))
 
 
 def _has_new_tags(described: Mapping[str, Any] | None) -> bool:

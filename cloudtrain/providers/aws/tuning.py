@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,15 +13,16 @@ from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.planning.tuned import parameters_of
 from cloudtrain.providers import DiscoveredRun, Progress
 from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
-from cloudtrain.providers.aws.discover import processes_of
+from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.phases import readable_reason, timestamp
 from cloudtrain.providers.aws.results import trial_request
-from cloudtrain.providers.aws.status import settle, stop
+from cloudtrain.providers.aws.status import stop
 from cloudtrain.providers.aws.submit import (
     TUNING,
     describe,
     job_reference,
     own_tag_values,
+    reconcile,
     require_same_account,
     submit_job,
 )
@@ -31,10 +33,10 @@ from cloudtrain.providers.aws.tuning_request import (
     tuning_document,
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import RunRecord
-from cloudtrain_launcher.events import Ended, Submitted, Submitting
+from cloudtrain_launcher.events import Ended
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Issue
@@ -70,7 +72,7 @@ class SageMakerTuning:
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return what a tuning job cannot express or hold, and violations of the service model."""
-        from cloudtrain.providers.aws.tuning_rules import tuning_issues
+        from cloudtrain.providers.aws.tuning_request import tuning_issues
 
         return tuning_issues(plan)
 
@@ -103,12 +105,12 @@ class SageMakerTuning:
         """Describe the tuning job, and list its trials in pages of 100."""
         cloud = client_of_run(folder)
         body = request_of_sweep(folder)
-        settle(cloud, folder, body, state, record, TUNING)
-        if state.ref is None:
+        events = partial(reconcile, cloud, folder, body, time.time(), TUNING)
+        if (ref := settle(state, record, events)) is None:
             return None
         described = describe(cloud, folder.run_id, TUNING)
         if described is None:
-            require_same_account(cloud, state.ref["arn"], folder.run_id)
+            require_same_account(cloud, ref["arn"], folder.run_id)
             if is_new(state, time.time()):
                 return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
@@ -122,7 +124,7 @@ class SageMakerTuning:
             "sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question
         )
         listed = [summary for page in pages for summary in page.get("TrainingJobSummaries", [])]
-        url = state.ref.get("url", "")
+        url = ref.get("url", "")
         stop_event = state.stop_requested
         return sweep_state(
             folder, body, described, listed, stop_requested=bool(stop_event), url=url
@@ -234,24 +236,16 @@ def _run_of(
         "HyperParameters": dict(job["TunedHyperParameters"]),
         "Tags": body["Tags"],
     }
-    submitting = Submitting(
-        adopted=True,
-        time=timestamp(job["CreationTime"]),
-        name=title,
-        provider="aws",
-        contract="sagemaker",
-        nodes=nodes,
-        processes=processes_of(own_tag_values(body["Tags"])),
-    )
-    return DiscoveredRun(
+    return DiscoveredRun.of_job(
+        DECLARATION,
+        config,
+        trial_request(request),
+        own_tag_values(body["Tags"]),
         run_id=name,
-        config=config,
+        title=title,
+        nodes=nodes,
         instance=instance,
         grace_seconds=GRACE_SECONDS,
-        request=trial_request(request),
-        submitting=submitting,
-        submitted=Submitted(
-            time=timestamp(job["CreationTime"]),
-            ref=job_reference(config.region, name, str(job["TrainingJobArn"])),
-        ),
+        created=timestamp(job["CreationTime"]),
+        ref=job_reference(config.region, name, str(job["TrainingJobArn"])),
     )

@@ -1,26 +1,38 @@
 """Turn a plan with a `sweep` section into the body of CreateHyperParameterTuningJob. Pure.
 
 A trial is the training job that the same plan would be without a sweep: image, channels, role,
-network and limits are those in its request. `tuning_rules` refuses parts that a tuning job's
-definition does not support.
+network and limits are those in its request. Rules
+refuse what a tuning job cannot express of a `sweep` section, or of its budget, after the API
+reference of CreateHyperParameterTuningJob and the developer guide's pages "How hyperparameter tuning
+works", "Resource limits for automatic model tuning" and "HyperbandStrategyConfig". Nothing is
+approximated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import room_for, sweep_of, text_of, trial_texts
-from cloudtrain.providers.aws.request import body_of, event_pattern, job_of
+from cloudtrain.providers.aws.request import body_of, event_pattern, job_of, section_of
+from cloudtrain.providers.aws.validate import (
+    TUNING_INPUT,
+    request_violations,
+    spec_issues,
+    spec_path,
+)
+from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
-from cloudtrain.spec.search_space import Choice, Dimension, Integers
+from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
-if TYPE_CHECKING:  # not needed to watch a sweep
+if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument
     from cloudtrain.planning.reference import ResolvedImage
+
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
 """Tag of the tuning job, and of each training job in it: the id of the sweep."""
@@ -184,3 +196,144 @@ def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
     )
     ends = {"MinValue": text_of(dimension.low), "MaxValue": text_of(dimension.high)}
     return kind, {**ends, "ScalingType": "Logarithmic" if dimension.log else "Linear"}
+
+
+MAX_NAME = 32
+MAX_METRICS = 20
+MAX_TRIALS = 10_000
+DEFAULT_TRIALS = 750
+"""Maximum number of trials; the larger one for random search and on request only."""
+MIN_SECONDS = 120
+MAX_SECONDS = 30 * 86_400
+MAX_RESOURCE = 20_000
+_NO_MEMBER = {
+    "tensorboard": "uploads nothing for TensorBoard while a trial trains",
+    "remote_debug": "allows no shell in its trials",
+    "infra_check": "tests no hardware before its trials",
+    "request": "has a request of another form",
+}
+"""Keys of `aws` without a member in the definition -> what a tuning job does instead."""
+
+
+def tuning_issues(plan: Plan) -> list[Issue]:
+    """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
+    most = MAX_TRIALS if sweep_of(plan).method == "random" else DEFAULT_TRIALS
+    issues = [
+        *_names(plan),
+        *_space(plan),
+        *_stopping(plan),
+        *_job(plan),
+        *service_issues(plan, ServiceLimits("a tuning job", most, (MIN_SECONDS, MAX_SECONDS))),
+    ]
+    issues += _model(plan, {issue.path for issue in issues if issue.is_error})
+    return [plan.located(issue) for issue in (*issues, *_notes(plan))]
+
+
+def _names(plan: Plan) -> Iterator[Issue]:
+    if len(plan.run_id) > MAX_NAME:
+        message = (
+            f"the sweep's id {plan.run_id} is {len(plan.run_id)} characters long, a tuning job's at"
+            f" most {MAX_NAME}"
+        )
+        yield Issue(("name",), message, "a shorter name, or a shorter --run-id")
+
+
+def _space(plan: Plan) -> Iterator[Issue]:
+    sweep = sweep_of(plan)
+    for key, dimension in sweep.space.items():
+        path = ("sweep", "space", key)
+        if key.startswith("_tuning_"):
+            message = "begins with _tuning_, as SageMaker's own hyperparameters do"
+            yield Issue(path, message, "choose another name")
+        if sweep.method == "grid" and isinstance(dimension, Integers):
+            count = dimension.size
+            if count > MAX_CHOICES:
+                message = f"has {count} values, a grid of SageMaker at most {MAX_CHOICES} of each"
+                yield Issue(path, message, PORTABLE)
+
+
+def _stopping(plan: Plan) -> Iterator[Issue]:
+    sweep = sweep_of(plan)
+    if sweep.method != "asha":
+        return
+    path = ("sweep", "early_stopping")
+    rules = sweep.early_stopping
+    if rules is None or rules.max is None:
+        hint = "early_stopping: {max: 27}, the reports of a whole trial, such as its epochs"
+        message = "is missing: Hyperband needs to know how long a trial is"
+        yield Issue((*path, "max") if rules else path, message, hint)
+    elif rules.max > MAX_RESOURCE:
+        message = f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}"
+        yield Issue((*path, "max"), message, PORTABLE)
+    if rules is not None and "eta" in rules.model_fields_set:
+        message = "SageMaker's Hyperband decides itself how many trials continue"
+        yield Issue((*path, "eta"), message, PORTABLE)
+    if rules is not None and rules.promote == "always":
+        message = "SageMaker's Hyperband brings no trial back from its checkpoints"
+        yield Issue((*path, "promote"), message, PORTABLE)
+
+
+def _job(plan: Plan) -> Iterator[Issue]:
+    address = plan.target.image_address
+    section = section_of(plan)
+    if "/pytorch-training" in address:
+        message = (
+            "AWS's containers start programs their own way, and a tuning job cannot name another"
+            " command"
+        )
+        yield Issue(("image",), message, f"aws.repository, for our own image; or {PORTABLE}")
+    for name, instead in _NO_MEMBER.items():
+        if getattr(section, name):
+            yield Issue(("aws", name), f"a tuning job {instead}", f"leave it out, or {PORTABLE}")
+    count = len(
+        tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"]
+    )
+    if count > MAX_METRICS:
+        yield Issue(
+            ("metrics",),
+            f"are {count} with the trainer's, and a tuning job takes at most {MAX_METRICS}",
+        )
+
+
+def _notes(plan: Plan) -> Iterator[Issue]:
+    image = plan.target.image
+    if image is None or image.recipe is None or not image.recipe.kind:
+        yield warning(
+            "the image must have our program `train` (docker/train) on its PATH: a tuning job"
+            " cannot name a command",
+            path=("image",),
+        )
+    if comes_back(plan):
+        yield warning(
+            "each trial also downloads the checkpoints of those before it: SageMaker keeps them"
+            " together"
+        )
+    elif not plan.spec.checkpoints.uri:
+        yield warning(
+            "checkpoints of a trial end with it: a tuning job has no folder in S3 for each (model"
+            " and output stay)"
+        )
+
+
+def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
+    """Return violations of SageMaker's service model, at the fields that they come from."""
+    violations = request_violations(tuning_body(plan), TUNING_INPUT)
+    return spec_issues(
+        "CreateHyperParameterTuningJob", violations, lambda path: _path_of(plan, path), reported
+    )
+
+
+def _path_of(plan: Plan, path: Keys) -> Keys:
+    """Return the field of the spec behind a member of the request; empty for none."""
+    if path[:1] == ("TrainingJobDefinition",):
+        return spec_path(plan, path[1:])
+    if path[:1] == ("HyperParameterTuningJobName",):
+        return ("name",)
+    fields: dict[str, Keys] = {
+        "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
+        "ParameterRanges": ("sweep", "space"),
+        "StrategyConfig": ("sweep", "early_stopping"),
+        "RandomSeed": ("sweep", "seed"),
+        "TuningJobCompletionCriteria": ("sweep", "objective", "target"),
+    }
+    return fields.get(str(path[1]), ("sweep",)) if len(path) > 1 else spec_path(plan, path)

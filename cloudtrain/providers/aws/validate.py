@@ -28,7 +28,7 @@ from cloudtrain.planning.request_overrides import override_path
 from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.shared.idempotent_create import tags
-from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.machine_choice import idle_note, image_notes, rehearsal_notes
 from cloudtrain.units import exact_duration
 
 TABLE = "create_training_job.json"

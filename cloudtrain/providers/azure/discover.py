@@ -13,12 +13,13 @@ from cloudtrain.errors import CloudError
 from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, own_tags
 from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain.runs.state import ENDED
-from cloudtrain_launcher.events import Ended, Event, Submitted, Submitting
+from cloudtrain_launcher.events import Ended, Event
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import JobInfo, Workspace
@@ -96,26 +97,19 @@ def adopted_run(
     `document`: its command-job document; `created`: Unix timestamp, or 0.
     """
     resources = document.get("resources") or {}
-    processes = own_tags(document["tags"]).get("processes", "")
-    created = created or time.time()
-    submitting = Submitting(
-        adopted=True,
-        owner=owner,
-        time=created,
-        name=title,
-        provider="azure",
-        contract="azureml",
-        nodes=int(resources.get("instance_count") or 1),
-        processes=int(processes) if processes.isdecimal() else 1,
-    )
-    return DiscoveredRun(
+    return DiscoveredRun.of_job(
+        DECLARATION,
+        config,
+        document,
+        own_tags(document["tags"]),
         run_id=document["name"],
-        config=config,
+        title=title,
+        owner=owner,
+        nodes=int(resources.get("instance_count") or 1),
         instance=str(resources.get("instance_type") or ""),
         grace_seconds=grace_seconds,
-        request=document,
-        submitting=submitting,
-        submitted=Submitted(time=created, ref=ref),
+        created=created,
+        ref=ref,
     )
 
 

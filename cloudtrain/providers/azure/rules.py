@@ -31,7 +31,7 @@ from cloudtrain.providers.azure.request import (
 )
 from cloudtrain.providers.azure.target import check_image_name, format_issues
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
-from cloudtrain.providers.shared.notes import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.machine_choice import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
 

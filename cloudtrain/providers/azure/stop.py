@@ -17,6 +17,7 @@ from cloudtrain.providers.azure.config import request_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import final_state, observe, status_of
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
+from cloudtrain.providers.shared.idempotent_create import settle
 from cloudtrain.providers.shared.log_attempt import all_nodes_reported
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
@@ -45,9 +46,7 @@ def stop(
     If it is interrupted while waiting, the job still ends by itself. If the stop file cannot be
     written, the job continues and CloudError is raised; a second call then cancels it at once.
     """
-    if state.ref is None:
-        record(Observation(events=reconcile(cloud, run, time.time())))
-    if state.ref is None:
+    if settle(state, record, lambda: reconcile(cloud, run, time.time())) is None:
         return state.has_ended
     reason = "stop was asked"
     try:

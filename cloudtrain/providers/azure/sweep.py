@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,7 @@ from cloudtrain.providers.azure.sweep_request import (
     trial_document,
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.providers.shared.idempotent_create import is_new
+from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, StopRequested
@@ -84,8 +85,8 @@ class AzureSweeps:
         After a stop was requested, the sweep job is cancelled as soon as its trials have saved.
         """
         cloud = client_of_run(folder)
-        _settle(cloud, folder, state, record)
-        if state.ref is None:
+        events = partial(reconcile, cloud, folder, time.time())
+        if (ref := settle(state, record, events)) is None:
             return None
         details = cloud.details(folder.run_id)
         if details is None:
@@ -104,7 +105,7 @@ class AzureSweeps:
                     self._complete.add(trial.name)
         if state.stop_requested:
             _cancel_when_saved(cloud, folder, details, trials)
-        url = state.ref.get("url", "")
+        url = ref.get("url", "")
         stop_requested = bool(state.stop_requested)
         return sweep_state(
             folder, details, trials, self._parameters, stop_requested=stop_requested, url=url
@@ -113,8 +114,7 @@ class AzureSweeps:
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """Ask running trials to save and end, by a file in their folders; `observe` cancels."""
         cloud = client_of_run(folder)
-        _settle(cloud, folder, state, record)
-        if state.ref is None:
+        if settle(state, record, partial(reconcile, cloud, folder, time.time())) is None:
             return state.has_ended
         reason = "stop was asked"
         try:
@@ -131,12 +131,6 @@ class AzureSweeps:
 
 
 _GONE = "Azure ML does not know this sweep job (any more)"
-
-
-def _settle(cloud: Workspace, folder: RunFolder, state: RunState, record: Record) -> None:
-    """Record the result of an interrupted submission."""
-    if state.ref is None and (state.may_have_started or not state.has_ended):
-        record(Observation(events=reconcile(cloud, folder, time.time())))
 
 
 def _cancel_when_saved(

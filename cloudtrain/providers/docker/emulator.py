@@ -36,10 +36,10 @@ from cloudtrain.providers.docker.container_spec import (
     host_names,
 )
 from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
-from cloudtrain.providers.local.processes import run_module
-from cloudtrain.providers.local.supervisor_status import (
+from cloudtrain.providers.local.processes import (
     SupervisorState,
     end_orphans,
+    run_module,
     supervisor_state,
 )
 from cloudtrain.providers.rehearsal.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
@@ -47,9 +47,9 @@ from cloudtrain.providers.rehearsal.base import (
     EmulatedPlan,
     Emulator,
     PlainEmulator,
+    RunPaths,
     thread_variables,
 )
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator, create_folders
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.runs.store import CLEANUP_FOLDER

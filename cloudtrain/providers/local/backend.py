@@ -14,17 +14,19 @@ from cloudtrain.planning.launch import CLOUD_FIELDS, Request
 from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-from cloudtrain.providers.local.processes import lifeline, reap_in_background, run_module
-from cloudtrain.providers.local.supervisor_status import (
+from cloudtrain.providers.local.processes import (
     SupervisorState,
     end_orphans,
     has_started,
     identity_of,
     last_heartbeat,
+    lifeline,
+    reap_in_background,
+    run_module,
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.files import (
     FOLDER_MODE,
     make_private_folder,

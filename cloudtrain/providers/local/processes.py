@@ -1,16 +1,22 @@
-"""Helper processes that run this package, and end with the process that started them."""
+"""Processes of runs on this machine: their start, whether a supervisor lives, and their leftovers."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 
+from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain_launcher.file_locks import FileLock, acquire, disk_time, is_locked
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
 _RUN = """
@@ -80,3 +86,173 @@ def lifeline() -> list[str]:
 def read_lifeline(arguments: list[str]) -> ProcessIdentity | None:
     """Return the process that a run ends with, from the result of `lifeline`, or None."""
     return ProcessIdentity.from_json(json.loads(arguments[0])) if arguments else None
+
+
+KILL_TIMEOUT_SECONDS = 5
+"""Seconds for killed processes to disappear."""
+
+LOCK_TIMEOUT_SECONDS = 2
+"""Seconds to try for the run's lock: observers hold it briefly, a supervisor for good."""
+
+HEARTBEAT_SECONDS = 5
+SILENCE_SECONDS = 60
+"""Seconds of silence until a supervisor that cannot be inspected counts as dead."""
+
+
+class SupervisorState(Enum):
+    """Knowledge about a run's supervisor."""
+
+    NOT_STARTED = "has not taken the run on"
+    ALIVE = "lives, or has shown a heartbeat just now"
+    DEAD = "is proven to be gone"
+    UNKNOWN = "shows no heartbeat, and its process cannot be inspected from here"
+
+
+def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> SupervisorState:
+    """Return the state by all signs together.
+
+    `started`: the process that was started as supervisor, until it has written its own identity.
+    """
+    held = is_locked(RunPaths(run).lock)
+    if held:
+        return SupervisorState.ALIVE
+    identity = identity_of(run)
+    if identity is None:
+        if has_started(run):  # by an earlier version, which wrote only its process id
+            return SupervisorState.DEAD if held is False else SupervisorState.UNKNOWN
+        if started is None or not started.shares_pid_namespace():
+            return SupervisorState.NOT_STARTED
+        identity = started
+    if identity.shares_pid_namespace():
+        return SupervisorState.DEAD if identity.is_alive() is False else SupervisorState.ALIVE
+    if silence_seconds(run) < SILENCE_SECONDS:
+        return SupervisorState.ALIVE
+    if held is False and identity.shares_kernel():  # containers of one kernel share its locks
+        return SupervisorState.DEAD
+    return SupervisorState.DEAD if identity.is_from_earlier_boot() else SupervisorState.UNKNOWN
+
+
+def identity_of(run: Path) -> ProcessIdentity | None:
+    """Return the supervisor's stored identity; None if it cannot be read."""
+    try:
+        return ProcessIdentity.from_json(
+            json.loads(read_regular_file(RunPaths(run).supervisor_file))
+        )
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def write_identity(run: Path) -> None:
+    """Store this process as the run's supervisor, atomically."""
+    file = RunPaths(run).supervisor_file
+    draft = file.with_name(f".{file.name}")
+    draft.write_text(json.dumps(ProcessIdentity.of(os.getpid()).to_json()))
+    draft.replace(file)
+
+
+def write_heartbeat(run: Path) -> None:
+    """Set the heartbeat to now, by the clock of the disk. Ignore errors: the next may succeed."""
+    with suppress(OSError):
+        os.utime(RunPaths(run).supervisor_file)
+
+
+def keep_heartbeat(run: Path) -> None:
+    """Send heartbeats from a thread, so that a slow disk does not look like a dead supervisor."""
+    while True:
+        time.sleep(HEARTBEAT_SECONDS)
+        write_heartbeat(run)
+
+
+def take_lock(run: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> FileLock | None:
+    """Lock a run for this supervisor; return None if another supervisor has it."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        lock = acquire(RunPaths(run).lock, wait=False)
+        if lock is not None or time.monotonic() > deadline:
+            return lock
+        time.sleep(0.01)
+
+
+def silence_seconds(run: Path) -> float:
+    """Return the seconds since the last heartbeat, by the clock of the disk; else infinity."""
+    return disk_time(run) - last_heartbeat(run)
+
+
+def last_heartbeat(run: Path) -> float:
+    """Return the time of the last heartbeat, by the clock of the disk; else minus infinity."""
+    try:
+        return RunPaths(run).supervisor_file.stat().st_mtime
+    except OSError:
+        return float("-inf")
+
+
+def send_stop_signal(run: Path) -> None:
+    """Send SIGTERM if the process is proven to be the supervisor; the stop file always works."""
+    identity = identity_of(run)
+    if identity is None or not identity.is_alive():
+        return
+    with suppress(OSError):
+        if not hasattr(os, "pidfd_open"):
+            os.kill(identity.pid, signal.SIGTERM)
+            return
+        process = os.pidfd_open(identity.pid)
+        try:
+            if identity.is_alive():  # check again, now that its id cannot be reused
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+        finally:
+            os.close(process)
+
+
+def has_started(run: Path) -> bool:
+    """Return True if a supervisor ever started: it writes its process id under the lock."""
+    try:
+        return RunPaths(run).lock.stat().st_size > 0
+    except OSError:
+        return False
+
+
+RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
+"""Variable of every process of a run: its folder, as run ids are not unique."""
+
+
+def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
+    """Kill all processes of a run, also outside its session; return the number of kills.
+
+    `timeout_seconds`: time to end by themselves first, as launchers without a supervisor do. They
+    are found by RUN_DIR_VARIABLE in /proc, and only there.
+    """
+    killed: set[int] = set()
+    began = time.monotonic()
+    while alive := [pid for pid in _run_processes(run) if pid != os.getpid()]:
+        waited = time.monotonic() - began
+        if waited > timeout_seconds + KILL_TIMEOUT_SECONDS:
+            break
+        if waited >= timeout_seconds:
+            for pid in alive:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+        time.sleep(0.02)
+    return len(killed)
+
+
+def _run_processes(run: Path) -> list[int]:
+    entry = os.fsencode(f"{RUN_DIR_VARIABLE}={run}")
+    process_ids = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if entry in file.read_bytes().split(b"\0") and _same_folder_seen_by(file.parent, run):
+                process_ids.append(int(file.parent.name))
+        except OSError:
+            continue
+    return process_ids
+
+
+def _same_folder_seen_by(process: Path, run: Path) -> bool:
+    """Return True if the run's path is the same folder for that process, even in a container."""
+    root = process / "root"
+    try:
+        return os.path.samestat((root / run.relative_to("/")).stat(), run.stat())
+    except FileNotFoundError:  # removed, or hidden by a mount of a rehearsal
+        same_pids = (process / "ns" / "pid").readlink() == Path("/proc/self/ns/pid").readlink()
+        return same_pids and os.path.samestat(root.stat(), Path("/").stat())

@@ -26,17 +26,17 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.local.node import Node, run_outcome, start_node
-from cloudtrain.providers.local.processes import SUPERVISOR_PID, read_lifeline
-from cloudtrain.providers.local.supervisor_status import (
+from cloudtrain.providers.local.processes import (
     RUN_DIR_VARIABLE,
+    SUPERVISOR_PID,
     end_orphans,
     identity_of,
     keep_heartbeat,
+    read_lifeline,
     take_lock,
     write_identity,
 )
-from cloudtrain.providers.rehearsal.base import Emulator, emulated_plan
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import Emulator, RunPaths, emulated_plan
 from cloudtrain.runs.files import OTHERS_MASK, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History

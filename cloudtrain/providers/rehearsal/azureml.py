@@ -15,11 +15,11 @@ from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
+    RunPaths,
     machine_variables,
     node_addresses,
     published_variables,
 )
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.source.results import copy_results
 

@@ -27,11 +27,11 @@ from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
+    RunPaths,
     machine_variables,
     node_addresses,
     published_variables,
 )
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.source.results import copy_results
 

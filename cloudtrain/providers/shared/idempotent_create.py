@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
@@ -184,6 +184,18 @@ def reconcile(run: RunFolder, time_now: float, find: FindJob, service: str) -> l
         return []
     reason = f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}"
     return [_not_started(time_now, reason)]
+
+
+def settle(
+    state: RunState, record: Record, events: Callable[[], Sequence[Event]]
+) -> Mapping[str, Any] | None:
+    """Record what became of an interrupted submission; return the job's reference, or None.
+
+    `events`: calls `reconcile`.
+    """
+    if state.ref is None and (state.may_have_started or not state.has_ended):
+        record(Observation(events=events()))
+    return state.ref
 
 
 def is_new(state: RunState, time_now: float) -> bool:

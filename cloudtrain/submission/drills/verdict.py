@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.drills.history import RunHistory, began_anew, steps_done_again
 

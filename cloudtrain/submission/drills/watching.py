@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.drills import watching
 from cloudtrain.submission.drills.history import (

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.providers.rehearsal.run_paths import RunPaths
+from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.sweeps.definition import Definition

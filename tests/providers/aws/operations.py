@@ -16,7 +16,7 @@ from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.aws.results import new_lines
 from cloudtrain.providers.aws.submit import describe, tags_of
-from cloudtrain.providers.docker.registry import inspect_image, login_for
+from cloudtrain.providers.docker.images import inspect_image, login_for
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
