@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
@@ -33,17 +32,23 @@ if TYPE_CHECKING:
     from cloudtrain_launcher.events import Event
 
 
-class LazyPackage:
-    """A package whose modules are imported at their first use.
+class _LazyMethod:
+    def __init__(self, place: str) -> None:
+        self._place = place
 
-    Watching a run then needs neither pydantic nor an SDK.
+    def __get__(self, provider: object, owner: type) -> Any:
+        if provider is None:
+            return self
+        module, _, name = self._place.partition(":")
+        return getattr(import_module(module), name)
+
+
+def lazy_method(place: str) -> Any:
+    """Return a provider's method: `package.module:function`, imported at its first call.
+
+    The function takes the arguments of the interface, without the provider itself.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, module: str) -> ModuleType:
-        return import_module(f"{self._name}.{module}")
+    return _LazyMethod(place)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from cloudtrain.providers.docker import checks as containers
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checks as checkup
 from cloudtrain.providers.local import machine
-from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
+from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.submission.checkup import exit_code
 
 # `cloudtrain doctor` reports nothing on a good machine, and the one fault of every other.
@@ -100,6 +100,10 @@ def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
     assert message in next(check.answer for check in checks if check.is_wrong)
 
 
+NO_SPEC: Any = None
+"""These checks do not depend on it."""
+
+
 def test_a_python_that_cannot_be_run_is_told_and_not_raised(tmp_path: Path) -> None:
     assert "No such file" in machine.ask_python(str(tmp_path / "python")).error
     silent = tmp_path / "silent"
@@ -112,7 +116,15 @@ def test_a_python_that_a_file_beside_the_job_names_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "ask_python", lambda path: pytest.fail(f"{path} was run"))
-    first = next(checkup.machine_checks("/evil", "cloudtrain.toml:1", tmp_path))
+    target = Target(
+        provider="local",
+        where="here",
+        grace_seconds=30,
+        config=LocalConfig(python="/evil"),
+        origins={"python": "cloudtrain.toml:1"},
+    )
+    settings: Any = {"data_dir": str(tmp_path)}
+    first = next(checkup.machine_checks(settings, target, NO_SPEC))
     assert (first.name, first.verdict) == ("Python", "not applicable")
 
 
@@ -138,10 +150,11 @@ def test_missing_engine_matters_only_for_containers(
 ) -> None:
     monkeypatch.setattr(containers, "docker_engine", no_engine)
     assert containers.engine_check().verdict == "not applicable"
-    (check,) = containers.engine_checks(Target(provider="docker", where="here", grace_seconds=30))
+    target = Target(provider="docker", where="here", grace_seconds=30)
+    (check,) = containers.engine_checks(NO_SPEC, target, NO_SPEC)
     assert (check.name, check.verdict, check.exit_code) == ("engine", "wrong", 4)
     monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
-    (check,) = containers.engine_checks(Target(provider="docker", where="here", grace_seconds=30))
+    (check,) = containers.engine_checks(NO_SPEC, target, NO_SPEC)
     assert (check.verdict, check.fix) == ("wrong", "unset DOCKER_HOST")
 
 

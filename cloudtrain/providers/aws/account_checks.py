@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.checkup import Check, Question
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account_rights import (
@@ -18,21 +18,26 @@ from cloudtrain.providers.aws.account_rights import (
     rights_checks,
     role_check,
 )
-from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.aws.target import format_issues
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
 
-def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[Check]:
+def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
     """Yield each check of a job's account as its answer comes.
 
     Without credentials no further question is possible.
     """
     config = target.config_as(AwsConfig)
+    try:
+        cloud = connect(config.region, config.profile)
+    except UsageError as error:
+        yield Question("boto3", "is it installed").failed(error)
+        return
     malformed = [*format_issues("role", config.role), *format_issues("bucket", config.bucket)]
     yield from map(Question.of_setting, malformed)
     if malformed:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.target import CloudConfig
@@ -45,20 +44,6 @@ def profile_of(config: AwsConfig) -> str:
         os.environ.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID")
     )
     return "" if chosen else config.profile
-
-
-def request_of(run: RunFolder) -> dict[str, Any]:
-    """Return the CreateTrainingJob body. StorageError if it lacks members for later steps."""
-    return RunRecord(run).request(_NEEDED)
-
-
-_NEEDED: Mapping[str, type] = {
-    "TrainingJobName": str,
-    "RoleArn": str,
-    "InputDataConfig": list,
-    "OutputDataConfig.S3OutputPath": str,
-    "Tags": list,
-}
 
 
 def client_of_run(run: RunFolder) -> AwsClient:

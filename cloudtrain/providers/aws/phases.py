@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudtrain.catalog.pricing import RegionalPrices
 from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.providers import DiscoveredRun, KnownRuns
-from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.results import trial_request
@@ -23,6 +23,7 @@ from cloudtrain_launcher.events import Billing, Ended, Event, Kept, Phase
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.settings import Settings
 
 
 PHASES = {
@@ -271,7 +272,17 @@ SEARCH_LAG_SECONDS = 600
 """Maximum lag of search results; SageMaker documents no bound."""
 
 
-def discovered_runs(
+def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
+    """List jobs with our tags in the region of the settings."""
+    from cloudtrain.providers.aws.target import region_of
+    from cloudtrain.providers.shared.machine_choice import regional_prices
+
+    region = region_of(settings)
+    prices = regional_prices("aws", region, settings)
+    return [*_discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known)]
+
+
+def _discovered_runs(
     cloud: AwsClient,
     run_id: str | None,
     poll_seconds: float,

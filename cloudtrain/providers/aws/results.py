@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers import Note, Progress
-from cloudtrain.providers.aws.request import uri_parts
+from cloudtrain.providers.aws.config import client_of_run
+from cloudtrain.providers.aws.request import published_uri, uri_parts
+from cloudtrain.providers.aws.submit import request_of
+from cloudtrain.providers.shared.log_attempt import backfill
 from cloudtrain.providers.shared.paths import as_folder, safe_join
 from cloudtrain.runs.files import storing
-from cloudtrain.runs.logs import EVENT_MARK, LogPart, Positions
+from cloudtrain.runs.logs import EVENT_MARK, LogPart, Observation, Positions
 from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 
 _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
@@ -47,9 +53,31 @@ def trial_request(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "CheckpointConfig": {**shared, "S3Uri": trial_uri}}
 
 
+def publish(run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG001
+    """Put an object below the run's own prefix, encrypted as the rest of the run is."""
+    output = request_of(run)["OutputDataConfig"]
+    bucket, key = uri_parts(published_uri(output["S3OutputPath"], run.run_id))
+    client_of_run(run).put(bucket, f"{key}/{name}", text.encode(), output.get("KmsKeyId"))
+
+
+def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
+    """Return S3 URIs; empty for a job that was never started."""
+    return artifact_uris(request_of(run)) if state.ref is not None else {}
+
+
+def checkpoints(run: RunFolder, state: RunState) -> str:
+    """Return the S3 prefix of the checkpoints; empty without any object below it."""
+    uri = artifacts(run, state).get("checkpoints", "")
+    return uri if uri and _has_objects(client_of_run(run), uri) else ""
+
+
+def _has_objects(cloud: AwsClient, uri: str) -> bool:
+    return any(True for _ in cloud.objects(*uri_parts(uri)))
+
+
 def fetch(
-    cloud: AwsClient,
-    uris: dict[str, str],
+    run: RunFolder,
+    state: RunState,
     names: Sequence[str],
     folder: Path,
     progress: Progress | None,
@@ -59,6 +87,8 @@ def fetch(
 
     `note`: see `Provider.fetch`.
     """
+    cloud = client_of_run(run)
+    uris = artifacts(run, state)
     fetched = []
     for name in names:
         uri = uris.get(name, "")
@@ -74,9 +104,7 @@ def fetch(
 def existing_artifacts(cloud: AwsClient, uris: Mapping[str, str]) -> list[str] | None:
     """Return the names of existing artifacts; None if S3 refuses to list them."""
     try:
-        return [
-            name for name, uri in uris.items() if any(True for _ in cloud.objects(*uri_parts(uri)))
-        ]
+        return [name for name, uri in uris.items() if _has_objects(cloud, uri)]
     except CloudError:
         return None
 
@@ -116,6 +144,11 @@ _CONTROL = re.compile(r"#(011|015|033(?=\[))")
 """SageMaker's spelling of control characters in CloudWatch (lines observed 2019 to 2025)."""
 MAX_PAGES = 50
 """Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
+
+
+def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:
+    """Yield all log lines of an ended run that another machine started."""
+    return backfill(partial(new_lines, client_of_run(run), run.run_id, state.nodes), state)
 
 
 def new_lines(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.providers.aws.config import config_of, request_of
+from cloudtrain.providers.aws.config import client_of_run, config_of
 from cloudtrain.providers.aws.phases import (
     billing,
     ended_at,
@@ -26,6 +26,7 @@ from cloudtrain.providers.aws.submit import (
     Kind,
     describe,
     reconcile,
+    request_of,
     require_same_account,
 )
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
@@ -50,13 +51,17 @@ LOG_LAG_POLLS = 3
 """Polling intervals to wait for CloudWatch's last lines after the end of a job."""
 
 
-def observe(
-    cloud: AwsClient, run: RunFolder, state: RunState, poll_seconds: float
-) -> Iterator[Observation]:
+def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """Yield news since the last call; update `state` with each one before taking the next.
 
-    Raise CloudError if the job is missing and the credentials belong to another account.
+    Of an ended job, the state of its warm pool. Raise CloudError if the job is missing and the
+    credentials belong to another account.
     """
+    if state.has_ended and not state.may_have_started:
+        if state.keeps_machines:
+            yield _warm_pool(client_of_run(run), run, state)
+        return
+    cloud = client_of_run(run)
     time_now = time.time()
     if state.ref is None:
         yield Observation(events=reconcile(cloud, run, request_of(run), time_now))
@@ -82,7 +87,7 @@ def observe(
     yield from log.observations(state)
     final = final_state(described)
     if final is not None:  # the lines just read may contain the nodes' own reports
-        waited = _log_lag_is_over(described, state, time_now, poll_seconds)
+        waited = _log_lag_is_over(described, state, time_now, config_of(run).poll)
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, nodes)):
             yield Observation(events=_end_events(cloud, run, described, state, final))
 
@@ -132,15 +137,10 @@ def _log_lag_is_over(
     )
 
 
-def stop(
-    cloud: AwsClient,
-    run: RunFolder,
-    body: Mapping[str, Any],
-    state: RunState,
-    record: Record,
-    kind: Kind = TRAINING,
-) -> bool:
+def stop(run: RunFolder, state: RunState, record: Record, kind: Kind = TRAINING) -> bool:
     """Stop a job, unless it is stopping or over. Return False to try again."""
+    cloud = client_of_run(run)
+    body = request_of(run, kind)
     if settle(state, record, lambda: reconcile(cloud, run, body, time.time(), kind)) is None:
         return state.has_ended
     try:
@@ -170,7 +170,7 @@ def _has_new_tags(described: Mapping[str, Any] | None) -> bool:
     return time.time() < created + TAG_DELAY_SECONDS
 
 
-def warm_pool_observation(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
+def _warm_pool(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
     """Return the state of the warm pool of an ended run; no events if it is unchanged."""
     described = describe(cloud, run.run_id) or {}
     pool_events = warm_pool_events(described, time.time(), usd_per_hour(described, run))
@@ -182,11 +182,12 @@ def warm_pool_observation(cloud: AwsClient, run: RunFolder, state: RunState) -> 
     )
 
 
-def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
+def release(run: RunFolder, state: RunState) -> Observation:
     """Release the machines kept after a job. Raise UsageError if there are none.
 
     UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
     """
+    cloud = client_of_run(run)
     described = describe(cloud, run.run_id)
     status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
     if described is None or status not in ("InUse", "Available"):

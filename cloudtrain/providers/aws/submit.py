@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
+from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, same_submission
@@ -18,10 +19,12 @@ from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Record
+from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument, Request
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.aws.client import AwsClient
 
 UNREADABLE_TAGS_CODES = (
@@ -45,6 +48,8 @@ class Kind(NamedTuple):
     status: str
     page: str
     """Page of the console."""
+    needed: Mapping[str, type]
+    """Members of a stored request for later steps, with their types."""
     compared: tuple[str, ...]
     """Members that no two submissions have in common.
 
@@ -59,6 +64,13 @@ TRAINING = Kind(
     arn="TrainingJobArn",
     status="TrainingJobStatus",
     page="jobs",
+    needed={
+        "TrainingJobName": str,
+        "RoleArn": str,
+        "InputDataConfig": list,
+        "OutputDataConfig.S3OutputPath": str,
+        "Tags": list,
+    },
     compared=("InputDataConfig", "OutputDataConfig", "RoleArn"),
 )
 TUNING = Kind(
@@ -68,13 +80,21 @@ TUNING = Kind(
     arn="HyperParameterTuningJobArn",
     status="HyperParameterTuningJobStatus",
     page="hyper-tuning-jobs",
+    needed={
+        "HyperParameterTuningJobName": str,
+        "HyperParameterTuningJobConfig.ParameterRanges": dict,
+        "TrainingJobDefinition.RoleArn": str,
+        "TrainingJobDefinition.OutputDataConfig.S3OutputPath": str,
+        "Tags": list,
+    },
     compared=("TrainingJobDefinition",),
 )
 
 
-def submit_job(
-    cloud: AwsClient,
+def start(
+    plan: Plan,  # noqa: ARG001
     request: Request,
+    run: RunFolder,
     archive: Path,
     progress: Progress | None,
     record: Record,
@@ -85,6 +105,7 @@ def submit_job(
     Three calls if the archive exists already or is small. Raise CloudError with `Outcome.UNKNOWN`
     if it is unknown whether the job exists; `reconcile` finds out later.
     """
+    cloud = client_of_run(run)
     body = request.document
     upload(cloud, _definition(body), request.job, archive, progress)
     name = body[kind.name]
@@ -101,6 +122,11 @@ def submit_job(
         attempts=cloud.attempts,
         name_taken_codes=("ResourceInUse",),
     )
+
+
+def request_of(run: RunFolder, kind: Kind = TRAINING) -> dict[str, Any]:
+    """Return the request of a run or a sweep. StorageError if it lacks members for later steps."""
+    return RunRecord(run).request(kind.needed)
 
 
 def _definition(body: Mapping[str, Any]) -> Mapping[str, Any]:

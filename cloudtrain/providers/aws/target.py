@@ -59,7 +59,7 @@ _BUCKET = RequiredSetting(
 )
 
 
-def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
+def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
     """Return the target for `render`; missing or impossible settings are in its `problems`.
 
     `rehearsal`: placeholders replace missing account settings.

@@ -23,8 +23,9 @@ from cloudtrain.providers.aws.submit import (
     job_reference,
     own_tag_values,
     reconcile,
+    request_of,
     require_same_account,
-    submit_job,
+    start,
 )
 from cloudtrain.providers.aws.tuning_request import (
     strategy_words,
@@ -44,14 +45,6 @@ if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
-
-_NEEDED: Mapping[str, type] = {
-    "HyperParameterTuningJobName": str,
-    "HyperParameterTuningJobConfig.ParameterRanges": dict,
-    "TrainingJobDefinition.RoleArn": str,
-    "TrainingJobDefinition.OutputDataConfig.S3OutputPath": str,
-    "Tags": list,
-}
 
 
 State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
@@ -86,7 +79,7 @@ class SageMakerTuning:
 
     def start(
         self,
-        plan: Plan,  # noqa: ARG002
+        plan: Plan,
         request: Request,
         folder: RunFolder,
         archive: Path,
@@ -97,14 +90,14 @@ class SageMakerTuning:
 
         That takes three calls if the source is small.
         """
-        return submit_job(client_of_run(folder), request, archive, progress, record, kind=TUNING)
+        return start(plan, request, folder, archive, progress, record, kind=TUNING)
 
     def observe(
         self, folder: RunFolder, state: RunState, record: Record
     ) -> NativeSweepState | None:
         """Describe the tuning job, and list its trials in pages of 100."""
         cloud = client_of_run(folder)
-        body = request_of_sweep(folder)
+        body = request_of(folder, TUNING)
         events = partial(reconcile, cloud, folder, body, time.time(), TUNING)
         if (ref := settle(state, record, events)) is None:
             return None
@@ -132,16 +125,10 @@ class SageMakerTuning:
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """Stop the tuning job: SIGTERM to the containers of all trials, and no new trials."""
-        body = request_of_sweep(folder)
-        return stop(client_of_run(folder), folder, body, state, record, TUNING)
+        return stop(folder, state, record, TUNING)
 
 
 _GONE = "SageMaker does not know this tuning job (any more)"
-
-
-def request_of_sweep(folder: RunFolder) -> dict[str, Any]:
-    """Return the tuning job's body. StorageError if it lacks members for later steps."""
-    return RunRecord(folder).request(_NEEDED)
 
 
 def sweep_state(

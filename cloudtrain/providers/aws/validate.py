@@ -236,9 +236,6 @@ def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-INSTALL = 'pip install "cloudtrain[aws]"'
-
-
 def rule_issues(plan: Plan) -> list[Issue]:
     """Return broken rules and violations of SageMaker's service model. Imports no SDK.
 
@@ -268,14 +265,14 @@ def rule_issues(plan: Plan) -> list[Issue]:
         )
     ]
     messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
-    if lacks_boto3(plan):
-        messages.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
     return issues + [warning(message) for message in messages]
 
 
-def lacks_boto3(plan: Plan) -> bool:
-    """Return True if the job needs boto3, and it is not installed."""
-    return not plan.is_rehearsal and find_spec("boto3") is None
+def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
+    """Return an issue if the job needs boto3, and it is not installed."""
+    if plan.is_rehearsal or find_spec("boto3") is not None:
+        return []
+    return [Issue((), "boto3 is not installed", 'pip install "cloudtrain[aws]"')]
 
 
 def spec_issues(

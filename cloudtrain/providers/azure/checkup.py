@@ -7,28 +7,34 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
-from cloudtrain.errors import CloudError, RefusedError
+from cloudtrain.errors import CloudError, RefusedError, UsageError
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
 from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
 from cloudtrain.providers.azure.target import format_issues
 from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.providers.azure.sdk import ResourceManager
+    from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
 
-def account_checks(
-    cloud: Workspace, arm: ResourceManager, target: Target, spec: JobSpec
-) -> Iterator[Check]:
+def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
     """Yield each check of a job's workspace as its answer comes.
 
     Without a login or a workspace, skip the checks that need it.
     """
     config = target.config_as(AzureConfig)
+    try:
+        cloud = connect(config.subscription, config.resource_group, config.workspace)
+    except UsageError as error:
+        yield Question("azure-ai-ml", "is it installed").failed(error)
+        return
+    from cloudtrain.providers.azure.sdk import ResourceManager
+
+    arm = ResourceManager()
     malformed = list(format_issues(config))
     yield from map(Question.of_setting, malformed)
     if malformed:

@@ -12,7 +12,7 @@ from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
-from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
@@ -23,12 +23,31 @@ from cloudtrain_launcher.events import Ended, Event
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import JobInfo, Workspace
+    from cloudtrain.settings import Settings
 
 KNOWN_IN_A_ROW = 50
 """Stop after this many finished jobs in a row: the list is newest first."""
 
 
-def discovered_runs(
+def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
+    """List jobs with our tags in the workspace of the settings."""
+    from cloudtrain.providers.azure.target import workspace_of
+    from cloudtrain.providers.shared.machine_choice import regional_prices
+
+    subscription, resource_group, name = workspace_of(settings)
+    scope = AzureConfig(
+        subscription=subscription,
+        resource_group=resource_group,
+        workspace=name,
+        location=settings.get("azure.location"),
+        poll=settings["azure.poll"],
+    )
+    prices = regional_prices("azure", scope.location or "", settings)
+    cloud = connect(subscription, resource_group, name)
+    return [*_discovered_runs(cloud, scope, run_id, prices, known)]
+
+
+def _discovered_runs(
     cloud: Workspace,
     scope: AzureConfig,
     run_id: str | None,

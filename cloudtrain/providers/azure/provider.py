@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.planning.launch import Request
-from cloudtrain.providers import DiscoveredRun, KnownRuns, LazyPackage, Note, Progress, Provider
+from cloudtrain.providers import Provider, lazy_method
 from cloudtrain.providers.azure.config import (
-    AzureConfig,
-    client_of_run,
     config_of,
-    connect,
-    request_of,
 )
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.infrastructure import Deployment, Infrastructure
@@ -83,7 +77,9 @@ class AzureInfrastructure(Infrastructure):
         }
 
     def _subscription(self) -> str:
-        default = azure.target.cli_default_account().get("subscription")
+        from cloudtrain.providers.azure.target import cli_default_account
+
+        default = cli_default_account().get("subscription")
         subscription = self._settings.get("azure.subscription") or (default and default[0])
         if not subscription:
             hint = "az login, or [azure] subscription in cloudtrain.toml"
@@ -104,161 +100,37 @@ def _properties(path: str) -> Mapping[str, Any] | None:
 
 
 if TYPE_CHECKING:
-    from cloudtrain.checkup import Check
-    from cloudtrain.errors import Issue
-    from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.planning.target import Target
-    from cloudtrain.providers import azure
     from cloudtrain.providers.infrastructure import Infrastructure
-    from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.logs import Observation, Record
-    from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
-    from cloudtrain.spec.model import JobSpec
-else:
-    azure = LazyPackage("cloudtrain.providers.azure")
 
 
 class AzureMLProvider(Provider):
-    """Azure ML command jobs. Modules that need azure-ai-ml are imported late."""
+    """Azure ML command jobs."""
 
     declaration = DECLARATION
 
-    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """Return workspace, machines, environment and price of a job."""
-        return azure.target.target(settings, spec, rehearsal=rehearsal)
-
-    def rules(self, plan: Plan) -> list[Issue]:
-        """Return violations of Azure ML's rules, and problems with the inputs to upload."""
-        return azure.rules.rule_issues(plan)
-
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
-        """Return an issue if azure-ai-ml is not installed. No network."""
-        return azure.rules.local_issues(plan)
-
-    def security_findings(self, plan: Plan) -> list[Issue]:
-        """Return findings about network, encryption, identity and ways into the job."""
-        return azure.rules.security_findings(plan)
-
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Check cloud, credentials, workspace, rights, storage and machines for this spec."""
-        config = target.config_as(AzureConfig)
-        try:
-            cloud = connect(config.subscription, config.resource_group, config.workspace)
-        except UsageError as error:
-            from cloudtrain.checkup import Question
-
-            return [Question("azure-ai-ml", "is it installed").failed(error)]
-        return azure.checkup.account_checks(cloud, azure.sdk.ResourceManager(), target, spec)
-
-    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """Return the command-job document as plain JSON, and the job document in it.
-
-        A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
-        """
-        from cloudtrain.planning.request_overrides import merge_request
-
-        if plan.is_rehearsal and plan.spec.sweep is not None:
-            from cloudtrain.planning.tuned import is_rehearsed_trial
-
-            if is_rehearsed_trial(plan):
-                return Request(
-                    provider=DECLARATION.name,
-                    document=azure.sweep_request.rehearsed_trial(plan),
-                    job=azure.sweep_request.shared_job(plan),
-                )
-        job = azure.request.job_of(plan)
-        document = azure.request.document_of(plan, image, job)
-        overrides = azure.request.section_of(plan).request
-        document = merge_request(document, overrides, azure.request.FORM)
-        return Request(provider=DECLARATION.name, document=document, job=job)
-
-    def repository(self, settings: Settings) -> str:
-        """Return `azure.repository`, in any registry that the workspace may pull from."""
-        from cloudtrain.providers.shared.account import configured_repository
-
-        return configured_repository(settings, DECLARATION.name)
-
-    def start(
-        self,
-        plan: Plan,
-        request: Request,
-        run: RunFolder,
-        archive: Path,
-        progress: Progress | None,  # for inputs; the SDK shows its own for the source
-        record: Record,
-    ) -> dict[str, Any]:
-        """Check the compute, upload new files, create the job."""
-        return azure.submit.submit_job(
-            client_of_run(run), plan.target, request.document, run, archive, progress, record
-        )
+    target = lazy_method("cloudtrain.providers.azure.target:target")
+    rules = lazy_method("cloudtrain.providers.azure.rules:rule_issues")
+    checks = lazy_method("cloudtrain.providers.azure.rules:sdk_issues")
+    security_findings = lazy_method("cloudtrain.providers.azure.rules:security_findings")
+    checkup = lazy_method("cloudtrain.providers.azure.checkup:account_checks")
+    render = lazy_method("cloudtrain.providers.azure.request:render")
+    repository = lazy_method("cloudtrain.providers.azure.target:image_repository")
+    start = lazy_method("cloudtrain.providers.azure.submit:start")
+    observe = lazy_method("cloudtrain.providers.azure.status:observe")
+    stop = lazy_method("cloudtrain.providers.azure.stop:stop")
+    publish = lazy_method("cloudtrain.providers.azure.results:publish")
+    artifacts = lazy_method("cloudtrain.providers.azure.results:artifacts")
+    checkpoints = lazy_method("cloudtrain.providers.azure.results:checkpoints")
+    fetch = lazy_method("cloudtrain.providers.azure.results:fetch")
+    discover_runs = lazy_method("cloudtrain.providers.azure.discover:discover_runs")
+    backfill_logs = lazy_method("cloudtrain.providers.azure.status:backfill_logs")
+    native_sweeps = lazy_method("cloudtrain.providers.azure.sweep:AzureSweeps")
 
     def poll_seconds(self, run: RunFolder) -> float:
-        """Return `azure.poll` from the run's plan, in seconds."""
+        """Return the pause from the run's plan, in seconds."""
         return config_of(run).poll
-
-    def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """Yield the job's status, and the log lines and events of all its nodes."""
-        if state.has_ended and not state.may_have_started:
-            return []
-        return azure.status.observe(client_of_run(run), run, state, self.poll_seconds(run))
-
-    def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the job to save and end, then cancel it."""
-        return azure.stop.stop(client_of_run(run), run, state, self.poll_seconds(run), record)
-
-    def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
-        """Write a blob into the job's output folder, which its nodes have mounted."""
-        datastore, blob = azure.results.published_blob(request_of(run), name)
-        client_of_run(run).container(datastore).put(blob, text.encode())
-
-    def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
-        """Return datastore URIs; empty for a job that was never started."""
-        return azure.results.artifact_uris(request_of(run)) if state.ref is not None else {}
-
-    def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """Return the datastore URI of the checkpoints; empty without any blob below it."""
-        uri = self.artifacts(run, state).get("checkpoints", "")
-        return uri if uri and azure.results.has_blobs(client_of_run(run), uri) else ""
-
-    def fetch(
-        self,
-        run: RunFolder,
-        state: RunState,
-        names: Sequence[str],
-        folder: Path,
-        progress: Progress | None,
-        note: Note,
-    ) -> list[str]:
-        """Download from the URIs in the request; folders of Azure ML itself go into `output`."""
-        uris = self.artifacts(run, state)
-        return azure.results.fetch(
-            client_of_run(run), run.run_id, uris, names, folder, progress, note
-        )
-
-    def discover_runs(
-        self, settings: Settings, run_id: str | None, known: KnownRuns
-    ) -> list[DiscoveredRun]:
-        """List jobs with our tags in the workspace of the settings."""
-        from cloudtrain.providers.shared.machine_choice import regional_prices
-
-        subscription, resource_group, name = azure.target.workspace_of(settings)
-        scope = AzureConfig(
-            subscription=subscription,
-            resource_group=resource_group,
-            workspace=name,
-            location=settings.get("azure.location"),
-            poll=settings["azure.poll"],
-        )
-        prices = regional_prices("azure", scope.location or "", settings)
-        cloud = connect(subscription, resource_group, name)
-        return list(azure.discover.discovered_runs(cloud, scope, run_id, prices, known))
-
-    def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """Yield all log lines of an ended run that another machine started."""
-        return azure.status.backfill_logs(client_of_run(run), run, state)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """Return the ARM template and the deployment of that name."""
@@ -266,10 +138,6 @@ class AzureMLProvider(Provider):
             hint = "the deployment itself says where it is"
             raise UsageError("--region is for aws", hint=hint)
         return AzureInfrastructure(settings, name)
-
-    def native_sweeps(self) -> NativeSweeps:
-        """Return the service of sweep jobs."""
-        return azure.sweep.AzureSweeps()
 
 
 PROVIDER = AzureMLProvider

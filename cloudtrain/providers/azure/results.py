@@ -16,12 +16,15 @@ from cloudtrain.planning.azureml import (
     artifact_folder,
 )
 from cloudtrain.providers import Note, Progress
+from cloudtrain.providers.azure.config import client_of_run, request_of
 from cloudtrain.providers.shared.paths import safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 _SYSTEM = "azureml/"
 """Folder in `logs` with Azure ML's own logs, which are not fetched."""
@@ -39,10 +42,22 @@ def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def published_blob(document: Mapping[str, Any], name: str) -> tuple[str, str]:
-    """Return datastore and path of a published file of a job, by its request."""
-    datastore, folder = datastore_path(document["outputs"]["output"]["path"])
-    return datastore, f"{folder}{PUBLISHED_FOLDER}/{name}"
+def publish(run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG001
+    """Write a blob into the job's output folder, which its nodes have mounted."""
+    datastore, folder = datastore_path(request_of(run)["outputs"]["output"]["path"])
+    blob = f"{folder}{PUBLISHED_FOLDER}/{name}"
+    client_of_run(run).container(datastore).put(blob, text.encode())
+
+
+def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
+    """Return datastore URIs; empty for a job that was never started."""
+    return artifact_uris(request_of(run)) if state.ref is not None else {}
+
+
+def checkpoints(run: RunFolder, state: RunState) -> str:
+    """Return the datastore URI of the checkpoints; empty without any blob below it."""
+    uri = artifacts(run, state).get("checkpoints", "")
+    return uri if uri and _has_blobs(client_of_run(run), uri) else ""
 
 
 def datastore_path(uri: str) -> tuple[str, str]:
@@ -56,9 +71,8 @@ def datastore_path(uri: str) -> tuple[str, str]:
 
 
 def fetch(
-    cloud: Workspace,
-    job: str,
-    uris: Mapping[str, str],
+    run: RunFolder,
+    state: RunState,
     names: Sequence[str],
     folder: Path,
     progress: Progress | None,
@@ -68,12 +82,14 @@ def fetch(
 
     Folders that Azure ML stores by itself go into `output`. `note`: see `Provider.fetch`.
     """
+    cloud = client_of_run(run)
+    uris = artifacts(run, state)
     existing = {
         name
         for name in names
         if name in uris and download_folder(cloud, uris[name], folder / name, progress, note)
     }
-    if "output" in names and uris and _fetch_stored(cloud, job, folder / "output"):
+    if "output" in names and uris and _fetch_stored(cloud, run.run_id, folder / "output"):
         existing.add("output")
     return [name for name in names if name in existing]
 
@@ -130,7 +146,7 @@ def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> l
     Folders that Azure ML stores by itself (./outputs, ./logs) count as output.
     """
     try:
-        existing = [name for name, uri in uris.items() if has_blobs(cloud, uri)]
+        existing = [name for name, uri in uris.items() if _has_blobs(cloud, uri)]
         if "output" in uris and "output" not in existing and any(_stored_blobs(cloud, job)):
             existing.append("output")
         return existing
@@ -138,7 +154,7 @@ def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> l
         return None
 
 
-def has_blobs(cloud: Workspace, uri: str) -> bool:
+def _has_blobs(cloud: Workspace, uri: str) -> bool:
     """Return True if there are any blobs below a datastore URI."""
     datastore, prefix = datastore_path(uri)
     return any(_is_wanted(name) for name, _ in cloud.container(datastore).blobs(prefix))

@@ -111,7 +111,7 @@ def _overrides(plan: Plan) -> Iterator[Issue]:
                 break
 
 
-def local_issues(plan: Plan) -> list[Issue]:
+def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
     """Return an error if the SDK is not installed; a rehearsal does not need it."""
     if plan.is_rehearsal or _has_sdk():
         return []
@@ -140,8 +140,6 @@ def _notes(plan: Plan) -> Iterator[str]:
             yield "azure.location is not set, and prices depend on it"
         elif not plan.is_rehearsal and "azure.workspace" in config.placeholders:
             yield f"azure.location is not set: the price is that of {plan.target.where}"
-    if not plan.is_rehearsal and not _has_sdk():
-        yield f"azure-ai-ml is not installed, and a submit needs it: {INSTALL}"
 
 
 def _locations(plan: Plan) -> Iterator[Issue]:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtrain.providers.azure.config import config_of, request_of
+from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.idempotent_create import is_new
@@ -33,14 +33,15 @@ LOG_LAG_POLLS = 3
 """Polling intervals to wait for the last log lines after the end of a job."""
 
 
-def observe(
-    cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float
-) -> Iterator[Observation]:
+def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """Yield news since the last call; update `state` with each one before taking the next.
 
     Raise CloudError if the job does not exist. The run history knows a job a little later than the
     workspace itself.
     """
+    if state.has_ended and not state.may_have_started:
+        return
+    cloud = client_of_run(run)
     time_now = time.time()
     if state.ref is None:
         yield Observation(events=reconcile(cloud, run, time_now))
@@ -58,15 +59,16 @@ def observe(
     )
     yield from log.observations(state)
     if final is not None:  # the lines just read may contain the nodes' own reports
-        waited = _log_lag_is_over(details, state, time_now, poll_seconds)
+        waited = _log_lag_is_over(details, state, time_now, config_of(run).poll)
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, state.nodes)):
             end = _end_event(details, state, final, run)
             artifacts = existing_artifacts(cloud, run.run_id, artifact_uris(request_of(run)))
             yield Observation(events=[end.replace(left=artifacts)])
 
 
-def backfill_logs(cloud: Workspace, run: RunFolder, state: RunState) -> Iterator[Observation]:
+def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """Yield all log lines of a job that is over."""
+    cloud = client_of_run(run)
 
     def read(positions: Positions) -> Generator[LogPart, None, bool]:
         logs = logs_of(cloud.details(run.run_id) or {})

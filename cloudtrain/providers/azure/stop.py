@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
-from cloudtrain.providers.azure.config import request_of
+from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import final_state, observe, status_of
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
@@ -38,14 +38,13 @@ NOTICE_SECONDS = 15
 """Seconds for nodes to notice the stop file; their grace period begins then."""
 
 
-def stop(
-    cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record
-) -> bool:
+def stop(run: RunFolder, state: RunState, record: Record) -> bool:
     """Ask the job to save and end, wait, then cancel it. Return False if it does not exist yet.
 
     If it is interrupted while waiting, the job still ends by itself. If the stop file cannot be
     written, the job continues and CloudError is raised; a second call then cancels it at once.
     """
+    cloud = client_of_run(run)
     if settle(state, record, lambda: reconcile(cloud, run, time.time())) is None:
         return state.has_ended
     reason = "stop was asked"
@@ -62,7 +61,7 @@ def stop(
             raise _undelivered_stop(run.run_id, error) from error
         must_wait = False
     record(_stop_requested(reason))
-    problem = _wait_until_saved(cloud, run, state, poll_seconds, record) if must_wait else ""
+    problem = _wait_until_saved(run, state, record) if must_wait else ""
     if problem:
         with suppress(StorageError):  # a full disk must not keep a job from being stopped
             record(_stop_requested(f"{reason}; {problem}"))
@@ -107,19 +106,17 @@ def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:
             return True
 
 
-def _wait_until_saved(
-    cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record
-) -> str:
+def _wait_until_saved(run: RunFolder, state: RunState, record: Record) -> str:
     """Wait for the end of the job or its grace period; return a note if it may not have saved.
 
     While its status cannot be read, the job still gets its whole grace period.
     """
-    grace_seconds = _grace_seconds(run)
+    grace_seconds = RunRecord(run).grace_seconds
     deadline = time.monotonic() + NOTICE_SECONDS + grace_seconds
     last_error = ""
     while time.monotonic() < deadline:
         try:
-            for observation in observe(cloud, run, state, poll_seconds):
+            for observation in observe(run, state):
                 record(observation)
             last_error = ""
         except (CloudError, StorageError) as error:
@@ -128,7 +125,7 @@ def _wait_until_saved(
             return ""
         if all_nodes_reported(state, state.nodes):
             deadline = min(deadline, time.monotonic() + FINISHING_SECONDS)
-        time.sleep(min(poll_seconds, POLL_SECONDS))
+        time.sleep(min(config_of(run).poll, POLL_SECONDS))
     if last_error:
         return f"whether it has saved is not known: {last_error}"
     if all_nodes_reported(state, state.nodes):
@@ -138,11 +135,6 @@ def _wait_until_saved(
         f"it was cancelled {after} without having said that it has saved (azure.stop_grace gives"
         " more)"
     )
-
-
-def _grace_seconds(run: RunFolder) -> float:
-    """Return the grace period that the job was promised."""
-    return RunRecord(run).grace_seconds
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:

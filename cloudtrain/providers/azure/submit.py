@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists, SourceError
-from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress
-from cloudtrain.providers.azure.config import AzureConfig, request_of
+from cloudtrain.providers.azure.config import AzureConfig, client_of_run, request_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
@@ -30,6 +29,8 @@ from cloudtrain.source.tree import stamp
 from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
+    from cloudtrain.planning.launch import Request
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.azure.client import JobInfo, Workspace
     from cloudtrain.providers.azure.storage import BlobContainer
 
@@ -38,13 +39,12 @@ ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""
 
 
-def submit_job(
-    cloud: Workspace,
-    target: Target,
-    document: Mapping[str, Any],
+def start(
+    plan: Plan,
+    request: Request,
     run: RunFolder,
     archive: Path,
-    progress: Progress | None,
+    progress: Progress | None,  # for inputs; the SDK shows its own for the source
     record: Record,
 ) -> dict[str, Any]:
     """Check machines and name, upload new parts of source and inputs, then create the job.
@@ -53,6 +53,9 @@ def submit_job(
     reference. Raise RefusedError if the compute cannot run the job, CloudError with
     `Outcome.UNKNOWN` if it is unknown whether the job exists; `reconcile` finds out later.
     """
+    cloud = client_of_run(run)
+    document = request.document
+    target = plan.target
     config = target.config_as(AzureConfig)
     command_job = {**document, **document.get("trial", {})}
     refuse_machines(cloud, command_job, config, next(iter(target.instances), ""), target.gpus or 0)

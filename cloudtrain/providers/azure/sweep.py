@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of
-from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.discover import adopted_run
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
-from cloudtrain.providers.azure.submit import reconcile, submit_job
+from cloudtrain.providers.azure.submit import reconcile, start
 from cloudtrain.providers.azure.sweep_request import (
     sampling_words,
     shared_job,
@@ -63,19 +61,7 @@ class AzureSweeps:
         """Return the document of a sweep job as plain JSON, and the job document of all trials."""
         return Request(provider="azure", document=sweep_document(plan, image), job=shared_job(plan))
 
-    def start(
-        self,
-        plan: Plan,
-        request: Request,
-        folder: RunFolder,
-        archive: Path,
-        progress: Progress | None,
-        record: Record,
-    ) -> dict[str, Any]:
-        """Check the compute, upload new files, create the sweep job."""
-        return submit_job(
-            client_of_run(folder), plan.target, request.document, folder, archive, progress, record
-        )
+    start = staticmethod(start)
 
     def observe(
         self, folder: RunFolder, state: RunState, record: Record

@@ -28,6 +28,7 @@ from cloudtrain.providers.shared.account import (
     CliDefault,
     RequiredSetting,
     SettingsReader,
+    configured_repository,
     display_path,
     environment_value,
     ini_value,
@@ -95,6 +96,11 @@ def account(
     return config, reader
 
 
+def image_repository(settings: Settings) -> str:
+    """Return `azure.repository`, in any registry that the workspace may pull from."""
+    return configured_repository(settings, "azure")
+
+
 def format_issues(config: AzureConfig) -> Iterator[Issue]:
     """Yield issues with the format of the workspace's settings."""
     for name, (form, hint) in _FORMS.items():
@@ -156,7 +162,7 @@ DEFAULT_MAX_RUNTIME_SECONDS = 86_400
 UNUSED = ("resources.disk", "limits.max_wait", "limits.retries")
 
 
-def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
+def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
     """Return the target for `render`; missing or impossible settings are in its `problems`.
 
     Only the workspace knows which machines a cluster has, so that their price is unknown unless the

@@ -21,6 +21,7 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine, EngineInfo
+    from cloudtrain.spec.model import JobSpec
 
 
 def container_rules(plan: Plan) -> list[Issue]:
@@ -33,7 +34,7 @@ def container_rules(plan: Plan) -> list[Issue]:
     ]
 
 
-def container_checks(plan: Plan) -> list[Issue]:
+def container_checks(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
     """Return problems that the engine and the driver report."""
     if address_issues():
         return []
@@ -104,7 +105,7 @@ def engine_check() -> Check:
         )
 
 
-def engine_checks(target: Target) -> Iterator[Check]:
+def engine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
     """Yield all checks for jobs in containers, each as its answer comes."""
     for issue in address_issues():
         yield ENGINE.wrong(issue.message, issue.hint or "")

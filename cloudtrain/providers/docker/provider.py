@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.planning.launch import CLOUD_FIELDS, Layout, Request, launches, plain_job
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import LazyPackage, Progress
+from cloudtrain.providers import Progress, lazy_method
 from cloudtrain.providers.docker.container_spec import (
     Bind,
     ContainerLaunch,
@@ -22,20 +22,13 @@ from cloudtrain.providers.local.backend import LocalBackend, resolve_path
 from cloudtrain.providers.rehearsal.base import RunPaths
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
-    from cloudtrain.checkup import Check
-    from cloudtrain.errors import Issue
-    from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers import docker
-    from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
-else:
-    docker = LazyPackage("cloudtrain.providers.docker")
 
 CONTAINER_ROOT = "/cloudtrain"
 """Folder of the run's files in the container."""
@@ -53,9 +46,9 @@ class DockerProvider(LocalBackend):
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """Return the image and the resources of a container; problems are in the target."""
-        image, problems = docker.checks.image_of(
-            spec.image, settings, gpu=bool(spec.resources.gpus)
-        )
+        from cloudtrain.providers.docker.checks import image_of
+
+        image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
         return Target(
             provider=self.name,
             where="this machine, in containers",
@@ -72,23 +65,10 @@ class DockerProvider(LocalBackend):
             problems=problems,
         )
 
-    def rules(self, plan: Plan) -> list[Issue]:
-        """Return problems with this machine: GPUs, inputs, secrets. Do not ask the engine."""
-        return [*super().rules(plan), *docker.checks.container_rules(plan)]
-
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
-        """Return problems with the engine and the driver: no engine, no image, too few GPUs."""
-        return docker.checks.container_checks(plan)
-
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Check the engine of this machine, its GPUs, its disk, and the image of the job."""
-        return docker.checks.engine_checks(target)
-
-    def emulator(
-        self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
-    ) -> Emulator[Launch]:
-        """Return the emulator of the request's contract, with a container per node."""
-        return docker.emulator.docker_emulator(paths, request, plan)
+    rules = lazy_method("cloudtrain.providers.docker.checks:container_rules")
+    checks = lazy_method("cloudtrain.providers.docker.checks:container_checks")
+    checkup = lazy_method("cloudtrain.providers.docker.checks:engine_checks")
+    emulator = lazy_method("cloudtrain.providers.docker.emulator:docker_emulator")
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the containers, one per node: command, mounts and resources of each."""
@@ -153,13 +133,17 @@ class DockerProvider(LocalBackend):
         record: Record,
     ) -> dict[str, Any]:
         """Start the supervisor, after removing the containers of dead supervisors."""
-        docker.emulator.clean_up_dead_runs(run.path.parents[1])
+        from cloudtrain.providers.docker.emulator import clean_up_dead_runs
+
+        clean_up_dead_runs(run.path.parents[1])
         return super().start(plan, request, run, archive, progress, record)
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Observe it as a local run; remove container and network of an ended one."""
         if state.has_ended:
-            docker.emulator.clean_up_ended_run(run.path)
+            from cloudtrain.providers.docker.emulator import clean_up_ended_run
+
+            clean_up_ended_run(run.path)
         return super().observe(run, state)
 
     def end_orphans(self, run: Path) -> str:
@@ -168,11 +152,9 @@ class DockerProvider(LocalBackend):
         Processes come first, as they stop their containers with a checkpoint; then containers and
         network.
         """
-        return "; ".join(
-            part
-            for part in (super().end_orphans(run), docker.emulator.remove_leftovers(run))
-            if part
-        )
+        from cloudtrain.providers.docker.emulator import remove_leftovers
+
+        return "; ".join(part for part in (super().end_orphans(run), remove_leftovers(run)) if part)
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:

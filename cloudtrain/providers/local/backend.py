@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import Issue, StorageError, UsageError
+from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.launch import CLOUD_FIELDS, Request
 from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
@@ -75,14 +75,6 @@ class LocalBackend(Provider):
     def contracts(self) -> tuple[str, ...]:
         """The plain contract and the emulated contracts of the clouds."""
         return ("plain", AWS.contract, AZURE.contract)
-
-    def rules(self, plan: Plan) -> list[Issue]:
-        """Return an issue if the run is to resume from checkpoints in a cloud."""
-        earlier = plan.context.resume_from
-        if "://" not in earlier:
-            return []
-        hint = f"cloudtrain rerun {plan.context.resume_run} --fresh starts without them"
-        return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan

@@ -9,15 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtrain.bundle import bundled
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.source.inputs import is_empty
 from cloudtrain.units import format_size
+
+if TYPE_CHECKING:
+    from cloudtrain.settings import Settings
+    from cloudtrain.spec.model import JobSpec
 
 FEW_PROCESSES = 16
 MAX_PROCESSES_PER_CORE = 4
@@ -56,24 +62,18 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def host_checks(plan: Plan) -> list[Issue]:
-    """Return problems that need a process: torch in another Python, the number of GPUs."""
-    python = plan.host.config_as(LocalConfig).python
-    required_gpus = plan.gpus
-    issues = _torch(python) if python != sys.executable else []
-    return issues or gpu_checks(plan, python, required_gpus, "per node")
+def host_checks(plan: Plan, *, starting: bool) -> list[Issue]:
+    """Return problems that need a process: torch in another Python, the number of GPUs.
 
-
-def not_executed(plan: Plan, named_by: str) -> Issue:
-    """Return a warning in place of the checks if a file beside the job names the Python.
-
-    Such a program is not run for a plan.
+    A Python that a file beside the job names is not run for a plan, only for a start.
     """
-    message = (
-        f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so it is not run before"
-        " a submit"
-    )
-    return warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")
+    python = plan.host.config_as(LocalConfig).python
+    named_by = plan.host.origins.get("python")
+    if named_by and not starting:
+        message = f"{python} is named by {named_by}, so it is not run before a submit"
+        return [warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")]
+    issues = _torch(python) if python != sys.executable else []
+    return issues or gpu_checks(plan, python, plan.gpus, "per node")
 
 
 def gpu_rules(plan: Plan, required_gpus: int, of: str) -> list[Issue]:
@@ -107,6 +107,10 @@ def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     `in_container`: the job runs in a container, without the user's credentials.
     """
     issues = []
+    earlier = plan.context.resume_from
+    if "://" in earlier:
+        hint = f"cloudtrain rerun {plan.context.resume_run} --fresh starts without them"
+        issues.append(Issue((), f"the earlier run's checkpoints are in {earlier}", hint))
     for name, item in plan.spec.inputs.items():
         location = plan.host.location_for(item.uri) or ""
         if not location or "://" in location:  # a rehearsal copies it from the cloud
@@ -213,12 +217,14 @@ _CUDA_WHEELS = (
 )
 
 
-def machine_checks(python: str, named_by: str, data_dir: Path) -> Iterator[Check]:
+def machine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
     """Yield each check as its answer comes.
 
-    `python`: the Python of local runs; `named_by`: the file beside the job that names it, or empty.
-    Such a file may be somebody else's, so its program is not executed.
+    A Python that a file beside the job names is not run: the file may be somebody else's.
     """
+    python = target.config_as(LocalConfig).python
+    named_by = target.origins.get("python", "")
+    data_dir = Path(settings["data_dir"]).absolute()
     if named_by:
         question = Question("Python", f"does {python} run, and has it torch", ("python",))
         yield question.not_applicable(

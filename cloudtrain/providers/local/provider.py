@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import Issue
 from cloudtrain.planning.launch import Layout, Request, launches, plain_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import LazyPackage
+from cloudtrain.providers import lazy_method
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
 from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.providers.local.machine import LocalConfig
-from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain.providers.rehearsal.base import PlainEmulator, RunPaths
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
-    from cloudtrain.checkup import Check
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers import local, rehearsal
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.spec.model import JobSpec
-else:
-    local = LazyPackage("cloudtrain.providers.local")
-    rehearsal = LazyPackage("cloudtrain.providers.rehearsal")
 
 
 class LocalProvider(LocalBackend):
@@ -59,36 +53,23 @@ class LocalProvider(LocalBackend):
             origins={"python": settings.origin_beside_job("python")},
         )
 
-    def rules(self, plan: Plan) -> list[Issue]:
-        """Return problems with this machine: torch, GPUs, inputs, secrets. Start no process."""
-        return [*super().rules(plan), *local.checks.host_rules(plan)]
-
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
-        """Return problems that need a process: the number of GPUs, and torch in another Python."""
-        named_by = plan.host.origins.get("python")
-        return (
-            local.checks.host_checks(plan)
-            if starting or not named_by
-            else [local.checks.not_executed(plan, named_by)]
-        )
-
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Check Python, torch, GPUs, driver and disk of this machine."""
-        config = target.config_as(LocalConfig)
-        return local.checks.machine_checks(
-            config.python, target.origins.get("python", ""), Path(settings["data_dir"]).absolute()
-        )
+    rules = lazy_method("cloudtrain.providers.local.checks:host_rules")
+    checks = lazy_method("cloudtrain.providers.local.checks:host_checks")
+    checkup = lazy_method("cloudtrain.providers.local.checks:machine_checks")
 
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
     ) -> Emulator[Launch]:
         """Return the emulator of the request's contract, with a process per node."""
-        contract = plan.contract
-        if contract == AWS.contract:
-            return rehearsal.sagemaker.SageMakerEmulator(paths, request, plan)
-        if contract == AZURE.contract:
-            return rehearsal.azureml.AzureMLEmulator(paths, request, plan)
-        return rehearsal.base.PlainEmulator(paths, request)
+        if plan.contract == AWS.contract:
+            from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
+
+            return SageMakerEmulator(paths, request, plan)
+        if plan.contract == AZURE.contract:
+            from cloudtrain.providers.rehearsal.azureml import AzureMLEmulator
+
+            return AzureMLEmulator(paths, request, plan)
+        return PlainEmulator(paths, request)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """Return the launches, one per node, with all paths of the run."""
