@@ -196,7 +196,7 @@ class Provider(ABC):
         """
         return []
 
-    def security_findings(self, plan: Plan) -> list[Issue]:  # noqa: ARG002
+    def security_findings(self, plan: Plan) -> Iterable[Issue]:  # noqa: ARG002
         """Return the findings of a security review of the request. Pure, as `rules` are.
 
         They are warnings of `check`, and refuse a job if the settings say `policy = "strict"`.

@@ -112,7 +112,14 @@ class AwsClient:
             return self.put(bucket, key, path.read_bytes(), kms_key, only_new=True)
         if self.exists(bucket, key):
             return False
-        self._upload(bucket, key, path, size, kms_key, progress)
+        with self._calling("put_object", f"s3://{bucket}/{key}"):
+            self._client("s3").upload_file(
+                str(path),
+                bucket,
+                key,
+                ExtraArgs=_encryption(kms_key),
+                Callback=_counted(progress, size),
+            )
         return True
 
     def put(
@@ -181,21 +188,6 @@ class AwsClient:
             yield
         except (ClientError, BotoCoreError, Boto3Error, ResponseParserError) as error:
             raise translated(error, operation, self.region, place=place) from error
-
-    def _upload(
-        self,
-        bucket: str,
-        key: str,
-        path: Path,
-        size: int,
-        kms_key: str | None,
-        progress: Progress | None,
-    ) -> None:
-        extra = _encryption(kms_key)
-        with self._calling("put_object", f"s3://{bucket}/{key}"):
-            self._client("s3").upload_file(
-                str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size)
-            )
 
     def _client(self, service: str, attempts: int | None = None) -> Any:
         name = f"{service} {attempts or ''}"

@@ -16,7 +16,7 @@ from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.aws.request import published_uri, uri_parts
 from cloudtrain.providers.aws.submit import request_of
 from cloudtrain.providers.shared.log_attempt import backfill
-from cloudtrain.providers.shared.paths import as_folder, safe_join
+from cloudtrain.providers.shared.paths import as_folder, download_all
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.logs import EVENT_MARK, LogPart, Observation, Positions
 from cloudtrain.source.extract import extract
@@ -113,16 +113,7 @@ def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress
     """Download all objects below a prefix, or with exactly that name; False without any."""
     bucket, prefix = uri_parts(uri)
     objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
-    total = sum(size for _, size in objects)
-    loaded_bytes = 0
-    for key, size in objects:
-        path = safe_join(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
-        with storing(path):
-            cloud.download(bucket, key, path)
-        loaded_bytes += size
-        if progress is not None:
-            progress(loaded_bytes, total)
-    return bool(objects)
+    return bool(download_all(objects, prefix, folder, partial(cloud.download, bucket), progress))
 
 
 def _fetch_archive(

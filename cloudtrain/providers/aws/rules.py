@@ -130,21 +130,13 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
         if resources.instance
         else ("resources", "gpu")
     )
+    choice = f"a choice of {len(types)} instance types cannot be combined with"
     if resources.spot and len(types) > 1:
-        hint = (
-            "name one instance type for spot, or leave spot out and let SageMaker take the first"
-            " type that is available"
-        )
-        yield Issue(
-            field, f"a choice of {len(types)} instance types cannot be combined with spot", hint
-        )
+        hint = "name one instance type for spot, or leave spot out: the first available is taken"
+        yield Issue(field, f"{choice} spot", hint)
     if section_of(plan).keep_alive and len(types) > 1:
         hint = "machines that are kept are all of one instance type"
-        yield Issue(
-            field,
-            f"a choice of {len(types)} instance types cannot be combined with aws.keep_alive",
-            hint,
-        )
+        yield Issue(field, f"{choice} aws.keep_alive", hint)
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
             yield Issue(
@@ -251,20 +243,18 @@ def _is_allowed_in_tag(char: str) -> bool:
     return char in _TAG_PUNCTUATION or unicodedata.category(char)[0] in "LNZ"
 
 
-def security_findings(plan: Plan) -> list[Issue]:
-    """Return an issue for each rule that the job breaks, with the path of its field."""
-    return [*_network_findings(plan), *_encryption_findings(plan)]
-
-
-def _network_findings(plan: Plan) -> Iterator[Issue]:
+def security_findings(plan: Plan) -> Iterator[Issue]:
+    """Yield an issue for each rule that the job breaks, with the path of its field."""
     section = section_of(plan)
+    installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
+    needs_network = installs or bool(plan.spec.secrets) or section.remote_debug
     if not plan.target.config_as(AwsConfig).subnets:
         message = (
             "is not set: the job runs in no network of yours, and nothing that you own limits what"
             " it reaches"
         )
         yield Issue(("aws", "subnets"), message, "aws.subnets and aws.security_groups of your VPC")
-    if not section.network_isolation and not _needs_network(plan):
+    if not section.network_isolation and not needs_network:
         message = "is off: the containers may reach any network, and nothing in the job needs one"
         yield Issue(
             ("aws", "network_isolation"),
@@ -272,17 +262,9 @@ def _network_findings(plan: Plan) -> Iterator[Issue]:
             "aws.network_isolation: true, unless your program does",
         )
 
-
-def _needs_network(plan: Plan) -> bool:
-    """Return True if isolation would break the job: see the rules of `network_isolation`."""
-    installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
-    return installs or bool(plan.spec.secrets) or section_of(plan).remote_debug
-
-
-def _encryption_findings(plan: Plan) -> Iterator[Issue]:
     nodes = plan.spec.resources.nodes
     types = plan.target.instances
-    if nodes > 1 and not section_of(plan).encrypt_traffic:
+    if nodes > 1 and not section.encrypt_traffic:
         message = f"is off: what the {nodes} nodes send each other is not encrypted"
         yield Issue(
             ("aws", "encrypt_traffic"), message, "aws.encrypt_traffic: true; training takes longer"
@@ -294,6 +276,6 @@ def _encryption_findings(plan: Plan) -> Iterator[Issue]:
         yield Issue(
             ("aws", "kms_key"), f"is not set: {what_lacks} key of yours", "aws.kms_key: its ARN"
         )
-    if section_of(plan).remote_debug:
+    if section.remote_debug:
         message = "opens a shell in the running container to those who may use Systems Manager"
         yield Issue(("aws", "remote_debug"), message, "leave it out once the job runs")

@@ -17,7 +17,7 @@ from cloudtrain.planning.azureml import (
 )
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.azure.config import client_of_run, request_of
-from cloudtrain.providers.shared.paths import safe_join
+from cloudtrain.providers.shared.paths import download_all, safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 
@@ -124,19 +124,13 @@ def download_folder(
     datastore, prefix = datastore_path(uri)
     container = cloud.container(datastore)
     blobs = [(name, size) for name, size in container.blobs(prefix) if _is_wanted(name)]
-    total = sum(size for _, size in blobs)
-    loaded_bytes = 0
-    links = []
-    for name, size in blobs:
-        path = safe_join(folder, name[len(prefix) :].lstrip("/") or name.rpartition("/")[2])
-        with storing(path):
-            container.download(name, path)
-            if path.name.endswith(LINK) and size <= LONGEST_TARGET:
-                links.append(path)
-        loaded_bytes += size
-        if progress is not None:
-            progress(loaded_bytes, total)
+    files = download_all(blobs, prefix, folder, container.download, progress)
     with storing(folder):
+        links = [
+            file
+            for file in files
+            if file.name.endswith(LINK) and file.stat().st_size <= LONGEST_TARGET
+        ]
         return make_links(links, folder, note) if blobs else False
 
 

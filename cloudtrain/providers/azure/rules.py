@@ -349,21 +349,14 @@ def _has_sdk() -> bool:
 _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 
-def security_findings(plan: Plan) -> list[Issue]:
-    """Return an issue for each rule that the job breaks, with the path of its field."""
-    return [*_network_findings(plan), *_identity_findings(plan), *_access_findings(plan)]
-
-
-def _network_findings(plan: Plan) -> Iterator[Issue]:
+def security_findings(plan: Plan) -> Iterator[Issue]:
+    """Yield an issue for each rule that the job breaks, with the path of its field."""
     if not plan.target.config_as(AzureConfig).compute:
         message = (
             "is not set: serverless machines are in no network of yours, unless the workspace has a"
             " managed one"
         )
         yield Issue(("azure", "compute"), message, "a cluster in your network, by its name")
-
-
-def _identity_findings(plan: Plan) -> Iterator[Issue]:
     # a job with secrets has the managed identity
     if not section_of(plan).identity and not plan.spec.secrets:
         message = (
@@ -381,9 +374,6 @@ def _identity_findings(plan: Plan) -> Iterator[Issue]:
             " key vault"
         )
         yield Issue(("azure", "compute"), message, "a cluster, which has its own identity")
-
-
-def _access_findings(plan: Plan) -> Iterator[Issue]:
     services = [name for name in section_of(plan).services if name in _INTERACTIVE]
     if services:
         message = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import CLOUD_FIELDS, Layout, Request, launches, plain_job
+from cloudtrain.planning.launch import CLOUD_FIELDS, Layout, Request, launches
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, lazy_method
 from cloudtrain.providers.docker.container_spec import (
@@ -97,31 +97,25 @@ class DockerProvider(LocalBackend):
             for name, target in layout.inputs.items()
         ]
         shared = [Bind(source=path, target=target, read_only=True) for path, target in inputs]
-        job = plain_job(plan)
-        document = {
-            "run_id": plan.run_id,
-            "job": job.to_json(),
-            "source": plan.context.source.digest,
-            "image": image.address if image else plan.target.image_address,
-            "shm_bytes": config.shm_bytes,
-            "memory_bytes": config.memory_bytes,
-            "launches": [
-                ContainerLaunch(
-                    node=launch.node,
-                    argv=launch.argv,
-                    cwd=launch.cwd,
-                    env={**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
-                    secrets=launch.secrets,
-                    host=hosts[launch.node],
-                    binds=(*_run_binds(plan, launch.node, layout), *shared),
-                ).to_json()
-                for launch in node_launches
-            ],
-            "max_runtime_seconds": spec.limits.max_runtime,
-            "grace_seconds": plan.target.grace_seconds,
-            "resume_from": plan.context.resume_from or None,
-        }
-        return Request(provider=self.name, document=document, job=job)
+        containers = [
+            ContainerLaunch(
+                node=launch.node,
+                argv=launch.argv,
+                cwd=launch.cwd,
+                env={**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
+                secrets=launch.secrets,
+                host=hosts[launch.node],
+                binds=(*_run_binds(plan, launch.node, layout), *shared),
+            )
+            for launch in node_launches
+        ]
+        return self._request(
+            plan,
+            containers,
+            image=image.address if image else plan.target.image_address,
+            shm_bytes=config.shm_bytes,
+            memory_bytes=config.memory_bytes,
+        )
 
     def start(
         self,

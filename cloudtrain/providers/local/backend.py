@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.planning.launch import CLOUD_FIELDS, Request
+from cloudtrain.planning.launch import CLOUD_FIELDS, Request, plain_job
 from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
@@ -75,6 +75,21 @@ class LocalBackend(Provider):
     def contracts(self) -> tuple[str, ...]:
         """The plain contract and the emulated contracts of the clouds."""
         return ("plain", AWS.contract, AZURE.contract)
+
+    def _request(self, plan: Plan, launches: Sequence[Launch], **parts: object) -> Request:
+        """Return the request with these launches. `parts`: what containers have besides."""
+        job = plain_job(plan)
+        document = {
+            "run_id": plan.run_id,
+            "job": job.to_json(),
+            "source": plan.context.source.digest,
+            **parts,
+            "launches": [launch.to_json() for launch in launches],
+            "max_runtime_seconds": plan.spec.limits.max_runtime,
+            "grace_seconds": plan.target.grace_seconds,
+            "resume_from": plan.context.resume_from or None,
+        }
+        return Request(provider=plan.host.provider, document=document, job=job)
 
     def emulator(
         self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan

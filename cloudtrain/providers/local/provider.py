@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import Layout, Request, launches, plain_job
+from cloudtrain.planning.launch import Layout, Request, launches
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import lazy_method
@@ -101,17 +101,7 @@ class LocalProvider(LocalBackend):
             interface="lo" if linux else "lo0",
             threads=max(1, config.cores // (nodes * per_node * plan.context.trials_at_once)),
         )
-        job = plain_job(plan)
-        document = {
-            "run_id": plan.run_id,
-            "job": job.to_json(),
-            "source": plan.context.source.digest,
-            "launches": [launch.to_json() for launch in node_launches],
-            "max_runtime_seconds": spec.limits.max_runtime,
-            "grace_seconds": plan.target.grace_seconds,
-            "resume_from": plan.context.resume_from or None,
-        }
-        return Request(provider=self.name, document=document, job=job)
+        return self._request(plan, node_launches)
 
 
 PROVIDER = LocalProvider

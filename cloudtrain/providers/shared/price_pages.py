@@ -5,11 +5,11 @@ Throttled requests are repeated, odd answers refused.
 
 from __future__ import annotations
 
+import gzip
 import json
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from email.message import Message
 from http.client import HTTPException
 from time import sleep
@@ -24,7 +24,6 @@ MAX_WAIT_SECONDS = 60
 """Maximum wait, whatever the server asks for."""
 MAX_BYTES = 256 * 2**20
 """Maximum size of the price list of one region."""
-BLOCK_BYTES = 1 << 16
 BUSY = (429, 500, 502, 503, 504)
 
 
@@ -48,7 +47,7 @@ class PricePages:
                         f"answered {error.code} {error.reason}", error.code
                     ) from None
                 sleep(_seconds(error.headers, attempt))
-            except (OSError, HTTPException, zlib.error) as error:
+            except (OSError, HTTPException, EOFError, zlib.error) as error:
                 if attempt == ATTEMPTS:
                     why = getattr(error, "reason", None) or error
                     raise self._failure(
@@ -67,18 +66,14 @@ class PricePages:
         headers = {"Accept-Encoding": "gzip", "User-Agent": f"cloudtrain/{__version__}"}
         request = urllib.request.Request(self.base + path, headers=headers)
         with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
-            blocks: Iterator[bytes] = iter(lambda: answer.read(BLOCK_BYTES), b"")
-            if answer.headers.get("Content-Encoding", "").lower() == "gzip":
-                blocks = _unpacked(blocks)
-            content = bytearray()
-            for block in blocks:
-                content += block
-                if len(content) > MAX_BYTES:
-                    raise self.odd(f"is longer than {MAX_BYTES // 2**20} MiB")
-            declared = answer.headers.get("Content-Length")
-            if answer.length or (declared is None and not content):
+            is_packed = answer.headers.get("Content-Encoding", "").lower() == "gzip"
+            stream: Any = gzip.GzipFile(fileobj=answer) if is_packed else answer
+            content: bytes = stream.read(MAX_BYTES + 1)
+            if len(content) > MAX_BYTES:
+                raise self.odd(f"is longer than {MAX_BYTES // 2**20} MiB")
+            if answer.length or not content:
                 raise OSError("the answer ended too early")
-        return bytes(content)
+        return content
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
         try:
@@ -104,23 +99,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Send no request, so that the answer stays an error."""
 
 
-def _unpacked(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpack gzip in blocks of bounded size. Raise OSError if it ends too early."""
-    packed = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    for block in blocks:
-        packed_block = block
-        while packed_block and not packed.eof:
-            yield packed.decompress(packed_block, BLOCK_BYTES)
-            packed_block = packed.unconsumed_tail
-    if not packed.eof:
-        raise OSError("the answer ended too early")
-
-
 def _seconds(headers: Message, attempt: int) -> float:
     """Return the pause before the next attempt."""
     requested = headers.get("Retry-After", "")
-    return (
-        float(min(int(requested), MAX_WAIT_SECONDS))
-        if requested.isdecimal()
-        else 2.0 ** (attempt - 1)
-    )
+    if requested.isdecimal():
+        return float(min(int(requested), MAX_WAIT_SECONDS))
+    return 2.0 ** (attempt - 1)
