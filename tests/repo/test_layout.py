@@ -239,11 +239,6 @@ EXPLAINED = {
         "providers/rehearsal/sagemaker.py",
         "docker",
     ): "the same, with the program `train` of the image",
-    (
-        "providers/docker/images.py",
-        "aws",
-    ): "the extra to install for ECR, whose address says whose it is",
-    ("providers/docker/images.py", "azure"): "the same for ACR",
     ("providers/docker/engine.py", "local"): "a log driver of Docker's",
 }
 """Files that need one of these words -> its meaning there."""

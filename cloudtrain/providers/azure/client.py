@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, redirect_stderr
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers.azure.errors import ReadableAnswers, refuse_unreadable_storage
@@ -50,8 +50,7 @@ class JobInfo:
     """Creates its command-job document, by several requests."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialInfo:
+class TrialInfo(NamedTuple):
     """A trial of a sweep job in the run history."""
 
     name: str
@@ -71,8 +70,7 @@ class TrialInfo:
         return self.status in ("Completed", "Failed", "Canceled")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """A compute target of the workspace."""
 
     kind: str
@@ -82,8 +80,7 @@ class Cluster:
     max_nodes: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VmFamily:
+class VmFamily(NamedTuple):
     """Family of a VM size, for its quota."""
 
     name: str
@@ -91,8 +88,7 @@ class VmFamily:
     """Number of vCPUs of one machine of that size."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuotaUsage:
+class QuotaUsage(NamedTuple):
     """A quota of the workspace's region, in vCPUs."""
 
     name: str

@@ -145,41 +145,9 @@ def _notes(plan: Plan) -> Iterator[str]:
 def _locations(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name, item in spec.inputs.items():
-        location = item.on(plan.target.provider) or ""
-        path = ("inputs", name)
-        if location.startswith("azureml://") and not re.fullmatch(
-            f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location
-        ):
-            yield Issue(
-                path,
-                f"{location} is not a datastore path",
-                "azureml://datastores/NAME/paths/FOLDER/",
-            )
-        elif (
-            location.startswith("azureml:")
-            and "://" not in location
-            and not re.fullmatch(_ASSET, location)
-        ):
-            yield Issue(
-                path,
-                f"{location} does not name a data asset",
-                "azureml:NAME:VERSION or azureml:NAME@latest",
-            )
-        elif "://" in location and (
-            "?" in location or re.match(r"https://[^/]*@", location, re.IGNORECASE)
-        ):
-            hint = "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…"
-            yield Issue(
-                path,
-                "holds a password or a query, such as a signature; a plan holds no secret",
-                hint,
-            )
-        elif item.mode == "stream" and not is_address(location):
-            yield Issue(
-                path,
-                f"{location} is uploaded first, and cannot be streamed from this machine",
-                "mode: copy",
-            )
+        problem = _input_problem(item.on(plan.target.provider) or "", item.mode)
+        if problem:
+            yield Issue(("inputs", name), *problem)
     uri = spec.checkpoints.uri
     if uri is not None and (
         not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])
@@ -196,6 +164,25 @@ def _locations(plan: Plan) -> Iterator[Issue]:
         stored = stores.get(plan.target.provider, "")
         if stored and not re.fullmatch(_KEYVAULT, stored):
             yield Issue(("secrets", name), "is not a Key Vault secret", "keyvault:VAULT/NAME")
+
+
+def _input_problem(location: str, mode: str) -> tuple[str, str] | None:
+    """Return the problem with the place of an input, and a hint."""
+    if location.startswith("azureml://"):
+        if not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location):
+            return f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/"
+    elif location.startswith("azureml:") and not re.fullmatch(_ASSET, location):
+        hint = "azureml:NAME:VERSION or azureml:NAME@latest"
+        return f"{location} does not name a data asset", hint
+    if "://" in location and ("?" in location or re.match(r"https://[^/]*@", location, re.I)):
+        return (
+            "holds a password or a query, such as a signature; a plan holds no secret",
+            "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…",
+        )
+    if mode == "stream" and not is_address(location):
+        message = f"{location} is uploaded first, and cannot be streamed from this machine"
+        return message, "mode: copy"
+    return None
 
 
 def _is_folder(path: str) -> bool:
@@ -277,28 +264,18 @@ def _names(plan: Plan) -> Iterator[Issue]:
         if name in _SET_BY_AZURE or re.fullmatch(_RESERVED, name, re.IGNORECASE):
             yield Issue((section, name), "is reserved by Azure ML", "choose another name")
     if len(spec.tags) > TAGS - OWN_TAGS:
-        message = (
-            f"{len(spec.tags)} tags and up to {OWN_TAGS} set by cloudtrain are more than a job can"
-            f" have: {TAGS}"
-        )
-        yield Issue(("tags",), message)
+        yield Issue(("tags",), f"{len(spec.tags)} are more than a job can have: {TAGS - OWN_TAGS}")
     for key, value in spec.tags.items():
+        path = ("tags", key)
         if key.startswith(TAG_PREFIX):
-            yield Issue(
-                ("tags", key),
-                f"names that begin with {TAG_PREFIX} are reserved",
-                "choose another name",
-            )
-        if len(key) > TAG_NAME_CHARACTERS or not key:
-            yield Issue(
-                ("tags", key),
-                f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}",
-            )
+            message = f"names that begin with {TAG_PREFIX} are reserved"
+            yield Issue(path, message, "choose another name")
+        if not 1 <= len(key) <= TAG_NAME_CHARACTERS:
+            message = f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}"
+            yield Issue(path, message)
         if len(value) > TAG_CHARACTERS:
-            yield Issue(
-                ("tags", key),
-                f"a tag has at most {TAG_CHARACTERS} characters, this one {len(value)}",
-            )
+            message = f"a tag has at most {TAG_CHARACTERS} characters, this one {len(value)}"
+            yield Issue(path, message)
 
 
 def _uploads(plan: Plan) -> Iterator[Issue]:

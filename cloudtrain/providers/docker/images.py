@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain import __version__
 from cloudtrain.catalog.machines import architecture_of
@@ -34,6 +34,7 @@ from cloudtrain.planning.reference import (
 from cloudtrain.planning.selection import select_image
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress
+from cloudtrain.providers.aws.config import connect
 from cloudtrain.providers.docker.connect import docker_engine
 
 if TYPE_CHECKING:
@@ -121,16 +122,8 @@ def _docker_login(host: str) -> RegistryLogin | None:
     return stored_login(host)
 
 
-def _aws(region: str) -> Any:
-    try:
-        from cloudtrain.providers.aws.client import aws
-    except ImportError as error:
-        raise _missing_package_error("boto3", "aws", error) from None
-    return aws(region)
-
-
 def _ecr_login(region: str, account: str) -> RegistryLogin:
-    answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
+    answer = connect(region).call("ecr", "get_authorization_token", registryIds=[account])
     user, _, password = (
         base64.b64decode(answer["authorizationData"][0]["authorizationToken"])
         .decode()
@@ -143,7 +136,8 @@ def _acr_login(host: str) -> RegistryLogin:
     try:
         from cloudtrain.providers.azure.sdk import registry_login
     except ImportError as error:
-        raise _missing_package_error("azure-ai-ml", "azure", error) from None
+        hint = 'pip install "cloudtrain[azure]"'
+        raise UsageError(f"its registry needs azure-ai-ml: {error}", hint=hint) from None
     return registry_login(host)
 
 
@@ -152,7 +146,7 @@ def _inspect_in_ecr(
 ) -> RegistryImage | None:
     from cloudtrain.planning import reference as registry
 
-    cloud = _aws(region)
+    cloud = connect(region)
     place = {"registryId": account, "repositoryName": repository}
     image_id = {"imageDigest" if ":" in reference else "imageTag": reference}
     try:
@@ -194,11 +188,6 @@ def _inspect_in_ecr(
     return registry.RegistryImage(
         image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config)
     )
-
-
-def _missing_package_error(package: str, extra: str, error: ImportError) -> UsageError:
-    message = f"its registry needs {package}, which is not installed: {error}"
-    return UsageError(message, hint=f'pip install "cloudtrain[{extra}]"')
 
 
 PUSH_SECONDS = 1800.0

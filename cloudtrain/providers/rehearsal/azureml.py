@@ -10,7 +10,7 @@ from typing import Any
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.azureml import STOP_FILE, STORED_FOLDERS, Mount, command_job
 from cloudtrain.planning.launch import Launch
-from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
@@ -145,16 +145,9 @@ class AzureMLEmulator:
         if not uri.startswith("azureml://"):
             hint = f"give a local folder for it: inputs: {{{name}: {{local: ./data, azure: …}}}}"
             raise UsageError(f"input {name}: {uri} cannot be read from here", hint=hint)
-        try:
-            from cloudtrain.providers.azure.client import workspace
-        except ImportError as error:
-            raise UsageError(
-                f"input {name}: {uri} cannot be read without azure-ai-ml: {error}"
-            ) from None
-
         config = self.plan.target_config(AzureConfig)
         folder = self.paths.run / "inputs" / name
-        cloud = workspace(config.subscription, config.resource_group, config.workspace)
+        cloud = connect(config.subscription, config.resource_group, config.workspace)
         if not download_folder(cloud, uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")
         files = list(folder.iterdir())

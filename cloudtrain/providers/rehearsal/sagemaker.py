@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import bundled
-from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.errors import StorageError
 from cloudtrain.planning.launch import Launch
 from cloudtrain.planning.sagemaker import ROOT, NodeContainer, TrainingJob, training_job
-from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
@@ -242,13 +242,9 @@ class SageMakerEmulator:
             return Path(uri).resolve()
         from cloudtrain.providers.aws.results import download_folder
 
-        try:
-            from cloudtrain.providers.aws.client import aws
-        except ImportError as error:
-            raise UsageError(f"input {name}: {uri} cannot be read without boto3: {error}") from None
-
         folder = self.paths.run / "inputs" / name
-        if not download_folder(aws(self.plan.target_config(AwsConfig).region), uri, folder, None):
+        cloud = connect(self.plan.target_config(AwsConfig).region)
+        if not download_folder(cloud, uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")
         return folder
 

@@ -166,24 +166,22 @@ def reconcile(run: RunFolder, time_now: float, find: FindJob, service: str) -> l
         return []
     creating = run.last_event(Creating)
     has_ended = run.last_event(Ended) is not None
+    why = ""
     if creating is None:  # the request was never sent
-        if has_ended:
-            return []
-        reason = f"submit was interrupted before the job was created; {NOTHING_STARTED}"
-        return [_not_started(time_now, reason)]
-    try:
-        reference = find()
-    except RunExists:
-        if has_ended:
-            return []
-        reason = f"another job of the name {run.run_id} exists; {NOTHING_STARTED}"
-        return [_not_started(time_now, reason)]
-    if reference is not None:
-        return [Submitted(time=time_now, ref=reference)]
-    if has_ended or time_now - creating.time < CREATE_TIMEOUT_SECONDS:
+        why = "submit was interrupted before the job was created"
+    else:
+        try:
+            reference = find()
+        except RunExists:
+            why = f"another job of the name {run.run_id} exists"
+        else:
+            if reference is not None:
+                return [Submitted(time=time_now, ref=reference)]
+            if time_now - creating.time >= CREATE_TIMEOUT_SECONDS:
+                why = f"submit was interrupted, and {service} knows no job {run.run_id}"
+    if has_ended or not why:
         return []
-    reason = f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}"
-    return [_not_started(time_now, reason)]
+    return [Ended(time=time_now, state="failed", reason=f"{why}; {NOTHING_STARTED}")]
 
 
 def settle(
@@ -240,7 +238,3 @@ def _outcome_unknown(name: str, failure: CloudError) -> CloudError:
     hint = f"cloudtrain status {name} asks again; the same name never starts a second job"
     message = f"{failure.what}; whether the job {name} exists is not known yet"
     return CloudError(message, hint=hint, code=failure.code, outcome=Outcome.UNKNOWN)
-
-
-def _not_started(time_now: float, reason: str) -> Ended:
-    return Ended(time=time_now, state="failed", reason=reason)

@@ -109,27 +109,19 @@ def all_nodes_reported(state: RunState, nodes: int) -> bool:
 def incomplete_shutdown(state: RunState, hint: str = "") -> str:
     """Return a note on nodes that were killed or did not report; empty if all ended in order."""
     reports = state.nodes_ended
-    forced = [str(node) for node in sorted(reports) if reports[node].forced]
-    # an unread log may contain the missing reports
-    logs_were_read = state.started and not state.log_unread
-    missing = []
-    if logs_were_read:
-        missing = [str(node) for node in range(state.nodes) if node not in reports]
-    if not forced and not missing:
+    nodes = [str(node) for node in sorted(reports) if reports[node].forced]
+    how = "ended by force"
+    if not nodes and state.started and not state.log_unread:
+        nodes = [str(node) for node in range(state.nodes) if node not in reports]
+        how = "cut off before telling how it ended"
+    if not nodes:
         return ""
-    nodes = missing
-    how = "cut off before telling how it ended"
-    if forced:
-        nodes = forced
-        how = "ended by force"
     saved = "no checkpoint was told of"
     if state.checkpoint and state.checkpoint.step is not None:
         saved = f"the last one told of is of step {state.checkpoint.step}"
-    words = (
-        f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(nodes)} {how}: what it was saving may"
-        f" be lost; {saved}"
-    )
-    return f" ({words}{'; ' if hint else ''}{hint})"
+    name = f"node{'s' * (len(nodes) > 1)} {', '.join(nodes)}"
+    words = f"{name} {how}: what it was saving may be lost; {saved}"
+    return f" ({'; '.join(part for part in (words, hint) if part)})"
 
 
 def ended_event(
