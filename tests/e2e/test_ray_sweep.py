@@ -140,10 +140,6 @@ def test_ray_tune_sweep_survives_a_killed_driver_and_ends_when_stopped(
         "succeeded",
     )
 
-    (results,) = (sweep.folder.path / "ray").glob("tune-*/*-t000/result.json")
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [line["score"] for line in lines if "score" in line] == first.curve
-
     kill_driver(sweep)
     sweep.start_driver()
     eventually(lambda: waits(3))
@@ -158,6 +154,11 @@ def test_ray_tune_sweep_survives_a_killed_driver_and_ends_when_stopped(
     assert sweep.stop().state == "stopped"
     assert outcomes(sweep)[4:] == [(3, "stopped")]
     assert sweep.best()[0].number == 2
+    # Tune copies its results into the folder at the end.
+    files = (sweep.folder.path / "ray").glob("tune-*/*-t003/result.json")
+    results = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    scores = [result["score"] for result in results if "score" in result]
+    assert scores == sweep.status().trials[3].curve
     # The driver itself, and the processes of the killed one, which Ray ends later.
     ending = processes_of(folder)
     eventually(lambda: not any(map(is_running, ending)))
