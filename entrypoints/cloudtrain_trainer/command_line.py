@@ -115,6 +115,13 @@ def _add_what(parser: Parser) -> None:
     )
 
 
+def _add_count(
+    group: argparse._ArgumentGroup, flag: str, meaning: str, default: int | str | None = None
+) -> None:
+    """Add an option whose value is a whole number of 1 or more."""
+    group.add_argument(flag, type=positive_int, metavar="N", default=default, help=meaning)
+
+
 def _add_task_options(parser: Parser) -> None:
     group = parser.add_argument_group("options of some tasks")
     for name in sorted({name for options in OPTIONS.values() for name in options}):
@@ -130,25 +137,14 @@ def _add_distribution(parser: Parser) -> None:
     group = parser.add_argument_group(
         "distribution (cloudtrain_trainer/strategies/*.py say when to use which strategy)"
     )
-    group.add_argument(
-        "--shard",
-        type=positive_int,
-        metavar="N",
-        help="hsdp: ranks per shard group [those of a node]",
-    )
+    _add_count(group, "--shard", "hsdp: ranks per shard group [those of a node]")
 
-    group.add_argument(
-        "--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group"
-    )
-    group.add_argument(
-        "--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages"
-    )
+    _add_count(group, "--tensor", "hybrid: ranks per tensor-parallel group")
+    _add_count(group, "--stages", "hybrid, model-parallel: pipeline stages")
     group.add_argument(
         "--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]"
     )
-    group.add_argument(
-        "--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]"
-    )
+    _add_count(group, "--microbatches", "of a pipeline [2 x its stages]")
     group.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="[auto]")
     group.add_argument(
         "--timeout",
@@ -177,21 +173,10 @@ def _add_distribution(parser: Parser) -> None:
 
 
 def _add_optimization(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--epochs", type=positive_int, metavar="N", help="[task]")
-    group.add_argument(
-        "--batch-size",
-        type=positive_int,
-        metavar="N",
-        help="global: samples per step over all ranks [task]",
-    )
+    _add_count(group, "--epochs", "[task]")
+    _add_count(group, "--batch-size", "global: samples per step over all ranks [task]")
 
-    group.add_argument(
-        "--accumulate",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="gradient accumulation steps [1]",
-    )
+    _add_count(group, "--accumulate", "gradient accumulation steps [1]", 1)
 
     group.add_argument(
         "--optimizer",
@@ -286,27 +271,11 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_duration(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-steps",
-        type=positive_int,
-        metavar="N",
-        help="end after N steps, regardless of --epochs",
-    )
+    _add_count(group, "--max-steps", "end after N steps, regardless of --epochs")
 
-    group.add_argument(
-        "--eval-every",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="epochs between evaluations [1]",
-    )
+    _add_count(group, "--eval-every", "epochs between evaluations [1]", 1)
 
-    group.add_argument(
-        "--eval-every-steps",
-        type=positive_int,
-        metavar="N",
-        help="evaluate also after every N steps",
-    )
+    _add_count(group, "--eval-every-steps", "evaluate also after every N steps")
 
     group.add_argument(
         "--eval-only",
@@ -317,12 +286,7 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
         ),
     )
 
-    group.add_argument(
-        "--patience",
-        type=positive_int,
-        metavar="N",
-        help="end after N evaluations without a lower val_loss",
-    )
+    _add_count(group, "--patience", "end after N evaluations without a lower val_loss")
 
 
 def _add_checkpoints(parser: Parser) -> None:
@@ -336,15 +300,12 @@ def _add_checkpoints(parser: Parser) -> None:
         help='seconds, or "10 min"; default: $CLOUDTRAIN_CHECKPOINT_EVERY, else 10 min',
     )
 
-    group.add_argument(
-        "--checkpoint-every-steps", type=positive_int, metavar="N", help="also after every N steps"
-    )
-    group.add_argument(
+    _add_count(group, "--checkpoint-every-steps", "also after every N steps")
+    _add_count(
+        group,
         "--keep",
-        type=positive_int,
-        default=env.get("CLOUDTRAIN_CHECKPOINT_KEEP") or "3",
-        metavar="N",
-        help="how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
+        "how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
+        env.get("CLOUDTRAIN_CHECKPOINT_KEEP") or "3",
     )
 
     group.add_argument(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -150,54 +152,36 @@ def name_or_factory(names: Iterable[str]) -> Callable[[str], str]:
     return read
 
 
-def non_negative_int(text: str) -> int:
-    """Read a whole number of 0 or more."""
-    return _number(int, text, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
+def _reader(
+    kind: Callable[[str], _N], expected: str, fits: Callable[[_N], bool]
+) -> Callable[[str], _N]:
+    """Return a reader of numbers that fit."""
+
+    def read(text: str) -> _N:
+        with suppress(ValueError):
+            value = kind(text)
+            if fits(value):
+                return value
+
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+    return read
 
 
-def positive_int(text: str) -> int:
-    """Read a whole number of 1 or more."""
-    return _number(int, text, "a whole number of 1 or more", lambda n: n >= 1)
-
-
-def positive(text: str) -> float:
-    """Read a number greater than 0."""
-    return _number(float, text, "a number greater than 0", lambda x: 0 < x < float("inf"))
-
-
-def not_negative(text: str) -> float:
-    """Read a number of 0 or more."""
-    return _number(float, text, "a number of 0 or more", lambda x: 0 <= x < float("inf"))
-
-
-def share(text: str) -> float:
-    """Read a number from 0 to 1."""
-    return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
-
-
-def decay(text: str) -> float:
-    """Read a number between 0 and 1."""
-    return _number(float, text, "a number between 0 and 1", lambda x: 0 < x < 1)
+non_negative_int = _reader(int, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
+positive_int = _reader(int, "a whole number of 1 or more", lambda n: n >= 1)
+positive = _reader(float, "a number greater than 0", lambda x: 0 < x < math.inf)
+not_negative = _reader(float, "a number of 0 or more", lambda x: 0 <= x < math.inf)
+share = _reader(float, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+decay = _reader(float, "a number between 0 and 1", lambda x: 0 < x < 1)
 
 
 def betas(text: str) -> tuple[float, float]:
     """Read two numbers of at least 0 and less than 1, with a comma between them."""
     first, _, second = text.partition(",")
     expected = "two numbers of at least 0 and less than 1, such as 0.9,0.95"
-    pair = [_number(float, part, expected, lambda x: 0 <= x < 1) for part in (first, second)]
-
-    return pair[0], pair[1]
-
-
-def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[[_N], bool]) -> _N:
-    try:
-        value = kind(text)
-        if fits(value):
-            return value
-    except ValueError:
-        pass
-
-    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    read = _reader(float, expected, lambda x: 0 <= x < 1)
+    return read(first), read(second)
 
 
 def seconds(text: str) -> float:
