@@ -15,11 +15,12 @@ import pytest
 from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.spec.search_space import Uniform
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.driver import request_stop
+from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.ray import driver as ray_driver
 from cloudtrain.sweeps.ray.driver import RayDriver, RayRuns, drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain_launcher.rungs import goes_on
 from tests.support.function_trials import Killed, kill_at, learning
 
@@ -378,3 +379,17 @@ def test_values_that_make_no_job_are_refused_before_ray_hears_of_them(tmp_path: 
     ray.jobs.bad = {1, 4}
     sweep_state = run_to_the_end(folder, ray)
     assert [trial.number for trial in sweep_state.trials if trial.state == "failed"] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "lent"),
+    [({}, (1, 0)), ({"ray_cpus": 4, "ray_gpus": 0.5}, (4, 0.5)), ({"ray_gpus": 0.0}, (1, 0.0))],
+)
+def test_a_trial_gets_the_cpus_and_parts_of_gpus_that_the_sweep_says(
+    changes: dict[str, Any], lent: tuple[float, float], tmp_path: Path
+) -> None:
+    folder = sweep(tmp_path, **changes)
+    journal = SweepJournal(folder, SweepState.new(folder.definition()))
+    trial = RayDriver(journal, Jobs(folder), suggester_of(folder.definition())).next_trial()
+    assert trial is not None
+    assert (trial["cpus"], trial["gpus"], trial["metric"]) == (*lent, "accuracy")
