@@ -286,7 +286,7 @@ def test_each_is_planned_again_as_it_was(data: str, run_id: str) -> None:
     before = old.folder.document("request.json")
     after = cloudtrain.render(plan).document
     assert {**before.get("job", {}), "run_id": ""} == {**after.get("job", {}), "run_id": ""}
-    assert before.keys() == after.keys()
+    assert before.keys() <= after.keys()  # newer versions send more
     assert plan.is_rehearsal == run_id.startswith("old-as-")
     if run_id == "old-failed":
         assert after["resume_from"] == str(old.folder.path / "checkpoints")
