@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from cloudtrain.providers.docker.connect import address
+from cloudtrain.providers.docker.errors import address
 
 NO_ENGINE = "unix:///nonexistent/docker.sock"
 """DOCKER_HOST of every test that does not have the mark `docker`."""

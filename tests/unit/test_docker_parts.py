@@ -19,8 +19,7 @@ from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
-from cloudtrain.providers.docker.connect import address, docker_engine, translated
-from cloudtrain.providers.docker.connect import sdk_environment as environment_of_sdk
+from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
     ContainerSpec,
@@ -28,6 +27,8 @@ from cloudtrain.providers.docker.container_spec import (
 )
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.engine import EngineInfo
+from cloudtrain.providers.docker.errors import address, translated
+from cloudtrain.providers.docker.errors import sdk_environment as environment_of_sdk
 from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
 from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths

@@ -125,7 +125,7 @@ class SageMakerProvider(Provider):
     checks = lazy_method("cloudtrain.providers.aws.validate:sdk_issues")
     security_findings = lazy_method("cloudtrain.providers.aws.rules:security_findings")
     checkup = lazy_method("cloudtrain.providers.aws.account_checks:account_checks")
-    render = lazy_method("cloudtrain.providers.aws.request:render")
+    render = lazy_method("cloudtrain.providers.aws.tuning_request:render")
     repository = lazy_method("cloudtrain.providers.aws.target:image_repository")
     start = lazy_method("cloudtrain.providers.aws.submit:start")
     observe = lazy_method("cloudtrain.providers.aws.status:observe")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.planning.launch import PUBLISHED, JobDocument, Request, job_document
+from cloudtrain.planning.launch import PUBLISHED, JobDocument, job_document
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
@@ -96,24 +96,6 @@ def source_uri(bucket: str, digest: str) -> str:
 def published_uri(output: str, run_id: str) -> str:
     """Return the URI of a job's published files. `output`: S3OutputPath of its request."""
     return f"{output.rstrip('/')}/{run_id}/published"
-
-
-def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
-    """Return the body of CreateTrainingJob as plain JSON, and the job document.
-
-    A rehearsed trial of a sweep with `engine: native` has the form that a tuning job gives it.
-    """
-    from cloudtrain.planning.request_overrides import merge_request
-
-    if plan.is_rehearsal and plan.spec.sweep is not None:
-        from cloudtrain.planning.tuned import is_rehearsed_trial
-        from cloudtrain.providers.aws.tuning_request import trial_body, tuning_document
-
-        if is_rehearsed_trial(plan):
-            return Request(provider="aws", document=trial_body(plan), job=tuning_document(plan))
-    job = job_of(plan)
-    body = merge_request(body_of(plan, image, job.to_json()), section_of(plan).request, FORM)
-    return Request(provider="aws", document=body, job=job)
 
 
 def body_of(

@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, Keys, warning
+from cloudtrain.planning.launch import JobDocument, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.tuned import room_for, sweep_of, text_of, trial_texts
-from cloudtrain.providers.aws.request import body_of, event_pattern, job_of, section_of
+from cloudtrain.planning.request_overrides import merge_request
+from cloudtrain.planning.tuned import is_rehearsed_trial, room_for, sweep_of, text_of, trial_texts
+from cloudtrain.providers.aws.request import FORM, body_of, event_pattern, job_of, section_of
 from cloudtrain.providers.aws.validate import (
     TUNING_INPUT,
     request_violations,
@@ -30,7 +32,6 @@ from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integer
 from cloudtrain.spec.sweep import Sweep
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.launch import JobDocument
     from cloudtrain.planning.reference import ResolvedImage
 
 
@@ -54,6 +55,18 @@ _DEFINED = (
 """Members of CreateTrainingJob that HyperParameterTrainingJobDefinition has, too."""
 
 _SMALLEST_VOLUME_GIB = 1
+
+
+def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
+    """Return the body of CreateTrainingJob as plain JSON, and the job document.
+
+    A rehearsed trial of a sweep with `engine: native` has the form that a tuning job gives it.
+    """
+    if is_rehearsed_trial(plan):
+        return Request(provider="aws", document=trial_body(plan), job=tuning_document(plan))
+    job = job_of(plan)
+    document = merge_request(body_of(plan, image, job.to_json()), section_of(plan).request, FORM)
+    return Request(provider="aws", document=document, job=job)
 
 
 def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class AzureMLProvider(Provider):
     checks = lazy_method("cloudtrain.providers.azure.rules:sdk_issues")
     security_findings = lazy_method("cloudtrain.providers.azure.rules:security_findings")
     checkup = lazy_method("cloudtrain.providers.azure.checkup:account_checks")
-    render = lazy_method("cloudtrain.providers.azure.request:render")
+    render = lazy_method("cloudtrain.providers.azure.sweep_request:render")
     repository = lazy_method("cloudtrain.providers.azure.target:image_repository")
     start = lazy_method("cloudtrain.providers.azure.submit:start")
     observe = lazy_method("cloudtrain.providers.azure.status:observe")

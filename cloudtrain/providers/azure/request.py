@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import JobDocument, Request, job_document
+from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.providers.azure.config import AzureConfig
@@ -128,24 +128,6 @@ def run_uri(datastore: str, run_id: str) -> str:
 def code_folder(data_dir: str, digest: str) -> str:
     """Return the folder to upload as the job's code, with only the source archive in it."""
     return str(PurePosixPath(data_dir) / "sources" / digest)
-
-
-def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
-    """Return the command-job document as plain JSON, and the job document in it.
-
-    A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
-    """
-    from cloudtrain.planning.request_overrides import merge_request
-
-    if plan.is_rehearsal and plan.spec.sweep is not None:
-        from cloudtrain.planning.tuned import is_rehearsed_trial
-        from cloudtrain.providers.azure.sweep_request import rehearsed_trial, shared_job
-
-        if is_rehearsed_trial(plan):
-            return Request(provider="azure", document=rehearsed_trial(plan), job=shared_job(plan))
-    job = job_of(plan)
-    document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
-    return Request(provider="azure", document=document, job=job)
 
 
 def document_of(

@@ -16,9 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, warning
+from cloudtrain.planning.launch import JobDocument, Request
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.request_overrides import merge_request
 from cloudtrain.planning.tuned import (
     argument_of,
+    is_rehearsed_trial,
     plain_name,
     room_for,
     sweep_of,
@@ -26,12 +29,7 @@ from cloudtrain.planning.tuned import (
     trial_texts,
     variable_of,
 )
-from cloudtrain.providers.azure.request import (
-    command_of,
-    document_of,
-    job_of,
-    section_of,
-)
+from cloudtrain.providers.azure.request import FORM, command_of, document_of, job_of, section_of
 from cloudtrain.providers.azure.rules import size_issues
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
@@ -40,11 +38,22 @@ from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.launch import JobDocument
     from cloudtrain.planning.reference import ResolvedImage
 
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
+
+
+def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
+    """Return the command-job document as plain JSON, and the job document in it.
+
+    A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
+    """
+    if is_rehearsed_trial(plan):
+        return Request(provider="azure", document=rehearsed_trial(plan), job=shared_job(plan))
+    job = job_of(plan)
+    document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
+    return Request(provider="azure", document=document, job=job)
 
 
 def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from cloudtrain.errors import CloudtrainError, Issue, UsageError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.docker.connect import LOCAL, address, docker_engine, host, missing_image
+from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import DockerConfig
 from cloudtrain.providers.docker.declaration import DECLARATION
+from cloudtrain.providers.docker.errors import LOCAL, address, host, missing_image
 from cloudtrain.providers.local.checks import crowding_rules, gpu_checks, gpu_rules, location_checks
 from cloudtrain.providers.local.machine import ask_driver
 from cloudtrain.settings import Settings

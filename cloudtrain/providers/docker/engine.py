@@ -21,14 +21,14 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ACR, TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers import Progress
-from cloudtrain.providers.docker.connect import (
+from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
+from cloudtrain.providers.docker.errors import (
     missing_image,
     refused_push,
     require_listener,
     sdk_environment,
     translated,
 )
-from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
 
 SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
 """Exceptions of failing SDK calls."""
