@@ -76,7 +76,10 @@ class SettingsEdit:
     def diff(self) -> list[str]:
         """Return the removed (`- `) and added (`+ `) lines, with the lines around them."""
         lines = difflib.unified_diff(
-            self.before.splitlines(), self.after.splitlines(), lineterm="", n=1
+            self.before.splitlines(),
+            self.after.splitlines(),
+            lineterm="",
+            n=1,
         )
         return [
             f"{line[0]} {line[1:]}" for line in lines if not line.startswith(("---", "+++", "@@"))
@@ -94,7 +97,8 @@ class SettingsEdit:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise StorageError(
-                f"{self.path} cannot be written: {error}", hint="write the settings by hand"
+                f"{self.path} cannot be written: {error}",
+                hint="write the settings by hand",
             ) from error
 
 
@@ -124,4 +128,5 @@ def settings_edit(path: Path, settings: Mapping[str, SettingValue]) -> SettingsE
         plain = list(value) if isinstance(value, tuple) else value
         if keys.get(name) != plain:
             keys[name] = plain
+
     return SettingsEdit(path=path, before=before, after=tomlkit.dumps(document))

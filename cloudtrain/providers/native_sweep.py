@@ -117,7 +117,10 @@ class NativeSweeps(Protocol):
         ...
 
     def observe(
-        self, folder: RunFolder, state: RunState, record: Record
+        self,
+        folder: RunFolder,
+        state: RunState,
+        record: Record,
     ) -> NativeSweepState | None:
         """Return the current state of the sweep and its trials.
 
@@ -142,9 +145,11 @@ def worst_usd(plan: Plan) -> float | None:
     estimate = plan.target.cost_estimate
     if estimate is None or estimate.worst_usd is None or estimate.usd_per_hour is None:
         return None
+
     all_trials = sweep.trial_count * estimate.worst_usd
     if sweep.budget.max_time is None or estimate.kept_seconds:
         return all_trials
+
     hours = (sweep.budget.max_time + estimate.overhead_seconds) / 3600
     return min(all_trials, sweep.parallel * estimate.usd_per_hour * hours)
 
@@ -154,6 +159,7 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
     limit = sweep_of(plan).budget.max_cost
     if limit is None:
         return
+
     worst = worst_usd(plan)
     path = ("sweep", "budget", "max_cost")
     if worst is None:
@@ -190,6 +196,7 @@ def service_issues(plan: Plan, limits: ServiceLimits) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     name = limits.name
     leave_out = f"leave it out, or {PORTABLE}"
+
     for key, dimension in sweep.space.items():
         path = ("sweep", "space", key)
         if not argument_of(key):
@@ -220,10 +227,12 @@ def service_issues(plan: Plan, limits: ServiceLimits) -> Iterator[Issue]:
     if sweep.objective.target is not None and not limits.has_target:
         path = ("sweep", "objective", "target")
         yield Issue(path, f"{name} stops at no value of its objective", PORTABLE)
+
     least, most = limits.seconds
     seconds = sweep.budget.max_time
     if seconds is not None and not least <= seconds <= most:
         allowed = f"{exact_duration(least)} to {exact_duration(most)}"
         message = f"is {exact_duration(seconds)}, and {name} takes {allowed}"
         yield Issue(("sweep", "budget", "max_time"), message)
+
     yield from budget_issues(plan)

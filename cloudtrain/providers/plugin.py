@@ -246,6 +246,7 @@ class BatchProvider(Provider):
         """Yield the job's phase, new log lines, and its end after the whole log was read."""
         if state.has_ended and not state.may_have_started:
             return
+
         status = self.job_status(run)
         if state.ref is None:
             yield Observation(events=self._reconciled(run, status))
@@ -259,12 +260,14 @@ class BatchProvider(Provider):
             return
         if status.phase != state.phase and not status.has_ended:
             yield Observation(events=[events.Phase(time=time.time(), phase=status.phase)])
+
         log = LogAttempt(
             lambda positions: self._lines(run, state.nodes, positions, whole=status.has_ended)
         )
         yield from log.observations(state)
         if status.has_ended and log.is_done(
-            waited=True, all_reported=all_nodes_reported(state, state.nodes)
+            waited=True,
+            all_reported=all_nodes_reported(state, state.nodes),
         ):
             yield Observation(events=[ended_event(state, _outcome(state, status), time.time())])
 
@@ -275,6 +278,7 @@ class BatchProvider(Provider):
         """
         if settle(state, record, lambda: self._reconciled(run, self.job_status(run))) is None:
             return state.has_ended
+
         self.stop_job(run)
         record(
             Observation(events=[events.StopRequested(time=time.time(), reason="stop was asked")])
@@ -300,6 +304,7 @@ class BatchProvider(Provider):
                 exists = Path(file.name).stat().st_size > 0
                 if exists and extract(Path(file.name), folder / name, roots, note, name):
                     existing.append(name)
+
         return existing
 
     def _reconciled(self, run: RunFolder, status: JobStatus | None) -> list[Event]:
@@ -307,7 +312,12 @@ class BatchProvider(Provider):
         return [*reconcile(run, time.time(), lambda: ref, self.declaration.label)]
 
     def _lines(
-        self, run: RunFolder, nodes: int, positions: Positions, *, whole: bool
+        self,
+        run: RunFolder,
+        nodes: int,
+        positions: Positions,
+        *,
+        whole: bool,
     ) -> Generator[LogPart, None, bool]:
         """New lines of all nodes' logs. `whole`: the logs are complete, so that a last line may
         lack its end.
@@ -324,7 +334,13 @@ class BatchProvider(Provider):
                 offset += len(lines)
                 read_at = time.time()
                 stamped = [(read_at, line) for line in lines.removesuffix(b"\n").split(b"\n")]
-                yield LogPart(node=node, lines=stamped, stream=stream, position={"bytes": offset})
+                yield LogPart(
+                    node=node,
+                    lines=stamped,
+                    stream=stream,
+                    position={"bytes": offset},
+                )
+
         return True
 
 
@@ -343,12 +359,17 @@ def program_output(
     """
     try:
         completed = subprocess.run(
-            argv, input=data, stdout=out or subprocess.PIPE, stderr=subprocess.PIPE, check=False
+            argv,
+            input=data,
+            stdout=out or subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
         )
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error.strerror}") from None
     if completed.returncode == 0:
         return completed.stdout or b""
+
     is_unknown = completed.returncode in unknown
     outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
     complaint = (
@@ -367,4 +388,5 @@ def _outcome(state: RunState, status: JobStatus) -> FinalState:
         return FinalState("failed", f"not every node has reported how it ended: {status.phase}")
     if not is_reported or "stopped" in outcomes:
         return FinalState("stopped", (state.reason or status.phase) + incomplete_shutdown(state))
+
     return FinalState("succeeded", "")

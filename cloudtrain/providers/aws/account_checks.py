@@ -42,7 +42,12 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     yield from map(Question.of_setting, malformed)
     if malformed:
         return
-    account = Account(cloud=cloud, config=config, target=target, spec=spec)
+    account = Account(
+        cloud=cloud,
+        config=config,
+        target=target,
+        spec=spec,
+    )
     for result in caller_checks(cloud):
         if isinstance(result, Caller):
             yield from _of_caller(account, result)
@@ -102,7 +107,9 @@ def _subnets(account: Account, question: Question, subnets: list[Resource]) -> C
     """Check the subnets; add existing ones to `subnets`."""
     try:
         subnets += account.cloud.call(
-            "ec2", "describe_subnets", SubnetIds=list(account.config.subnets)
+            "ec2",
+            "describe_subnets",
+            SubnetIds=list(account.config.subnets),
         )["Subnets"]
     except CloudError as error:
         if not error.code.startswith("InvalidSubnet"):
@@ -111,12 +118,14 @@ def _subnets(account: Account, question: Question, subnets: list[Resource]) -> C
     networks = sorted({subnet["VpcId"] for subnet in subnets})
     if len(networks) > 1:
         return question.wrong(
-            f"they are in different VPCs: {', '.join(networks)}", "subnets of one VPC"
+            f"they are in different VPCs: {', '.join(networks)}",
+            "subnets of one VPC",
         )
     free = sum(subnet["AvailableIpAddressCount"] for subnet in subnets)
     if free < account.spec.machines:
         return question.wrong(
-            f"{free} addresses are free, {account.demand} nodes", "larger or further subnets"
+            f"{free} addresses are free, {account.demand} nodes",
+            "larger or further subnets",
         )
     return question.ok(f"{free} addresses are free in {networks[0]}")
 
@@ -125,7 +134,8 @@ def _groups(account: Account, question: Question, network: str) -> Check:
     names = list(account.config.security_groups)
     if not names:  # without names EC2 would list every group
         return question.wrong(
-            "aws.security_groups is not set", "aws.security_groups: groups of the subnets' VPC"
+            "aws.security_groups is not set",
+            "aws.security_groups: groups of the subnets' VPC",
         )
     try:
         groups = account.cloud.call("ec2", "describe_security_groups", GroupIds=names)[
@@ -138,7 +148,8 @@ def _groups(account: Account, question: Question, network: str) -> Check:
     strange = [group["GroupId"] for group in groups if network and group["VpcId"] != network]
     if strange:
         return question.wrong(
-            f"{strange[0]} is not of the subnets' VPC, {network}", "a security group of that VPC"
+            f"{strange[0]} is not of the subnets' VPC, {network}",
+            "a security group of that VPC",
         )
     if account.nodes == 1:
         return question.ok("the job has one node")
@@ -255,7 +266,8 @@ def _bucket(account: Account) -> Check:
         if bucket_region != region:
             fix = f"a bucket in {region}, or aws.region: {bucket_region}"
             return question.wrong(
-                f"it is in {bucket_region}, and a job reads and writes in its own region", fix
+                f"it is in {bucket_region}, and a job reads and writes in its own region",
+                fix,
             )
         return question.ok("it is")
 
@@ -272,7 +284,8 @@ def _key(account: Account, key: str) -> Check:
             if error.code != "NotFoundException":
                 raise
             return question.wrong(
-                "there is no such key in this region", "aws kms list-aliases shows those there are"
+                "there is no such key in this region",
+                "aws kms list-aliases shows those there are",
             )
         if metadata["KeyState"] != "Enabled":
             return question.wrong(
@@ -281,7 +294,8 @@ def _key(account: Account, key: str) -> Check:
             )
         if metadata.get("KeyUsage", "ENCRYPT_DECRYPT") != "ENCRYPT_DECRYPT":
             return question.wrong(
-                f"it is a key for {metadata['KeyUsage']}", "a symmetric key for ENCRYPT_DECRYPT"
+                f"it is a key for {metadata['KeyUsage']}",
+                "a symmetric key for ENCRYPT_DECRYPT",
             )
         return question.ok("it can")
 
@@ -293,7 +307,9 @@ def _repository(account: Account, address: str) -> Check:
     place = ECR.fullmatch(address)
     name = parse_address(address).repository
     question = Question(
-        "repository", f"is {name} there for the image to be pushed to", ("aws", "repository")
+        "repository",
+        f"is {name} there for the image to be pushed to",
+        ("aws", "repository"),
     )
     if place is None:
         return question.not_applicable(f"{address} is not in ECR")
@@ -301,7 +317,10 @@ def _repository(account: Account, address: str) -> Check:
     def ask() -> Check:
         try:
             account.cloud.call(
-                "ecr", "describe_repositories", registryId=place[1], repositoryNames=[name]
+                "ecr",
+                "describe_repositories",
+                registryId=place[1],
+                repositoryNames=[name],
             )
         except CloudError as error:
             if error.code != "RepositoryNotFoundException":
@@ -328,7 +347,9 @@ def _quota_check(account: Account, name: str, usage: str, path: tuple[str, ...])
     types = account.target.instances
     verb = "be kept" if usage == WARM_POOL else "run"
     question = Question(
-        name, f"may {account.spec.machines} x {' or '.join(types)} {verb} at once", path
+        name,
+        f"may {account.spec.machines} x {' or '.join(types)} {verb} at once",
+        path,
     )
 
     def ask() -> Check:

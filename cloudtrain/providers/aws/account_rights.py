@@ -82,6 +82,7 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
         off = clock_check(_date(getattr(error.__cause__, "response", {})), time.time())
         yield off if off.is_wrong else _CREDENTIALS.failed(error)
         return
+
     caller = Caller(arn=answer["Arn"], account=answer["Account"])
     yield _CREDENTIALS.ok(caller.arn)
     yield clock_check(_date(answer), time.time())
@@ -91,10 +92,13 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
 def account_check(account: Account, caller: Caller) -> Check:
     """Check that the role is in the same account, as SageMaker requires."""
     question = Question(
-        "account", f"are these credentials of the role's account, {account.number}", _ROLE_PATH
+        "account",
+        f"are these credentials of the role's account, {account.number}",
+        _ROLE_PATH,
     )
     if caller.account == account.number:
         return question.ok("they are")
+
     fix = "credentials of that account (AWS_PROFILE, --profile), or a role of this one in aws.role"
     return question.wrong(f"they are of {caller.account}", fix)
 
@@ -102,7 +106,9 @@ def account_check(account: Account, caller: Caller) -> Check:
 def role_check(account: Account) -> Check:
     """Check that the role exists and lets SageMaker assume it for jobs here."""
     question = Question(
-        "execution role", f"is {account.role_name} there, and may SageMaker assume it", _ROLE_PATH
+        "execution role",
+        f"is {account.role_name} there, and may SageMaker assume it",
+        _ROLE_PATH,
     )
 
     def ask() -> Check:
@@ -116,10 +122,12 @@ def role_check(account: Account) -> Check:
                 "name yours in aws.role; the template of `cloudtrain infra template --provider aws`"
                 " makes one",
             )
+
         if role["Arn"] != account.config.role:
             return question.wrong(
                 f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}"
             )
+
         why = distrust(role.get("AssumeRolePolicyDocument") or {})
         if why:
             fix = (
@@ -127,6 +135,7 @@ def role_check(account: Account) -> Check:
                 f" {account.role_name}"
             )
             return question.wrong(why, fix)
+
         return question.ok("it is, and trusts SageMaker")
 
     return question.answered_by(ask)
@@ -142,6 +151,7 @@ def distrust(policy: Mapping[str, Any]) -> str:
     }
     if trusted & {SERVICE, "*"}:
         return ""
+
     return f"it does not trust {SERVICE}, but {', '.join(sorted(trusted)) or 'nobody'}"
 
 
@@ -182,7 +192,9 @@ class Need:
 def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
     """Yield the checks of PassRole, of the submitter's actions and of the job's."""
     question = Question(
-        "PassRole", f"may these credentials give a job the role {account.role_name}", _ROLE_PATH
+        "PassRole",
+        f"may these credentials give a job the role {account.role_name}",
+        _ROLE_PATH,
     )
     role = account.config.role
     yield _check(
@@ -192,7 +204,8 @@ def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
         [Need(role, ("iam:PassRole",), {"iam:PassedToService": SERVICE})],
     )
     question = Question(
-        "submitting", "may these credentials store sources, and start, follow and stop jobs"
+        "submitting",
+        "may these credentials store sources, and start, follow and stop jobs",
     )
     yield _check(account, question, caller.arn, needs_of_submit(account))
     question = Question(
@@ -207,6 +220,7 @@ def _check(account: Account, question: Question, principal: str, needs: Sequence
     def ask() -> Check:
         if principal.endswith(":root"):
             return question.ok("these are the account's own, which may do everything")
+
         identity = _identity(account, principal)
         if not identity:
             return question.not_applicable(f"IAM simulates no policies of {principal}")
@@ -218,6 +232,7 @@ def _check(account: Account, question: Question, principal: str, needs: Sequence
                     f" {identity.rpartition(':')[2]}"
                 )
                 return question.wrong(f"{', '.join(denied)} on {need.resource} is not allowed", fix)
+
         return question.ok("yes, by IAM's simulator")
 
     return question.answered_by(ask)
@@ -254,6 +269,7 @@ def needs_of_job(account: Account) -> list[Need]:
         Need(f"{log}:log-stream:*", ("logs:CreateLogStream", "logs:PutLogEvents")),
         Need("*", ("ecr:GetAuthorizationToken",)),
     ]
+
     image = account.target.image_address
     if address := ECR.fullmatch(image):
         repository = parse_address(image).repository
@@ -262,6 +278,7 @@ def needs_of_job(account: Account) -> list[Need]:
     for stores in account.spec.secrets.values():
         store, _, name = stores.get(account.target.provider, "").partition(":")
         needs += _of_secret(account, store, name.partition("#")[0])
+
     return needs
 
 
@@ -274,6 +291,7 @@ def _of_secret(account: Account, store: str, name: str) -> list[Need]:
         resource = f"arn:{account.partition}:secretsmanager:{where}:secret:{name}-??????"
     else:
         resource = f"arn:{account.partition}:ssm:{where}:parameter/{name.removeprefix('/')}"
+
     actions = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
     return [Need(resource, (actions[store],))] if store in actions else []
 

@@ -65,7 +65,11 @@ class AwsClient:
         return self._answer(self._client(service), operation, parameters)
 
     def create(
-        self, attempt: Attempt, service: str, operation: str, parameters: Mapping[str, Any]
+        self,
+        attempt: Attempt,
+        service: str,
+        operation: str,
+        parameters: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Call an operation that creates a resource, without retries. May raise CloudError.
 
@@ -100,7 +104,12 @@ class AwsClient:
             yield Answer(page, f"{operation} in {self.region}")
 
     def put_once(
-        self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None
+        self,
+        bucket: str,
+        key: str,
+        path: Path,
+        kms_key: str | None,
+        progress: Progress | None,
     ) -> bool:
         """Store a file with a content-derived key, unless it exists; return True if it was sent.
 
@@ -120,17 +129,28 @@ class AwsClient:
                 ExtraArgs=_encryption(kms_key),
                 Callback=_counted(progress, size),
             )
+
         return True
 
     def put(
-        self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False
+        self,
+        bucket: str,
+        key: str,
+        content: bytes,
+        kms_key: str | None,
+        *,
+        only_new: bool = False,
     ) -> bool:
         """Store an object in one call; return False if `only_new` and the key exists."""
         condition = {"IfNoneMatch": "*"} if only_new else {}
         try:
             with self._calling("put_object", f"s3://{bucket}/{key}"):
                 self._client("s3").put_object(
-                    Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition
+                    Bucket=bucket,
+                    Key=key,
+                    Body=content,
+                    **_encryption(kms_key),
+                    **condition,
                 )
         except CloudError as failure:
             if only_new and failure.code in ("PreconditionFailed", "412"):
@@ -139,6 +159,7 @@ class AwsClient:
             if only_new and failure.code == "ConditionalRequestConflict":
                 return self.put(bucket, key, content, kms_key)
             raise
+
         return True
 
     def exists(self, bucket: str, key: str) -> bool:
@@ -150,6 +171,7 @@ class AwsClient:
             if failure.code in ("404", "NoSuchKey", "NotFound"):
                 return False
             raise
+
         return True
 
     def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
@@ -159,7 +181,12 @@ class AwsClient:
                 yield item["Key"], item["Size"]
 
     def download(
-        self, bucket: str, key: str, path: Path, progress: Progress | None = None, size: int = 0
+        self,
+        bucket: str,
+        key: str,
+        path: Path,
+        progress: Progress | None = None,
+        size: int = 0,
     ) -> None:
         """Download one object; the file appears only when it is complete.
 
@@ -170,7 +197,10 @@ class AwsClient:
         try:
             with self._calling("get_object", f"s3://{bucket}/{key}"):
                 self._client("s3").download_file(
-                    bucket, key, str(draft), Callback=_counted(progress, size)
+                    bucket,
+                    key,
+                    str(draft),
+                    Callback=_counted(progress, size),
                 )
             draft.replace(path)
         finally:
@@ -209,6 +239,7 @@ class AwsClient:
                 self._clients[name] = client
             except (BotoCoreError, Boto3Error, ValueError) as error:
                 raise translated(error, f"a client for {service}", self.region) from error
+
         return self._clients[name]
 
 
@@ -228,9 +259,11 @@ def new_session(region: str, profile: str = "") -> boto3.session.Session:
     core.register_component("data_loader", loader)
     events = core.get_component("event_emitter")
     refuse_foreign_answers(events)
+
     if os.environ.get("CLOUDTRAIN_RECORD"):
         events.register("before-parameter-build", _keep_parameters)
         events.register("response-received", _record)
+
     session = boto3.session.Session(region_name=region, botocore_session=core)
     # boto3 adds its own folder each time
     loader.search_paths[:] = dict.fromkeys(loader.search_paths)
@@ -254,6 +287,7 @@ def _received(parsed_response: Mapping[str, Any] | None, **_: Any) -> None:
     attempt = _ATTEMPT.get()
     if attempt is None or parsed_response is None:
         return
+
     status = int(parsed_response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     code = str(parsed_response.get("Error", {}).get("Code", ""))
     # Without a code in the body botocore puts the status there: that is a page of a proxy.
@@ -274,13 +308,16 @@ def _record(
     recorder = recording("aws", Path(botocore.__file__).parent / "data" / "sagemaker")
     if recorder is None or parsed_response is None:
         return
+
     operation = event_name.rpartition(".")[2]
     value = {name: item for name, item in parsed_response.items() if name != "ResponseMetadata"}
+
     kind = re.sub(r"(?<!^)([A-Z])", r"_\1", operation).lower()
     if "Error" in value:
         kind = "error"
         status = parsed_response["ResponseMetadata"]["HTTPStatusCode"]
         value = {**value["Error"], "HTTPStatusCode": status, "Operation": operation}
+
     recorder.observation(kind, context.get("recorded_parameters"), value)
 
 
@@ -291,6 +328,7 @@ def _encryption(kms_key: str | None) -> dict[str, str]:
 def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
     if progress is None:
         return None
+
     sent_bytes = 0
 
     def count(amount: int) -> None:

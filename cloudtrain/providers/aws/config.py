@@ -59,6 +59,8 @@ def connect(region: str, profile: str = "") -> AwsClient:
     except ImportError as error:
         hint = 'pip install "cloudtrain[aws]"'
         raise UsageError(
-            f"the aws provider needs boto3, which is not installed: {error}", hint=hint
+            f"the aws provider needs boto3, which is not installed: {error}",
+            hint=hint,
         ) from None
+
     return aws(region, profile)

@@ -154,6 +154,7 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
             return kind.error(where, error)
     if isinstance(error, (sdk.FlexibleChecksumError, ResponseParserError)):
         return unreadable(where, str(error).partition(", invalid")[0])
+
     return CloudError(f"{where}: {error}", code=type(error).__name__)
 
 
@@ -162,6 +163,7 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     code = str(response.get("Error", {}).get("Code", ""))
     answer = str(response.get("Error", {}).get("Message", "")) or code
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+
     where = f"{name} in {region}" + (f", {place}" if place else "")
     for codes, kind in _BY_CODE:
         if code in codes:
@@ -170,15 +172,21 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         return unreadable(where, answer)
     if status >= 500 or code in _FAILED:
         kind = ErrorKind(
-            f"AWS failed ({code or status})", _WAIT, transient=True, outcome=Outcome.UNKNOWN
+            f"AWS failed ({code or status})",
+            _WAIT,
+            transient=True,
+            outcome=Outcome.UNKNOWN,
         )
         return kind.error(where, answer, code)
+
     is_missing = code == "ResourceNotFound" or (
         code == "ValidationException" and re.search("not found|could not find", answer.lower())
     )
     description = f"{where}: {code}: {answer}"
     return CloudError(
-        description, hint=_hint(code, answer, name, region), code=NOT_FOUND if is_missing else code
+        description,
+        hint=_hint(code, answer, name, region),
+        code=NOT_FOUND if is_missing else code,
     )
 
 
@@ -202,6 +210,7 @@ def _hint(code: str, answer: str, name: str, region: str) -> str | None:
         return "set image: to an address in Amazon ECR in this region, or leave it out"
     if "assume" in answer.lower() and "role" in answer.lower():
         return SAGEMAKER_TRUST
+
     return None
 
 
@@ -221,6 +230,7 @@ def _action(answer: str, name: str) -> str:
         return _S3_ACTIONS.get(
             name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}"
         )
+
     where = " on the job's role (aws.role)" if denied[1] == "iam:PassRole" else ""
     return denied[1] + where
 
@@ -247,6 +257,7 @@ def _replace_unreadable(
             fitting = {name: text for name, text in members if isinstance(text, str)}
         if fitting != document:
             response_dict["body"] = json.dumps(fitting).encode()
+
     if problem:
         if not isinstance(response_dict["body"], bytes):
             response_dict["body"].close()  # of an object that nobody will read
@@ -269,12 +280,14 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
     status = f"status {response['status_code']}"
     if not any(name in response["headers"] for name in _REQUEST_IDS):
         return f"{status} without the request id that AWS always sends"
+
     body = response["body"]
     if not isinstance(body, bytes):
         return ""
     if not body:
         is_cut_off = response["status_code"] == 200 and _has_content(operation)
         return f"{status} with an empty body" if is_cut_off else ""
+
     body_format = _format(operation)
     try:
         if body_format == "JSON":
@@ -283,6 +296,7 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
             ElementTree.fromstring(body)
     except (ValueError, ElementTree.ParseError):
         return f"{status} with {len(body)} bytes that are not {body_format}"
+
     return ""
 
 
@@ -302,6 +316,7 @@ def _format(operation: Any) -> str:
     protocol = operation.service_model.resolved_protocol
     if "cbor" in protocol:
         return ""
+
     return "JSON" if "json" in protocol else "XML"
 
 
@@ -336,4 +351,5 @@ def _fitting(value: Any, shape: Any) -> Any:
             for name, item in value.items()
         }
         return {name: item for name, item in members.items() if item is not None}
+
     return value

@@ -110,7 +110,9 @@ def phase_since(described: Mapping[str, Any]) -> float:
 
 
 def phase_event(
-    described: Mapping[str, Any], time_now: float, state: RunState | None = None
+    described: Mapping[str, Any],
+    time_now: float,
+    state: RunState | None = None,
 ) -> Phase:
     """Return the event for the current phase, with the instance type once it is selected.
 
@@ -122,6 +124,7 @@ def phase_event(
     since = phase_since(described)
     if state is not None and since <= state.phase_since:
         since = time_now  # the transition is the same, only its message has changed
+
     event = Phase(time=time_now, phase=phase, since=since or time_now)
     event = event.replace(running=True) if running else event
     return event.replace(instance=instance) if instance else event
@@ -134,7 +137,9 @@ def selected_instance(described: Mapping[str, Any]) -> str:
 
 
 def warm_pool_events(
-    described: Mapping[str, Any], time_now: float, usd_per_hour: float | None
+    described: Mapping[str, Any],
+    time_now: float,
+    usd_per_hour: float | None,
 ) -> list[Kept]:
     """Return the event about a warm pool; empty if it was not requested or granted.
 
@@ -144,10 +149,12 @@ def warm_pool_events(
     seconds = keep_alive_seconds(described)
     if not pool:
         return []
+
     event = Kept(time=time_now, status=str(pool.get("Status", "")), seconds=seconds)
     if final_state(described) is not None:
         until = (ended_at(described) or time_now) + seconds
         event = with_billing(event.replace(until=until), billing(described, usd_per_hour))
+
     return [event.replace(by=pool["ReusedByJob"]) if pool.get("ReusedByJob") else event]
 
 
@@ -161,6 +168,7 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
     state = ENDED.get(str(described.get("TrainingJobStatus")))
     if state is None:
         return None
+
     reason = str(described.get("FailureReason") or "")
     if state == "stopped":
         secondary = str(described.get("SecondaryStatus") or "Stopped")
@@ -168,10 +176,12 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
         reason = _TIMED_OUT.get(secondary, reason or default)
         if secondary == "MaxWaitTimeExceeded" and has_trained(described):
             reason = "the time for waiting and training together is over (limits.max_wait)"
+
     began = has_trained(described)
     words = readable_reason(reason, began=began) if state != "succeeded" else ""
     if reason.startswith("InternalServerError") and described.get("CheckpointConfig"):
         words += _LARGE_CHECKPOINTS
+
     return FinalState(state, words)
 
 
@@ -183,6 +193,7 @@ def has_trained(described: Mapping[str, Any]) -> bool:
     transitions = described.get("SecondaryStatusTransitions")
     if not transitions:
         return bool(described.get("TrainingTimeInSeconds"))
+
     return any(item.get("Status") == "Training" for item in transitions)
 
 
@@ -198,6 +209,7 @@ def readable_reason(reason: str, *, began: bool = False) -> str:
         if not message:
             return f"a container ended with exit code {code}"
         return f"{message} (exit code {code})"
+
     for name, words in _ERRORS.items():
         if reason.startswith(f"{name}: "):
             # a checkpoint, or the model, could not be stored
@@ -206,6 +218,7 @@ def readable_reason(reason: str, *, began: bool = False) -> str:
             while reason.startswith(f"{name}: "):  # it is doubled at times
                 reason = reason.removeprefix(f"{name}: ")
             return words + reason
+
     return reason
 
 
@@ -218,14 +231,17 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
         return None
+
     bill = Billing(billable_seconds=billed)
     if "TrainingTimeInSeconds" in described:
         bill = bill.replace(training_seconds=described["TrainingTimeInSeconds"])
+
     warm = (described.get("WarmPoolStatus") or {}).get("ResourceRetainedBillableTimeInSeconds")
     if warm:
         bill = bill.replace(kept_seconds=warm)
     if usd_per_hour is not None:
         bill = bill.replace(usd=round((billed + (warm or 0)) / 3600 * usd_per_hour, 4))
+
     return bill
 
 
@@ -295,6 +311,7 @@ def _discovered_runs(
     """
     filters = [{"Name": f"Tags.{TAG_PREFIX}run", "Operator": "Exists"}]
     account = ""
+
     latest = 0.0
     if run_id is not None:
         filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
@@ -308,6 +325,7 @@ def _discovered_runs(
             filters.append(
                 {"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since}
             )
+
     search = {
         "Resource": "TrainingJob",
         "SearchExpression": {"Filters": filters},
@@ -326,7 +344,10 @@ def _discovered_runs(
 
 
 def _discovered_run(
-    cloud: AwsClient, job: Mapping[str, Any], poll_seconds: float, prices: RegionalPrices
+    cloud: AwsClient,
+    job: Mapping[str, Any],
+    poll_seconds: float,
+    prices: RegionalPrices,
 ) -> DiscoveredRun:
     tags = own_tag_values(job.get("Tags", []))
     instance, nodes = instances_of(job)
@@ -341,6 +362,7 @@ def _discovered_run(
     request = {key: job[key] for key in REQUEST_FIELDS if key in job}
     if "sweep" in tags:
         request = trial_request(request)
+
     name = job["TrainingJobName"]
     return DiscoveredRun.of_job(
         DECLARATION,
@@ -363,9 +385,11 @@ def _updates(job: Mapping[str, Any], usd_per_hour: float | None) -> list[Event]:
     """Return the phase of a job and, if it is over, its end. Its log is read later."""
     time_now = time.time()
     updates: list[Event] = [phase_event(job, time_now)]
+
     final = final_state(job)
     if final is not None:
         ended = Ended(time=ended_at(job) or time_now, state=final.state, reason=final.reason)
         updates.append(with_billing(ended, billing(job, usd_per_hour)))
         updates += warm_pool_events(job, time_now, usd_per_hour)
+
     return updates

@@ -68,6 +68,7 @@ def _read_region(region: str, today: str) -> PriceList:
     pages = _pages(f"AWS's price list of SageMaker in {region}")
     document = pages.document(f"{FOLDER}/{region}/index.json")
     products = document.get("products")
+
     terms = (_mapping(document.get("terms"))).get("OnDemand")
     if (
         document.get("offerCode") != "AmazonSageMaker"
@@ -75,8 +76,10 @@ def _read_region(region: str, today: str) -> PriceList:
         or not isinstance(terms, dict)
     ):
         raise pages.odd("is not of the form that AWS documents")
+
     source = f"AWS price list of {str(document.get('publicationDate', ''))[:10]}"
     prices = []
+
     left_out = set()
     for sku, product in products.items():
         instance_type = _training_type(_mapping(_mapping(product).get("attributes")), region)
@@ -101,8 +104,10 @@ def _read_region(region: str, today: str) -> PriceList:
             )
     if not prices:
         raise pages.odd("has no price of a training machine")
+
     return PriceList(
-        prices=dearest(prices), left_out=len(left_out - {price.instance_type for price in prices})
+        prices=dearest(prices),
+        left_out=len(left_out - {price.instance_type for price in prices}),
     )
 
 
@@ -118,6 +123,7 @@ def _training_type(attributes: Mapping[str, Any], region: str) -> str:
         or not str(usage).endswith(f":{name}")
     ):
         return ""
+
     return name
 
 

@@ -99,6 +99,7 @@ class AwsInfrastructure(Infrastructure):
                 code=description["StackStatus"],
                 hint=f"aws cloudformation describe-stack-events --stack-name {self._name}",
             )
+
         return outputs
 
 
@@ -110,6 +111,7 @@ def settings_of(outputs: Mapping[str, str]) -> dict[str, SettingValue]:
     for key, name in _LISTS.items():
         if name in outputs:
             settings[f"aws.{key}"] = tuple(outputs[name].split(","))
+
     return settings
 
 

@@ -99,7 +99,9 @@ def published_uri(output: str, run_id: str) -> str:
 
 
 def body_of(
-    plan: Plan, image: ResolvedImage | None = None, document: Mapping[str, Any] | None = None
+    plan: Plan,
+    image: ResolvedImage | None = None,
+    document: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the body of CreateTrainingJob, as for the AWS CLI's `--cli-input-json`.
 
@@ -157,6 +159,7 @@ def body_of(
         body["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
     if aws.infra_check:
         body["InfraCheckConfig"] = {"EnableInfraCheck": True}
+
     return body
 
 
@@ -210,6 +213,7 @@ def _metrics(plan: Plan) -> dict[str, Any]:
         {"Name": name, "Regex": _of_first_rank(pattern)}
         for name, pattern in plan.spec.metrics.items()
     ]
+
     return {"MetricDefinitions": definitions} if definitions else {}
 
 
@@ -230,6 +234,7 @@ def _of_first_rank(pattern: str) -> str:
     pattern = f"(?:{pattern})" if "|" in pattern else pattern
     if not _TAB_IN_CLASS.search(pattern):
         pattern = _TAB.sub("#011", pattern)  # as a tab arrives in CloudWatch
+
     return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
 
 
@@ -239,14 +244,17 @@ def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[s
         SOURCE: source_uri(bucket, plan.context.source.digest),
         JOB: f"{base}/job/{json_digest(document)[:16]}/",
     }
+
     channels = [_channel(name, uri, "File") for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():
         channels.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
+
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would be beside this run's own
         earlier = f"{run_uri(bucket, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan, base):
         channels.append(_channel(RESUME, as_folder(earlier), "File"))
+
     return channels
 
 
@@ -289,6 +297,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
     key = plan.target.config_as(AwsConfig).kms_key
     types = plan.target.instances
     nodes = spec.resources.nodes
+
     resources: dict[str, Any] = (
         {"InstanceType": types[0], "InstanceCount": nodes}
         if len(types) == 1
@@ -305,6 +314,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
             resources["VolumeKmsKeyId"] = key
     if section_of(plan).keep_alive:
         resources["KeepAlivePeriodInSeconds"] = section_of(plan).keep_alive
+
     return resources
 
 
@@ -323,12 +333,14 @@ def _stopping(plan: Plan) -> dict[str, int]:
     estimate = plan.target.cost_estimate
     if estimate is None:
         raise ValueError("a target that bills has a cost estimate")
+
     stopping = {"MaxRuntimeInSeconds": estimate.max_seconds}
     if plan.spec.resources.spot:
         # From the submission to the end, running included.
         stopping["MaxWaitTimeInSeconds"] = limits.max_wait or estimate.max_seconds + WAIT_SECONDS
     elif limits.max_wait:
         stopping["MaxPendingTimeInSeconds"] = limits.max_wait
+
     return stopping
 
 

@@ -89,6 +89,7 @@ def fetch(
     """
     cloud = client_of_run(run)
     uris = artifacts(run, state)
+
     fetched = []
     for name in names:
         uri = uris.get(name, "")
@@ -98,6 +99,7 @@ def fetch(
             is_fetched = bool(uri) and download_folder(cloud, uri, folder / name, progress)
         if is_fetched:
             fetched.append(name)
+
     return fetched
 
 
@@ -117,7 +119,11 @@ def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress
 
 
 def _fetch_archive(
-    cloud: AwsClient, uri: str, folder: Path, progress: Progress | None, note: Note
+    cloud: AwsClient,
+    uri: str,
+    folder: Path,
+    progress: Progress | None,
+    note: Note,
 ) -> bool:
     bucket, key = uri_parts(uri)
     size = next((size for name, size in cloud.objects(bucket, key) if name == key), None)
@@ -143,7 +149,10 @@ def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:
 
 
 def new_lines(
-    cloud: AwsClient, job: str, nodes: int, positions: Positions
+    cloud: AwsClient,
+    job: str,
+    nodes: int,
+    positions: Positions,
 ) -> Generator[LogPart, None, bool]:
     """Yield new lines of all nodes; return True if all of them were read."""
     hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
@@ -152,13 +161,20 @@ def new_lines(
         host = re.match(r"(algo-\d+)-\d+$", name.rpartition("/")[2])
         if host is not None and host[1] in hosts:
             complete &= yield from _of_stream(
-                cloud, name, hosts.index(host[1]), positions.get(name, {})
+                cloud,
+                name,
+                hosts.index(host[1]),
+                positions.get(name, {}),
             )
+
     return complete
 
 
 def _of_stream(
-    cloud: AwsClient, name: str, node: int, position: Mapping[str, Any]
+    cloud: AwsClient,
+    name: str,
+    node: int,
+    position: Mapping[str, Any],
 ) -> Generator[LogPart, None, bool]:
     # The token to continue with, the time of the last line (milliseconds), and the number of lines
     # at that time.
@@ -170,9 +186,15 @@ def _of_stream(
         at_end = token == place["token"]  # an empty page alone does not end the stream
         place["token"] = token
         if lines:
-            yield LogPart(node=node, lines=lines, stream=name, position=dict(place))
+            yield LogPart(
+                node=node,
+                lines=lines,
+                stream=name,
+                position=dict(place),
+            )
         if at_end:
             return True
+
     return False
 
 
@@ -188,6 +210,7 @@ def _page(cloud: AwsClient, name: str, place: dict[str, Any]) -> dict[str, Any]:
     if place["time"]:
         question["startTime"] = place["time"]
         place["skip"] = place["count"]
+
     return cloud.call("logs", "get_log_events", **question)
 
 
@@ -206,6 +229,7 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
         message = with_control_characters(event["message"].rstrip("\n"))
         text = message.encode("utf-8", "backslashreplace")
         lines += [(event["timestamp"] / 1000, part) for part in text.split(b"\n")]
+
     return lines
 
 

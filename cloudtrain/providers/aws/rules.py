@@ -63,6 +63,7 @@ def notes(plan: Plan) -> list[str]:
     keep = plan.spec.checkpoints.keep
     if keep >= MIN_KEPT_CHECKPOINTS:
         return []
+
     why = (
         "SageMaker deletes in S3 what a job deletes, perhaps before the newest one is stored there"
     )
@@ -81,6 +82,7 @@ def _storage(plan: Plan) -> Iterator[Issue]:
     uri = spec.checkpoints.uri
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not an S3 URI", "s3://bucket/folder/")
+
     resume = plan.context.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
@@ -89,12 +91,15 @@ def _storage(plan: Plan) -> Iterator[Issue]:
             f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}",
             hint,
         )
+
     for name, item in spec.inputs.items():
         location = item.on(plan.target.provider) or ""
         if item.mode == "stream" and single_file(item, location):
             hint = "mode: copy; or a slash at the end, if it is a folder"
             yield Issue(
-                ("inputs", name), f"{location} is one object; only a folder can be streamed", hint
+                ("inputs", name),
+                f"{location} is one object; only a folder can be streamed",
+                hint,
             )
 
 
@@ -105,6 +110,7 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
         yield Issue(path, f"{key!r} is not a KMS key", hint)
         return
+
     key_region = key.split(":")[3] if key.startswith("arn:") else region
     if key_region != region:
         yield Issue(
@@ -130,6 +136,7 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
         if resources.instance
         else ("resources", "gpu")
     )
+
     choice = f"a choice of {len(types)} instance types cannot be combined with"
     if resources.spot and len(types) > 1:
         hint = "name one instance type for spot, or leave spot out: the first available is taken"
@@ -149,6 +156,7 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
 def _time(plan: Plan) -> Iterator[Issue]:
     limits = plan.spec.limits
     estimate = plan.target.cost_estimate
+
     runtime = estimate.max_seconds if estimate else 0
     if runtime > MAX_RUNTIME_SECONDS:
         cap = estimate.cap if estimate and estimate.cap else "limits.max_runtime"
@@ -160,6 +168,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
         yield Issue(("limits", "max_runtime"), message, hint, severity="warning")
     if limits.max_wait is None:
         return
+
     path = ("limits", "max_wait")
     if plan.spec.resources.spot:
         if limits.max_wait < runtime:
@@ -168,9 +177,12 @@ def _time(plan: Plan) -> Iterator[Issue]:
                 f" {exact_duration(runtime)}"
             )
             yield Issue(
-                path, message, "for spot it counts from the submission to the end, running included"
+                path,
+                message,
+                "for spot it counts from the submission to the end, running included",
             )
         return
+
     rows = [find_instance("aws", name) for name in plan.target.instances]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
         yield Issue(
@@ -210,6 +222,7 @@ def _image(plan: Plan) -> Iterator[Issue]:
     image = plan.target.image_address
     region = plan.target.config_as(AwsConfig).region
     match = ECR.fullmatch(image)
+
     hint = (
         "push it to a repository of Elastic Container Registry in that region, and give that"
         " address"
@@ -229,6 +242,7 @@ def _names(plan: Plan) -> Iterator[Issue]:
             if path[1].lower().startswith(prefix):
                 message = f"names that begin with {prefix} are reserved"
                 yield Issue(path, message, "choose another name")
+
     for key, value in spec.tags.items():
         forbidden = [char for char in key + value if not _is_allowed_in_tag(char)]
         if forbidden:
@@ -248,12 +262,14 @@ def security_findings(plan: Plan) -> Iterator[Issue]:
     section = section_of(plan)
     installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
     needs_network = installs or bool(plan.spec.secrets) or section.remote_debug
+
     if not plan.target.config_as(AwsConfig).subnets:
         message = (
             "is not set: the job runs in no network of yours, and nothing that you own limits what"
             " it reaches"
         )
         yield Issue(("aws", "subnets"), message, "aws.subnets and aws.security_groups of your VPC")
+
     if not section.network_isolation and not needs_network:
         message = "is off: the containers may reach any network, and nothing in the job needs one"
         yield Issue(
@@ -267,14 +283,19 @@ def security_findings(plan: Plan) -> Iterator[Issue]:
     if nodes > 1 and not section.encrypt_traffic:
         message = f"is off: what the {nodes} nodes send each other is not encrypted"
         yield Issue(
-            ("aws", "encrypt_traffic"), message, "aws.encrypt_traffic: true; training takes longer"
+            ("aws", "encrypt_traffic"),
+            message,
+            "aws.encrypt_traffic: true; training takes longer",
         )
+
     if not plan.target.config_as(AwsConfig).kms_key:
         what_lacks = "what the job writes has no"
         if needs_volume(types) and not has_own_disk(types):
             what_lacks = "neither the machines' volumes nor what the job writes has a"
         yield Issue(
-            ("aws", "kms_key"), f"is not set: {what_lacks} key of yours", "aws.kms_key: its ARN"
+            ("aws", "kms_key"),
+            f"is not set: {what_lacks} key of yours",
+            "aws.kms_key: its ARN",
         )
     if section.remote_debug:
         message = "opens a shell in the running container to those who may use Systems Manager"

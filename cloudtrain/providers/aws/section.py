@@ -18,28 +18,35 @@ class AwsSection(Section):
     role: str | None = Field(None, description="ARN of the role that the job runs as")
     bucket: str | None = Field(None, description="bucket for source, checkpoints and models")
     repository: str | None = Field(
-        None, description="ECR repository for images that are built, its name or address"
+        None,
+        description="ECR repository for images that are built, its name or address",
     )
     subnets: Strings = Field((), description="run inside these subnets of your network")
     security_groups: Strings = Field((), description="with these security groups")
     kms_key: str | None = Field(
-        None, description="key that encrypts the machines' disks and what the job writes"
+        None,
+        description="key that encrypts the machines' disks and what the job writes",
     )
     keep_alive: Duration = Field(
-        None, description="keep the machines this long for the next job; they are billed"
+        None,
+        description="keep the machines this long for the next job; they are billed",
     )
     network_isolation: bool = Field(
-        False, description="no network for the container but the other nodes"
+        False,
+        description="no network for the container but the other nodes",
     )
     encrypt_traffic: bool = Field(
-        False, description="encrypt what the nodes send each other; slower"
+        False,
+        description="encrypt what the nodes send each other; slower",
     )
     remote_debug: bool = Field(
-        False, description="allow a shell in the container through Systems Manager"
+        False,
+        description="allow a shell in the container through Systems Manager",
     )
     infra_check: bool = Field(False, description="test hardware and network before the job starts")
     tensorboard: bool = Field(
-        False, description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes"
+        False,
+        description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes",
     )
     request: Members = Field(
         {},
@@ -57,5 +64,6 @@ class AwsSection(Section):
             and section.get("keep_alive")
         ):
             return []
+
         message = "cannot go with spot: SageMaker keeps no interruptible machine"
         return [Issue(("aws", "keep_alive"), message, "leave one of them out")]

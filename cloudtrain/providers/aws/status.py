@@ -61,6 +61,7 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
         if state.keeps_machines:
             yield _warm_pool(client_of_run(run), run, state)
         return
+
     cloud = client_of_run(run)
     time_now = time.time()
     if state.ref is None:
@@ -72,6 +73,7 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     except CloudError as error:  # a policy about tags denies until the new job has them
         error.transient |= error.is_denied and is_new(state, time_now)
         raise
+
     if described is None:
         require_same_account(cloud, state.ref["arn"], run.run_id)
         if is_new(state, time_now):
@@ -79,12 +81,14 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
         reason = "SageMaker does not know this job (any more)"
         yield Observation(events=[Ended(time=time_now, state="failed", reason=reason)])
         return
+
     yield Observation(events=list(_progress(described, state, time_now)))
     _, nodes = instances_of(described)
     log = LogAttempt(
         lambda positions: new_lines(cloud, described["TrainingJobName"], nodes, positions)
     )
     yield from log.observations(state)
+
     final = final_state(described)
     if final is not None:  # the lines just read may contain the nodes' own reports
         waited = _log_lag_is_over(described, state, time_now, config_of(run).poll)
@@ -120,17 +124,22 @@ def _end_events(
     price = usd_per_hour(described, run)
     if final.state == "stopped":
         final = final._replace(reason=final.reason + incomplete_shutdown(state))
+
     end = ended_event(state, final, ended_at(described) or time_now, billing(described, price))
     artifacts = existing_artifacts(cloud, artifact_uris(request_of(run)))
     return [end.replace(left=artifacts), *warm_pool_events(described, time_now, price)]
 
 
 def _log_lag_is_over(
-    described: Mapping[str, Any], state: RunState, time_now: float, poll_seconds: float
+    described: Mapping[str, Any],
+    state: RunState,
+    time_now: float,
+    poll_seconds: float,
 ) -> bool:
     """Return True if the last lines had time to arrive, by the service's clock or ours."""
     if not has_trained(described):
         return True  # it never printed anything
+
     first_seen = state.phase_seen if state.phase == phase_of(described) else time_now
     return (
         time_now - min(first_seen, ended_at(described) or time_now) > LOG_LAG_POLLS * poll_seconds
@@ -160,6 +169,7 @@ def stop(run: RunFolder, state: RunState, record: Record, kind: Kind = TRAINING)
         if described[kind.status] == "InProgress":
             raise
         return True
+
     record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
     return True
 
@@ -176,6 +186,7 @@ def _warm_pool(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation
     pool_events = warm_pool_events(described, time.time(), usd_per_hour(described, run))
     if not pool_events:  # the description no longer mentions it
         pool_events = [Kept(time=time.time(), status="Terminated")]
+
     previous = (state.kept.status, state.kept.until) if state.kept else ("", 0.0)
     return Observation(
         events=[event for event in pool_events if (event.status, event.until) != previous]
@@ -189,6 +200,7 @@ def release(run: RunFolder, state: RunState) -> Observation:
     """
     cloud = client_of_run(run)
     described = describe(cloud, run.run_id)
+
     status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
     if described is None or status not in ("InUse", "Available"):
         why = {
@@ -197,10 +209,14 @@ def release(run: RunFolder, state: RunState) -> Observation:
         }.get(status)
         message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
         raise UsageError(message, hint="aws.keep_alive keeps them after a job")
+
     resources = {"KeepAlivePeriodInSeconds": 0}
     try:
         cloud.call(
-            "sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources
+            "sagemaker",
+            "update_training_job",
+            TrainingJobName=run.run_id,
+            ResourceConfig=resources,
         )
     except CloudError as error:
         if error.is_denied and _has_new_tags(described):
@@ -208,6 +224,7 @@ def release(run: RunFolder, state: RunState) -> Observation:
                 f"{error.hint}; or the job is too new: repeat it when the job is 5 minutes old"
             )
         raise
+
     time_now = time.time()
     released = (
         Kept(time=time_now, status="Terminated")

@@ -236,6 +236,7 @@ def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, An
     described = describe(cloud, name, kind)
     if described is None:
         return None
+
     arn = described[kind.arn]
     try:
         visible = tags_of(cloud, arn)
@@ -243,6 +244,7 @@ def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, An
         if error.transient or error.code not in UNREADABLE_TAGS_CODES:
             raise
         visible = {}
+
     expected = own_tag_values(body["Tags"])
     if visible:
         is_own = same_submission(expected, visible)
@@ -250,6 +252,7 @@ def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, An
         is_own = all(_contains(described.get(field), body[field]) for field in kind.compared)
     if is_own:
         return job_reference(cloud.region, name, arn, kind)
+
     message = f"a {kind.label} {name} exists already in {cloud.region}"
     raise RunExists(message, hint="choose another --run-id")
 
@@ -260,12 +263,14 @@ def _contains(actual: Any, requested: Any) -> bool:
         return isinstance(actual, Mapping) and all(
             _contains(actual.get(key), item) for key, item in requested.items()
         )
+
     if isinstance(requested, list):
         return (
             isinstance(actual, list)
             and len(requested) == len(actual)
             and all(map(_contains, actual, requested))
         )
+
     return bool(requested == actual)
 
 

@@ -55,7 +55,9 @@ _ROLE = RequiredSetting(
     placeholder="arn:aws:iam::123456789012:role/not-set-yet",
 )
 _BUCKET = RequiredSetting(
-    "my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet"
+    "my-bucket",
+    "where source, checkpoints and models are kept",
+    placeholder="not-set-yet",
 )
 
 
@@ -76,6 +78,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         default=DEFAULT_INSTANCE,
     )
     image = PlannedImage("")
+
     wrong_image: list[Issue] = []
     if region:
         image, wrong_image = image_of(
@@ -84,6 +87,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         )  # fmt: skip
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
+
     prices = regional_prices("aws", region, settings)
     estimate, wrong_limits = estimate_cost(
         prices.price_of(*types),
@@ -98,6 +102,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     problems += wrong + wrong_image + [*prices.problems]
     if not rehearsal and not wrong and region:
         problems += wrong_limits
+
     return Target(
         provider="aws",
         contract="sagemaker",
@@ -125,7 +130,10 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
 
 
 def _account(
-    aws: AwsSection, settings: Settings, *, rehearsal: bool
+    aws: AwsSection,
+    settings: Settings,
+    *,
+    rehearsal: bool,
 ) -> tuple[AwsConfig, SettingsReader]:
     """Return the account's settings, and the reader with origins and missing settings.
 
@@ -147,6 +155,7 @@ def _account(
         reader.origins["aws.profile"] = "environment AWS_PROFILE"
     if config.region:  # prices and images depend on it; the other settings are checked by the rules
         reader.problems += format_issues("region", config.region)
+
     return config, reader
 
 
@@ -154,6 +163,7 @@ def format_issues(name: str, value: str) -> list[Issue]:
     """Return issues with the format of a region, a role ARN or a bucket name."""
     if _FORMS[name].fullmatch(value):
         return []
+
     path = ("aws", name)
     if name == "region":
         return [
@@ -166,6 +176,7 @@ def format_issues(name: str, value: str) -> list[Issue]:
     if name == "role":
         hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
         return [Issue(path, f"{value!r} is not a role ARN", hint)]
+
     hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
     return [Issue(path, f"{value!r} is not a valid bucket name", hint)]
 
@@ -185,6 +196,7 @@ def region_of(settings: Settings) -> str:
             "aws.region is not set",
             hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml",
         )
+
     return region
 
 
@@ -195,11 +207,13 @@ def image_repository(settings: Settings) -> str:
     """
     name = configured_repository(settings, "aws")
     role = str(settings.get("aws.role") or "")
+
     repository, problems = repository_of(
         AwsConfig(region=configured_region(settings), role=role, repository=name)
     )
     for issue in problems:
         raise UsageError(issue.line(), hint=issue.hint)
+
     return repository
 
 
@@ -228,11 +242,13 @@ def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | 
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         if default := environment_value(environ, name):
             return default
+
     profile = cli_profile(environ) or "default"
     path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     for section in (f"profile {profile}", *(["default"] if profile == "default" else [])):
         if default := ini_value(path, section, "region"):
             return default[0], f"{default[1]}, profile {profile}"
+
     return None
 
 
@@ -255,6 +271,7 @@ def image_of(
     path, address = selected
     if not selected.is_build and _is_address(address):
         return PlannedImage(address), []
+
     mixed = mixed_architectures("aws", types)
     platform = f"linux/{architecture_of('aws', types)}"
     if selected.is_build or (address == "auto" and config.repository):
@@ -262,14 +279,20 @@ def image_of(
             config = replace(config, repository=_PLACEHOLDER)
         repository, problems = repository_of(config)
         recipe, wrong = recipe_for(
-            selected, settings, gpu=gpu, platform=platform, machine_args=machine_args
+            selected,
+            settings,
+            gpu=gpu,
+            platform=platform,
+            machine_args=machine_args,
         )
         return planned_build(recipe, repository), problems + wrong + mixed
+
     container, problems = _container(path, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:
         hint = "aws.repository, for our image built for ARM; or your own image"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
         mixed = [Issue(path, message, hint)]
+
     return PlannedImage(container, contents=_contents(container)), problems + mixed
 
 
@@ -285,13 +308,19 @@ def _is_address(text: str) -> bool:
 
 
 def _container(
-    path: tuple[str | int, ...], address: str, region: str, *, gpu: bool
+    path: tuple[str | int, ...],
+    address: str,
+    region: str,
+    *,
+    gpu: bool,
 ) -> tuple[str, list[Issue]]:
     """Return the address of an AWS Deep Learning Container; empty if there is a problem."""
     if address == "auto":
         address = f"{_DLC}pytorch-{dlc_versions()[0]}"
+
     name, _, version = address.removeprefix(_DLC).partition("-")
     names = tuple(f"{_DLC}pytorch-{dlc_version}" for dlc_version in dlc_versions())
+
     container = dlc_image(version, region, gpu) if name == "pytorch" else None
     if container is None and region not in dlc_regions():
         hint = "copy the image into your repository there, and give its address"
@@ -301,6 +330,7 @@ def _container(
     if container is None:
         message = f"unknown container {address!r}{did_you_mean(address, names)}"
         return "", [Issue(path, message, f"known: {', '.join(names)}; any other by its address")]
+
     return container, []
 
 
@@ -317,9 +347,12 @@ def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
         )
         return "", [
             Issue(
-                ("aws", "repository"), "is not set: no repository is configured for the image", hint
+                ("aws", "repository"),
+                "is not set: no repository is configured for the image",
+                hint,
             )
         ]
+
     account = re.match(r"arn:[\w-]+:iam::(\d{12}):", config.role)
     name = configured.partition("/")[2] if ECR.fullmatch(configured) else configured
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
@@ -336,6 +369,7 @@ def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
                 hint,
             )
         ]
+
     if not config.region:
         hint = "export CLOUDTRAIN_AWS_REGION=us-east-1, or [aws] region in cloudtrain.toml"
         return "", [
@@ -345,4 +379,5 @@ def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
                 hint,
             )
         ]
+
     return f"{account[1]}.dkr.ecr.{config.region}.{registry_domain(config.region)}/{configured}", []

@@ -93,7 +93,10 @@ class SageMakerTuning:
         return start(plan, request, folder, archive, progress, record, kind=TUNING)
 
     def observe(
-        self, folder: RunFolder, state: RunState, record: Record
+        self,
+        folder: RunFolder,
+        state: RunState,
+        record: Record,
     ) -> NativeSweepState | None:
         """Describe the tuning job, and list its trials in pages of 100."""
         cloud = client_of_run(folder)
@@ -101,6 +104,7 @@ class SageMakerTuning:
         events = partial(reconcile, cloud, folder, body, time.time(), TUNING)
         if (ref := settle(state, record, events)) is None:
             return None
+
         described = describe(cloud, folder.run_id, TUNING)
         if described is None:
             require_same_account(cloud, ref["arn"], folder.run_id)
@@ -108,19 +112,27 @@ class SageMakerTuning:
                 return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
             return None
+
         question = {
             "HyperParameterTuningJobName": folder.run_id,
             "MaxResults": 100,
             "SortBy": "CreationTime",
         }
         pages = cloud.pages(
-            "sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question
+            "sagemaker",
+            "list_training_jobs_for_hyper_parameter_tuning_job",
+            **question,
         )
         listed = [summary for page in pages for summary in page.get("TrainingJobSummaries", [])]
         url = ref.get("url", "")
         stop_event = state.stop_requested
         return sweep_state(
-            folder, body, described, listed, stop_requested=bool(stop_event), url=url
+            folder,
+            body,
+            described,
+            listed,
+            stop_requested=bool(stop_event),
+            url=url,
         )
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
@@ -147,6 +159,7 @@ def sweep_state(
     status = str(described["HyperParameterTuningJobStatus"])
     state: State = _STATES.get(status, "running")
     is_stopping = state in ("stopping", "stopped")
+
     trials = []
     # Creation times are whole seconds, and the names hold a number of three digits that grows.
     for number, job in enumerate(
@@ -164,8 +177,10 @@ def sweep_state(
                 run=_run_of(title, config, body, job),
             )
         )
+
     reason = readable_reason(str(described.get("FailureReason") or ""))
     tuned = body["HyperParameterTuningJobConfig"]
+
     has_time_limit = "MaxRuntimeInSeconds" in tuned["ResourceLimits"]
     if state == "stopped" and has_time_limit and not stop_requested:
         state = "succeeded"
@@ -175,7 +190,13 @@ def sweep_state(
         reason = (
             reason or f"no trial reported {tuned['HyperParameterTuningJobObjective']['MetricName']}"
         )
-    return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
+
+    return NativeSweepState(
+        state=state,
+        reason=reason,
+        trials=trials,
+        url=url,
+    )
 
 
 def _count(job: Mapping[str, Any]) -> int:
@@ -195,6 +216,7 @@ def _trial_state(
             return "failed"
         case "Stopped":
             return "stopped" if is_stopping else "pruned"
+
     return "running"
 
 
@@ -211,7 +233,10 @@ def _seconds(job: Mapping[str, Any]) -> float:
 
 
 def _run_of(
-    title: str, config: AwsConfig, body: Mapping[str, Any], job: Mapping[str, Any]
+    title: str,
+    config: AwsConfig,
+    body: Mapping[str, Any],
+    job: Mapping[str, Any],
 ) -> DiscoveredRun:
     """Return an ordinary run of a trial; its request follows the tuning job's definition."""
     name = str(job["TrainingJobName"])

@@ -64,6 +64,7 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
     """
     if is_rehearsed_trial(plan):
         return Request(provider="aws", document=trial_body(plan), job=tuning_document(plan))
+
     job = job_of(plan)
     document = merge_request(body_of(plan, image, job.to_json()), section_of(plan).request, FORM)
     return Request(provider="aws", document=document, job=job)
@@ -126,6 +127,7 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     objective = sweep_of(plan).objective.metric
     if all(metric["Name"] != objective for metric in metrics):
         metrics.append({"Name": objective, "Regex": event_pattern(objective)})
+
     definition: dict[str, Any] = {
         "AlgorithmSpecification": {
             "TrainingImage": algorithm["TrainingImage"],
@@ -136,6 +138,7 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     }
     if comes_back(plan) or plan.spec.checkpoints.uri:
         definition["CheckpointConfig"] = training["CheckpointConfig"]
+
     preferences = training["ResourceConfig"].get("InstancePreferences")
     if preferences:
         del definition["ResourceConfig"]
@@ -148,6 +151,7 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
         }
         if key := training["ResourceConfig"].get("VolumeKmsKeyId"):
             definition["HyperParameterTuningResourceConfig"]["VolumeKmsKeyId"] = key
+
     return definition
 
 
@@ -172,6 +176,7 @@ def _config(sweep: Sweep) -> dict[str, Any]:
         }
     if sweep.method != "grid":
         config["RandomSeed"] = sweep.seed
+
     return config
 
 
@@ -200,10 +205,12 @@ def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
         return "CategoricalParameterRanges", {
             "Values": [text_of(value) for value in dimension.values]
         }
+
     if grid and isinstance(dimension, Integers):
         return "CategoricalParameterRanges", {
             "Values": [text_of(value) for value in dimension.values]
         }
+
     kind = (
         "IntegerParameterRanges" if isinstance(dimension, Integers) else "ContinuousParameterRanges"
     )
@@ -239,6 +246,7 @@ def tuning_issues(plan: Plan) -> list[Issue]:
         *service_issues(plan, ServiceLimits("a tuning job", most, (MIN_SECONDS, MAX_SECONDS))),
     ]
     issues += _model(plan, {issue.path for issue in issues if issue.is_error})
+
     return [plan.located(issue) for issue in (*issues, *_notes(plan))]
 
 
@@ -269,6 +277,7 @@ def _stopping(plan: Plan) -> Iterator[Issue]:
     sweep = sweep_of(plan)
     if sweep.method != "asha":
         return
+
     path = ("sweep", "early_stopping")
     rules = sweep.early_stopping
     if rules is None or rules.max is None:
@@ -298,6 +307,7 @@ def _job(plan: Plan) -> Iterator[Issue]:
     for name, instead in _NO_MEMBER.items():
         if getattr(section, name):
             yield Issue(("aws", name), f"a tuning job {instead}", f"leave it out, or {PORTABLE}")
+
     count = len(
         tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"]
     )
@@ -316,6 +326,7 @@ def _notes(plan: Plan) -> Iterator[Issue]:
             " cannot name a command",
             path=("image",),
         )
+
     if comes_back(plan):
         yield warning(
             "each trial also downloads the checkpoints of those before it: SageMaker keeps them"
@@ -332,7 +343,10 @@ def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
     """Return violations of SageMaker's service model, at the fields that they come from."""
     violations = request_violations(tuning_body(plan), TUNING_INPUT)
     return spec_issues(
-        "CreateHyperParameterTuningJob", violations, lambda path: _path_of(plan, path), reported
+        "CreateHyperParameterTuningJob",
+        violations,
+        lambda path: _path_of(plan, path),
+        reported,
     )
 
 
@@ -342,6 +356,7 @@ def _path_of(plan: Plan, path: Keys) -> Keys:
         return spec_path(plan, path[1:])
     if path[:1] == ("HyperParameterTuningJobName",):
         return ("name",)
+
     fields: dict[str, Keys] = {
         "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
         "ParameterRanges": ("sweep", "space"),

@@ -154,6 +154,7 @@ def _has_type(type_name: str, value: Any) -> bool:
             return isinstance(value, int) and not isinstance(value, bool)
         case "float":
             return isinstance(value, (int, float)) and math.isfinite(value)
+
     return True
 
 
@@ -177,8 +178,10 @@ def _text(shape: Any, value: str, path: Keys) -> Iterator[Issue]:
         listed = f" ({'near: ' if len(values) > FEW else ''}{near})" if near else ""
         yield warning(f"{shown} is none of the {len(values)} known values{listed}", path=path)
         return
+
     wrong = list(_bounds(shape, len(value), "{} characters long", path))
     yield from wrong
+
     pattern = shape.metadata.get("pattern")
     # A text that is too long or too short rarely matches the pattern: that would report one mistake
     # twice.
@@ -229,6 +232,7 @@ def _kind(value: Any) -> str:
             return "a list"
         case Mapping():
             return "a mapping"
+
     return type(value).__name__
 
 
@@ -261,7 +265,10 @@ def rule_issues(plan: Plan) -> list[Issue]:
     issues += [
         plan.located(issue)
         for issue in spec_issues(
-            "CreateTrainingJob", violations, lambda path: spec_path(plan, path), reported
+            "CreateTrainingJob",
+            violations,
+            lambda path: spec_path(plan, path),
+            reported,
         )
     ]
     messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
@@ -294,6 +301,7 @@ def spec_issues(
             )
         message = f"{_in_units(violation)}  ({member})"
         issues.append(replace(violation, path=path, message=message))
+
     return issues
 
 
@@ -314,6 +322,7 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
     override = override_path(section_of(plan).request, plan.request.document, path, FORM)
     if override is not None:
         return override
+
     head = path[0] if path else ""
     tail = path[1:]
     if head == "Environment":
@@ -324,6 +333,7 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
         if 0 <= index < len(keys) and keys[index] in spec.tags:
             return ("tags", keys[index])
         return ("tags",)
+
     if head == "InputDataConfig":
         names = [None, None, *spec.inputs]
         index = tail[0] if tail and isinstance(tail[0], int) else 0
@@ -335,6 +345,7 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
         return _resource_path(plan, tail)
     if head == "StoppingCondition":
         return _stopping_path(plan, tail)
+
     return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ()))
 
 
@@ -360,6 +371,7 @@ def _resource_path(plan: Plan, tail: Keys) -> Keys:
         if resources.instance.get(plan.target.provider):
             return ("resources", "instance", plan.target.provider, *index)
         return ("resources", "gpu" if resources.gpu else "gpus")
+
     fields: Mapping[str, Keys] = {
         "InstanceCount": ("resources", "nodes"),
         "VolumeSizeInGB": ("resources", "disk"),

@@ -32,6 +32,7 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     except UsageError as error:
         yield Question("azure-ai-ml", "is it installed").failed(error)
         return
+
     from cloudtrain.providers.azure.sdk import ResourceManager
 
     arm = ResourceManager()
@@ -39,15 +40,18 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     yield from map(Question.of_setting, malformed)
     if malformed:
         return
+
     claims: dict[str, Any] = {}
     document: dict[str, Any] = {}
     login = _credentials_check(arm, claims)
     yield login
     if login.is_wrong:
         return
+
     yield from _workspace_checks(arm, config, document)
     if not document:
         return
+
     account = Account(
         cloud=cloud,
         arm=arm,
@@ -74,11 +78,15 @@ def _credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
 
 
 def _workspace_checks(
-    arm: ResourceManager, config: AzureConfig, document: dict[str, Any]
+    arm: ResourceManager,
+    config: AzureConfig,
+    document: dict[str, Any],
 ) -> Iterator[Check]:
     """Check existence and location of the workspace, and the clock. Fills `document`."""
     question = Question(
-        "workspace", f"is {config.workspace} there and ready", ("azure", "workspace")
+        "workspace",
+        f"is {config.workspace} there and ready",
+        ("azure", "workspace"),
     )
     try:
         answer = arm.get(workspace_id(config), ML_VERSION)
@@ -90,9 +98,11 @@ def _workspace_checks(
             else question.failed(error)
         )
         return
+
     yield clock_check(answer.date, time.time())
     document.update(answer.document)
     location = str(document.get("location") or "")
+
     state = (document.get("properties") or {}).get("provisioningState")
     if config.location and location and location != config.location:
         yield question.wrong(
@@ -100,7 +110,8 @@ def _workspace_checks(
         )
     elif state not in (None, "Succeeded"):
         yield question.wrong(
-            f"its state is {state}", "az ml workspace show tells more; wait, or make it again"
+            f"its state is {state}",
+            "az ml workspace show tells more; wait, or make it again",
         )
     else:
         yield question.ok(f"it is, in {location}")
@@ -130,12 +141,16 @@ def _machines_check(account: Account) -> Check:
                 refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
                 return _state(account, question)
             quotas = refuse_serverless(
-                account.cloud, types[0], spec.machines, spot=spec.resources.spot
+                account.cloud,
+                types[0],
+                spec.machines,
+                spot=spec.resources.spot,
             )
         except RefusedError as error:
             return question.wrong(error.what, error.hint or "")
         if not quotas:
             return question.not_applicable(f"no quota of the region names the family of {types[0]}")
+
         return question.ok("they may, by " + ", ".join(quotas))
 
     return question.answered_by(ask)
@@ -149,4 +164,5 @@ def _state(account: Account, question: Question) -> Check:
         return question.wrong(
             f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why"
         )
+
     return question.ok("it has")

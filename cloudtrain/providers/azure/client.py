@@ -108,7 +108,8 @@ with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
 _uploads: Any = own_uploads
 _uploads.ContainerClient = CheckedContainerClient
 _uploads.BlobServiceClient = partial(
-    _uploads.BlobServiceClient, raw_response_hook=refuse_unreadable_storage
+    _uploads.BlobServiceClient,
+    raw_response_hook=refuse_unreadable_storage,
 )
 
 MAX_TRIALS = 1000
@@ -158,6 +159,7 @@ class Workspace:
         with self._calling("listing the trials"):
             # azure-ai-ml 1.35 follows no pages here.
             children = list(self._client.jobs.list(parent_job_name=sweep, max_results=MAX_TRIALS))
+
         return [
             TrialInfo(name=child.name, status=str(child.status), created=_created(child))
             for child in children
@@ -194,6 +196,7 @@ class Workspace:
             if error.code == "NotFound":
                 return None
             raise
+
         max_nodes = getattr(compute, "max_instances", None)
         return Cluster(
             kind=str(compute.type),
@@ -220,6 +223,7 @@ class Workspace:
         """Return the quotas of the region, and the ones set for this workspace."""
         with self._calling("looking at the quota"):
             usages = list(self._client.compute.list_usage(location=self.location))
+
         return [
             QuotaUsage(
                 name=_quota_name(usage.name),
@@ -247,8 +251,12 @@ class Workspace:
             if sas:
                 secret = RenewedSas(sas, lambda: _sas_of(self._datastore(datastore)))
             self._containers[datastore] = BlobContainer(
-                address, store.container_name, secret or None, credential
+                address,
+                store.container_name,
+                secret or None,
+                credential,
             )
+
         return self._containers[datastore]
 
     def _datastore(self, name: str) -> Any:
@@ -258,8 +266,11 @@ class Workspace:
         if getattr(store, "container_name", None) is None:
             message = f"the datastore {name} is not a blob container"
             raise CloudError(
-                message, hint="azure.datastore names one of type azure_blob", code="NoContainer"
+                message,
+                hint="azure.datastore names one of type azure_blob",
+                code="NoContainer",
             )
+
         return store
 
     def read_log(self, address: str, start: int, created: str) -> LogChunk | None:
@@ -284,6 +295,7 @@ class Workspace:
         with self._calling("reading a job's document"):
             text = io.StringIO()
             job.dump(text)
+
         document: dict[str, Any] = yaml.safe_load(text.getvalue())
         return document
 

@@ -37,7 +37,8 @@ DECLARATION = Declaration(
         "location": Setting("where the workspace is, such as eastus: prices depend on it"),
         "compute": Setting("compute cluster; none: serverless"),
         "datastore": Setting(
-            "where checkpoints, model and output are kept", default="workspaceblobstore"
+            "where checkpoints, model and output are kept",
+            default="workspaceblobstore",
         ),
         "repository": Setting(
             "where images that are built are pushed: myregistry.azurecr.io/train"

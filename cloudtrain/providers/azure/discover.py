@@ -63,6 +63,7 @@ def _discovered_runs(
         if job is not None and _is_ours(job):
             yield _discovered_run(cloud, scope, job, prices)
         return
+
     open_runs = {name for name, state in known.states.items() if state not in ENDED}
     in_a_row = 0
     for job in cloud.jobs(f"{TAG_PREFIX}run"):
@@ -83,7 +84,10 @@ def _is_ours(job: JobInfo) -> bool:
 
 
 def _discovered_run(
-    cloud: Workspace, scope: AzureConfig, job: JobInfo, regional: RegionalPrices
+    cloud: Workspace,
+    scope: AzureConfig,
+    job: JobInfo,
+    regional: RegionalPrices,
 ) -> DiscoveredRun:
     tags = own_tags(job.tags)
     document = {**job.document(), "name": job.name, "tags": job.tags}
@@ -133,7 +137,10 @@ def adopted_run(
 
 
 def _updates(
-    cloud: Workspace, job: JobInfo, nodes: int, prices: Mapping[str, float]
+    cloud: Workspace,
+    job: JobInfo,
+    nodes: int,
+    prices: Mapping[str, float],
 ) -> list[Event]:
     """Return the phase of a job and, if it is over, its end.
 
@@ -148,6 +155,7 @@ def _updates(
         details = cloud.details(job.name) or listed
     except CloudError:  # the list already has the end
         details = listed
+
     final = final_state(details) or final_state(listed)
     if final is not None:
         when = ended_at(details) or job.created or time_now
@@ -155,6 +163,7 @@ def _updates(
         updates.append(
             with_billing(ended, billing(details, nodes, max(prices.values(), default=None)))
         )
+
     return updates
 
 

@@ -68,12 +68,18 @@ def _record(request: Any, answer: Any, body: bytes) -> None:
     """Record an exchange if CLOUDTRAIN_RECORD asks for it."""
     azure_folder = Path(sdk.__file__).parents[1]
     recorder = recording(
-        "azure", azure_folder / "ai" / "ml" / "_restclient" / "arm_ml_service" / "models"
+        "azure",
+        azure_folder / "ai" / "ml" / "_restclient" / "arm_ml_service" / "models",
     )
     if recorder is not None:
         sent = getattr(request, "content", None) or getattr(request, "body", None)
         recorder.exchange(
-            request.method, request.url, sent, answer.status_code, body, answer.headers
+            request.method,
+            request.url,
+            sent,
+            answer.status_code,
+            body,
+            answer.headers,
         )
 
 
@@ -83,6 +89,7 @@ def _json_problem(request: Any, status: int, body: bytes) -> str:
         return ""
     if body.strip():
         return "" if _is_json(body) else _described(status, body, "JSON")
+
     has_none = "/cancel?" in request.url or (status == 404 and "/computes/" in request.url)
     needs_body = status in (200, 201, 404) and not has_none
     return f"status {status} with an empty body" if needs_body else ""
@@ -156,6 +163,7 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
     """
     if isinstance(error, CloudtrainError):
         return error
+
     where = f"{call} in {place}" if place else call
     for cause in _chain(error):
         if isinstance(cause, UnreadableAnswer):
@@ -167,18 +175,26 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
         if isinstance(cause, sdk.ServiceResponseError):
             message = f"{where}: no answer came: {_one_line(cause)}"
             return CloudError(
-                message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN
+                message,
+                hint=_WAIT,
+                code="Lost",
+                transient=True,
+                outcome=Outcome.UNKNOWN,
             )
         if isinstance(cause, (sdk.ServiceRequestError, ConnectionError)):
             message = f"{where}: Azure cannot be reached: {_one_line(cause)}"
             return CloudError(
-                message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True
+                message,
+                hint=f"check the network; {_TRY_AGAIN}",
+                code="Unreachable",
+                transient=True,
             )
     if any(type(cause).__name__ in _REFUSALS for cause in _chain(error)):
         reason = " ".join(str(error).split())[:500]
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {reason}")
     if _raised_by_sdk(error) or isinstance(error, json.JSONDecodeError):
         return unreadable(where, f"{type(error).__name__}: {_one_line(error)}")
+
     return CloudError(f"{where}: {_one_line(error)}", code=type(error).__name__)
 
 
@@ -202,6 +218,7 @@ def _raised_by_sdk(error: BaseException) -> bool:
         or error.__traceback__ is None
     ):
         return False
+
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _FOREIGN
 
@@ -223,10 +240,13 @@ def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: s
     answer = _one_line(error)
     if error.status_code == 401 or any(word in str(error) for word in _STALE):
         return CloudError(
-            f"{where}: the credentials have expired: {answer}", hint=_LOGIN, code="Expired"
+            f"{where}: the credentials have expired: {answer}",
+            hint=_LOGIN,
+            code="Expired",
         )
     if error.status_code == 403:
         return _denied(error, where, action)
+
     hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}"
     return CloudError(f"{where}: no Azure credentials: {answer}", hint=hint, code="NoCredentials")
 
@@ -239,7 +259,9 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
         return unreadable(where, answer)
     if status == 401:
         return CloudError(
-            f"{where}: Azure does not accept these credentials: {answer}", hint=_LOGIN, code=code
+            f"{where}: Azure does not accept these credentials: {answer}",
+            hint=_LOGIN,
+            code=code,
         )
     if status == 403:
         return _denied(error, where, action)
@@ -249,19 +271,32 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
         return CloudError(f"{where}: {answer}", code=NAME_TAKEN)
     if status in (408, 429):
         return CloudError(
-            f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True
+            f"{where}: too many requests: {answer}",
+            hint=_WAIT,
+            code=code,
+            transient=True,
         )
     # an earlier attempt of the SDK to upload it, whose answer was lost
     if code == "BlobAlreadyExists":
         return CloudError(f"{where}: {answer}", hint="try again", code=code, transient=True)
     if status >= 500:
         message = f"{where}: Azure failed ({code or status}): {answer}"
-        return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
+        return CloudError(
+            message,
+            hint=_WAIT,
+            code=code,
+            transient=True,
+            outcome=Outcome.UNKNOWN,
+        )
+
     reasons = _details(error)
     if reasons:  # the message only says that the request is invalid
         answer = f"{answer} {'; '.join(reasons)}"[:1000]
+
     return CloudError(
-        f"{where}: {code or status}: {answer}", hint=_hint(answer), code=code or str(status)
+        f"{where}: {code or status}: {answer}",
+        hint=_hint(answer),
+        code=code or str(status),
     )
 
 
@@ -287,11 +322,14 @@ def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError
             f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
         )
         return CloudError(
-            message, hint=f"check this machine's clock with date -u; {_LOGIN}", code="Expired"
+            message,
+            hint=f"check this machine's clock with date -u; {_LOGIN}",
+            code="Expired",
         )
     if _code(error) == KEYS_FORBIDDEN:
         message = f"{where}: the storage account takes no keys: {answer}"
         return CloudError(message, hint=USE_IDENTITY, code=KEYS_FORBIDDEN)
+
     kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
     named = re.search(r"perform action '([^']+)'|permissions for (\S+) actions", answer)
     action = next(filter(None, named.groups())) if named else action
@@ -311,8 +349,11 @@ def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
         missing = _MISSING["WorkspaceNotFound"]
     if missing is None:
         return CloudError(f"{where}: {answer}", code="NotFound")
+
     return CloudError(
-        f"{where}: {answer}", hint=f"check {missing[0]}: {missing[1]}", code="NoWorkspace"
+        f"{where}: {answer}",
+        hint=f"check {missing[0]}: {missing[1]}",
+        code="NoWorkspace",
     )
 
 

@@ -58,6 +58,7 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
     spelling = {name.lower(): name for name in types}
     dedicated: list[ListedPrice] = []
     low: dict[tuple[str, str], float] = {}
+
     unknown: set[tuple[str, str]] = set()
     for item in _items(pages, list(spelling.values()), regions):
         name = spelling.get(str(item.get("armSkuName")).lower(), "")
@@ -79,12 +80,17 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
             source = "Azure retail price list"
             dedicated.append(
                 ListedPrice(
-                    instance_type=name, usd_per_hour=usd, region=region, as_of=today, source=source
+                    instance_type=name,
+                    usd_per_hour=usd,
+                    region=region,
+                    as_of=today,
+                    source=source,
                 )
             )
     if not dedicated:
         where = f" in {', '.join(regions)}" if regions else ""
         raise pages.odd(f"has no price of these machines{where}")
+
     listed = dearest(dedicated)
     left_out = len(unknown - {(price.region, price.instance_type) for price in listed})
     prices = tuple(
@@ -95,7 +101,9 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
 
 
 def _items(
-    pages: PricePages, types: Sequence[str], regions: Sequence[str]
+    pages: PricePages,
+    types: Sequence[str],
+    regions: Sequence[str],
 ) -> Iterator[Mapping[str, Any]]:
     """Yield all items of all pages of all queries."""
     for first in range(0, len(types), SIZES_PER_QUERY):
@@ -134,9 +142,11 @@ def _next_path(pages: PricePages, link: object) -> str:
     """
     if link in (None, ""):
         return ""
+
     parts = urlsplit(str(link))
     if _server(str(link)) != _server(pages.base) or parts.path != PATH:
         raise pages.odd("names a next page on another server")
+
     return f"{parts.path}?{quote(parts.query, safe=_UNQUOTED)}"
 
 
@@ -159,10 +169,12 @@ def _tier(item: Mapping[str, Any], today: str) -> str:
         return ""
     if str(item.get("effectiveStartDate", ""))[:10] > today:
         return ""
+
     product = str(item.get("productName")).lower()
     meter = f"{item.get('meterName')} {item.get('skuName')}".lower()
     if any(word in product for word in _NOT_LINUX) or any(word in meter for word in OTHER_TIERS):
         return ""
+
     return LOW_PRIORITY if LOW_PRIORITY in meter else "dedicated"
 
 

@@ -72,6 +72,7 @@ class AzureInfrastructure(Infrastructure):
             raise CloudError(
                 f"{where} is not ready ({state})", code=state, hint=f"{show} --name {self._name}"
             )
+
         return {
             name: str(output["value"]) for name, output in (properties.get("outputs") or {}).items()
         }
@@ -84,6 +85,7 @@ class AzureInfrastructure(Infrastructure):
         if not subscription:
             hint = "az login, or [azure] subscription in cloudtrain.toml"
             raise UsageError("azure.subscription is not set", hint=hint)
+
         return str(subscription)
 
 

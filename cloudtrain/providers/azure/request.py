@@ -131,7 +131,9 @@ def code_folder(data_dir: str, digest: str) -> str:
 
 
 def document_of(
-    plan: Plan, image: ResolvedImage | None = None, job: JobDocument | None = None
+    plan: Plan,
+    image: ResolvedImage | None = None,
+    job: JobDocument | None = None,
 ) -> dict[str, Any]:
     """Return the request, a command-job document for `az ml job create -f`.
 
@@ -143,6 +145,7 @@ def document_of(
     azure = section_of(plan)
     inputs = _inputs(plan)
     address = image.address if image else plan.target.image_address
+
     document: dict[str, Any] = {
         "$schema": SCHEMA,
         "type": "command",
@@ -178,6 +181,7 @@ def document_of(
         document["identity"] = {"type": _IDENTITIES[azure.identity or "managed"]}
     if azure.services:
         document["services"] = {name: _service(name, azure.ssh_key) for name in azure.services}
+
     return document
 
 
@@ -203,6 +207,7 @@ def _topology(plan: Plan) -> dict[str, str]:
     }
     if recipe is None or "WITH_TOPOLOGY=1" not in recipe.args or len(names) != 1:
         return {}
+
     return {"NCCL_TOPO_FILE": f"/opt/microsoft/{names.pop()}-topo.xml"}
 
 
@@ -238,6 +243,7 @@ def input_uri(item: Input, plan: Plan) -> str:
         return as_folder(location)
     if is_address(location):
         return location
+
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
 
 
@@ -255,6 +261,7 @@ def command_of(inputs: list[str], more: str = "") -> str:
     for name in inputs:
         variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
         variables[variable] = f"${{{{inputs.{name}}}}}"
+
     # Double quotes suit both a path and, in rehearsals, a variable of the shell.
     exports = " ".join(f'{name}="{value}"' for name, value in variables.items())
     return f'export {exports}{more} && exec python3 -u -c "{BOOTSTRAP}"'
@@ -267,11 +274,13 @@ def _inputs(plan: Plan) -> dict[str, Any]:
         single = input_file(item, uri) if is_address(uri) else name in plan.context.local_files
         kind = _TYPES[item.type or ("file" if single else "folder")]
         inputs[input_name(name)] = {"type": kind, "path": uri, "mode": _MODES[item.mode]}
+
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would be beside this run's own
         earlier = f"{run_uri(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan):
         inputs[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
+
     return inputs
 
 
@@ -318,6 +327,7 @@ def _build(plan: Plan) -> tuple[str, str] | None:
         or (plan.target.image and plan.target.image.recipe)
     ):
         return None
+
     path = PurePosixPath(os.path.normpath(PurePosixPath(plan.context.folder) / image["build"]))
     return str(path.parent), path.name
 

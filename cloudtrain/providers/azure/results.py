@@ -65,8 +65,10 @@ def datastore_path(uri: str) -> tuple[str, str]:
     match = _DATASTORE_URI.fullmatch(uri)
     if match is None:
         raise StorageError(
-            f"{uri} is not a datastore path", hint="az ml job download brings what it can"
+            f"{uri} is not a datastore path",
+            hint="az ml job download brings what it can",
         )
+
     return match[1], match[2]
 
 
@@ -91,6 +93,7 @@ def fetch(
     }
     if "output" in names and uris and _fetch_stored(cloud, run.run_id, folder / "output"):
         existing.add("output")
+
     return [name for name in names if name in existing]
 
 
@@ -114,7 +117,11 @@ def _stored_blobs(cloud: Workspace, job: str) -> Iterator[str]:
 
 
 def download_folder(
-    cloud: Workspace, uri: str, folder: Path, progress: Progress | None, note: Note = lambda _: None
+    cloud: Workspace,
+    uri: str,
+    folder: Path,
+    progress: Progress | None,
+    note: Note = lambda _: None,
 ) -> bool:
     """Download all blobs below a datastore URI, or with exactly that name; False without any.
 
@@ -124,6 +131,7 @@ def download_folder(
     datastore, prefix = datastore_path(uri)
     container = cloud.container(datastore)
     blobs = [(name, size) for name, size in container.blobs(prefix) if _is_wanted(name)]
+
     files = download_all(blobs, prefix, folder, container.download, progress)
     with storing(folder):
         links = [

@@ -122,12 +122,15 @@ def rights_checks(account: Account) -> Iterator[Check]:
 
 def _submitting(account: Account) -> Check:
     question = Question(
-        "submitting", "may you submit, follow and cancel jobs", ("azure", "workspace")
+        "submitting",
+        "may you submit, follow and cancel jobs",
+        ("azure", "workspace"),
     )
 
     def ask() -> Check:
         path = f"{account.scope}/providers/Microsoft.Authorization/permissions"
         granted = list(account.arm.listed(path, ROLES_VERSION))
+
         missing = [action for action in CALLED if not _allows(granted, action)]
         if missing:
             fix = (
@@ -136,6 +139,7 @@ def _submitting(account: Account) -> Check:
             )
             fix += f"--role 'AzureML Data Scientist' --scope {account.scope}"
             return question.wrong(f"not allowed: {', '.join(missing)}", fix)
+
         return question.ok("you may")
 
     return question.answered_by(ask)
@@ -146,21 +150,26 @@ def _storage(account: Account) -> Iterator[Check]:
     name = account.config.datastore
     properties = {}
     question = Question(
-        "datastore", f"is {name} there, and a blob container", ("azure", "datastore")
+        "datastore",
+        f"is {name} there, and a blob container",
+        ("azure", "datastore"),
     )
 
     def ask() -> Check:
         resource = account.arm.find(f"{account.scope}/datastores/{name}", ML_VERSION)
         if resource is None:
             return question.wrong(
-                "there is no such datastore", "az ml datastore list shows those there are"
+                "there is no such datastore",
+                "az ml datastore list shows those there are",
             )
+
         properties.update(resource.document["properties"])
         if properties["datastoreType"] != "AzureBlob":
             return question.wrong(
                 f"it is of type {properties['datastoreType']}",
                 "azure.datastore names one of type azure_blob",
             )
+
         return question.ok(
             f"it is: {properties.get('containerName')} of {properties.get('accountName')}"
         )
@@ -169,12 +178,16 @@ def _storage(account: Account) -> Iterator[Check]:
     yield check
     if check.verdict != "ok":
         return
+
     roles = Question(
-        "storage", f"may you, and the job, read and write {name}", ("azure", "datastore")
+        "storage",
+        f"may you, and the job, read and write {name}",
+        ("azure", "datastore"),
     )
     if (properties.get("credentials") or {}).get("credentialsType") not in (None, "None"):
         yield roles.answered_by(lambda: _storage_secret(account, roles))
         return
+
     yield roles.answered_by(
         lambda: _storage_roles(account, roles, str(properties.get("accountName")))
     )
@@ -186,13 +199,15 @@ def _storage_secret(account: Account, question: Question) -> Check:
         return question.not_applicable(
             "the workspace has a key for it, which opens it to all its jobs"
         )
+
     fix = (
         f"az ml workspace update --name {account.config.workspace} "
         f"--resource-group {account.config.resource_group} --system-datastores-auth-mode identity; "
         "register your own datastores again without credentials"
     )
     return question.wrong(
-        "the storage account takes no keys, but the datastore has one: jobs fail", fix
+        "the storage account takes no keys, but the datastore has one: jobs fail",
+        fix,
     )
 
 
@@ -205,6 +220,7 @@ def _storage_roles(account: Account, question: Question, name: str) -> Check:
     )
     if not scope:
         return question.not_applicable(f"the storage account {name} is in another subscription")
+
     job, principal = _job_identity(account, account.spec.section(AzureSection).identity)
     who = {"you": account.user, job: principal}
     return _roles_check(account, question, scope, WRITE_BLOBS, who)
@@ -216,11 +232,13 @@ def _registry(account: Account, host: str) -> Check:
     def ask() -> Check:
         name = re.split(r"[.-]", host)[0]
         registry_id = str(account.properties.get("containerRegistry"))
+
         scope = _id_of(account, "Microsoft.ContainerRegistry/registries", name, registry_id)
         if not scope:
             return question.not_applicable(
                 f"{host} is not in this subscription, as far as you may see"
             )
+
         machines, principal = _machine_identity(account)
         return _roles_check(account, question, scope, PULL, {machines: principal})
 
@@ -242,7 +260,10 @@ def _vault(account: Account, name: str) -> Check:
 
     def ask() -> Check:
         scope = _id_of(
-            account, "Microsoft.KeyVault/vaults", name, str(account.properties.get("keyVault"))
+            account,
+            "Microsoft.KeyVault/vaults",
+            name,
+            str(account.properties.get("keyVault")),
         )
         vault = account.arm.find(scope, VAULTS_VERSION) if scope else None
         if vault is None:
@@ -253,6 +274,7 @@ def _vault(account: Account, name: str) -> Check:
             return question.wrong(f"there is no key vault {name} in this subscription", fix)
         if not vault.document["properties"].get("enableRbacAuthorization"):
             return question.not_applicable("it goes by access policies, which are not checked")
+
         identity = account.spec.section(AzureSection).identity or "managed"
         job, principal = _job_identity(account, identity)
         return _roles_check(account, question, scope, SECRET, {job: principal})
@@ -261,7 +283,11 @@ def _vault(account: Account, name: str) -> Check:
 
 
 def _roles_check(
-    account: Account, question: Question, scope: str, action: str, who: Mapping[str, str]
+    account: Account,
+    question: Question,
+    scope: str,
+    action: str,
+    who: Mapping[str, str],
 ) -> Check:
     """Check that each of these has a role there that allows an action.
 
@@ -277,8 +303,10 @@ def _roles_check(
                 f"az role assignment create --assignee {principal} --role '{role}' --scope {scope}"
             )
             return question.wrong(
-                f"{words} {'have' if words == 'you' else 'has'} no role with {action}", fix
+                f"{words} {'have' if words == 'you' else 'has'} no role with {action}",
+                fix,
             )
+
     return question.ok(f"yes: {' and '.join(who)}")
 
 
@@ -286,6 +314,7 @@ def _roles(account: Account, scope: str, principal: str) -> Iterator[Mapping[str
     """Yield what a principal's roles grant at a scope, also inherited ones and groups'."""
     path = f"{scope}/providers/Microsoft.Authorization/roleAssignments"
     assigned = account.arm.listed(path, ROLES_VERSION, filter=f"assignedTo('{principal}')")
+
     names = dict.fromkeys(
         assignment["properties"]["roleDefinitionId"].rpartition("/")[2] for assignment in assigned
     )
@@ -303,6 +332,7 @@ def _allows(permissions: Iterable[Mapping[str, Any]], action: str) -> bool:
                 permission.get(no) or (), action
             ):
                 return True
+
     return False
 
 
@@ -318,6 +348,7 @@ def _id_of(account: Account, kind: str, name: str, known_id: str) -> str:
     """Return the id of a resource: the workspace's own, or one of this name, or ""."""
     if known_id.lower().endswith(f"/{name.lower()}"):
         return known_id
+
     path = f"/subscriptions/{account.config.subscription}/resources"
     resources = account.arm.listed(
         path, RESOURCES_VERSION, filter=f"resourceType eq '{kind}' and name eq '{name}'"
@@ -337,6 +368,7 @@ def _machine_identity(account: Account) -> tuple[str, str]:
         principal = _principal(resource.document if resource else {})
         if principal:
             return f"the cluster {account.config.compute}", principal
+
     return f"the workspace {account.config.workspace}", _principal(account.workspace)
 
 
@@ -348,6 +380,7 @@ def _job_identity(account: Account, kind: str | None) -> tuple[str, str]:
     if kind == "user" or (kind is None and not account.config.compute):
         # by default a serverless job acts as its submitter
         return "you", account.user
+
     return _machine_identity(account)
 
 

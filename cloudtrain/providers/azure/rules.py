@@ -100,6 +100,7 @@ def _overrides(plan: Plan) -> Iterator[Issue]:
     values = section_of(plan).request
     reserved = list(reserved_issues(values, FORM))
     yield from reserved
+
     refused = {issue.path for issue in reserved}
     for override in overrides_of(values, FORM):
         path = (FORM.section, "request", *override.keys)
@@ -134,6 +135,7 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"Azure ML takes one machine type: {types[0]}; the others are not tried"
     if plan.spec.resources.spot and config.compute:
         yield f"resources.spot changes nothing: the cluster {config.compute} has its own priority"
+
     estimate = plan.target.cost_estimate
     if estimate and not config.location:
         if estimate.price is None:
@@ -148,18 +150,23 @@ def _locations(plan: Plan) -> Iterator[Issue]:
         problem = _input_problem(item.on(plan.target.provider) or "", item.mode)
         if problem:
             yield Issue(("inputs", name), *problem)
+
     uri = spec.checkpoints.uri
     if uri is not None and (
         not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])
     ):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not a datastore path", hint)
+
     resume = plan.context.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
         yield Issue(
-            (), f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}", hint
+            (),
+            f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}",
+            hint,
         )
+
     for name, stores in spec.secrets.items():
         stored = stores.get(plan.target.provider, "")
         if stored and not re.fullmatch(_KEYVAULT, stored):
@@ -174,6 +181,7 @@ def _input_problem(location: str, mode: str) -> tuple[str, str] | None:
     elif location.startswith("azureml:") and not re.fullmatch(_ASSET, location):
         hint = "azureml:NAME:VERSION or azureml:NAME@latest"
         return f"{location} does not name a data asset", hint
+
     if "://" in location and ("?" in location or re.match(r"https://[^/]*@", location, re.I)):
         return (
             "holds a password or a query, such as a signature; a plan holds no secret",
@@ -182,6 +190,7 @@ def _input_problem(location: str, mode: str) -> tuple[str, str] | None:
     if mode == "stream" and not is_address(location):
         message = f"{location} is uploaded first, and cannot be streamed from this machine"
         return message, "mode: copy"
+
     return None
 
 
@@ -211,6 +220,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
     estimate = plan.target.cost_estimate
     if estimate is None:
         return
+
     spot = plan.spec.resources.spot
     longest = MAX_SPOT_SECONDS if spot else MAX_RUNTIME_SECONDS
     if estimate.max_seconds > longest:
@@ -233,6 +243,7 @@ def _services(plan: Plan) -> Iterator[Issue]:
             f"there is no service {unknown[0]!r}",
             f"known: {', '.join(SERVICES)}",
         )
+
     key = azure.ssh_key
     if "ssh" in azure.services and not key:
         yield Issue(
@@ -240,6 +251,7 @@ def _services(plan: Plan) -> Iterator[Issue]:
             "ssh needs your public key",
             "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub",
         )
+
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
         yield Issue(
             ("azure", "ssh_key"),
@@ -257,6 +269,7 @@ def _names(plan: Plan) -> Iterator[Issue]:
                 "names that begin with cloudtrain are reserved",
                 "choose another name",
             )
+
     for section, name in [
         *(("env", name) for name in spec.env),
         *(("secrets", name) for name in spec.secrets),
@@ -301,6 +314,7 @@ def _build_issues(dockerfile: Path) -> Iterator[Issue]:
     if not dockerfile.is_file():
         yield Issue(path, f"no such file: {dockerfile}")
         return
+
     size = 0
     files = (file for file in dockerfile.parent.rglob("*") if file.is_file())
     for count, file in enumerate(files, 1):
@@ -334,6 +348,7 @@ def security_findings(plan: Plan) -> Iterator[Issue]:
             " managed one"
         )
         yield Issue(("azure", "compute"), message, "a cluster in your network, by its name")
+
     # a job with secrets has the managed identity
     if not section_of(plan).identity and not plan.spec.secrets:
         message = (
@@ -351,6 +366,7 @@ def security_findings(plan: Plan) -> Iterator[Issue]:
             " key vault"
         )
         yield Issue(("azure", "compute"), message, "a cluster, which has its own identity")
+
     services = [name for name in section_of(plan).services if name in _INTERACTIVE]
     if services:
         message = (

@@ -185,6 +185,7 @@ class CachedCredential:
                 or token.expires_on - REFRESH_SECONDS < time.time()
             ):
                 token = self._known[key] = self._source.get_token(*scopes, **options)
+
         return token
 
 
@@ -200,6 +201,7 @@ def registry_login(registry: str) -> RegistryLogin:
         if not is_foreign(error):
             raise
         raise translated(error, doing, "") from error
+
     form = {"grant_type": "access_token", "service": registry, "access_token": token}
     address = f"{'http' if is_loopback(registry) else 'https'}://{registry}"
     try:
@@ -213,12 +215,15 @@ def registry_login(registry: str) -> RegistryLogin:
     except HttpResponseError as error:
         message = f"{doing}: it answered {error.status_code}"
         raise CloudError(
-            message, hint="the role AcrPush there, and az login", code=DENIED
+            message,
+            hint="the role AcrPush there, and az login",
+            code=DENIED,
         ) from error
     except AzureError as error:
         message = f"{doing}: it cannot be reached: {error.message}"
         raise CloudError(
-            message, hint="look at the registry's name (az acr list) and the network"
+            message,
+            hint="look at the registry's name (az acr list) and the network",
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CloudError(f"{doing}: its answer is not a token") from error
@@ -259,6 +264,7 @@ class ResourceManager:
             )
         except (IndexError, ValueError):
             return {}
+
         return claims
 
     def get(self, path: str, version: str, **query: str) -> Found:
@@ -279,7 +285,8 @@ class ResourceManager:
     def listed(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
         """Yield the items on all pages of a list. `query`: `filter` for `$filter`."""
         pages = self.pages(
-            path, {**{f"${name}": value for name, value in query.items()}, "api-version": version}
+            path,
+            {**{f"${name}": value for name, value in query.items()}, "api-version": version},
         )
         while True:
             with _looking(path):
@@ -308,13 +315,16 @@ class ResourceManager:
         answer = self._client.send_request(HttpRequest("GET", address, params=dict(query)))
         if answer.status_code >= 400:
             raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
+
         return answer
 
     @cached_property
     def _client(self) -> PipelineClient[HttpRequest, HttpResponse]:
         token = BearerTokenCredentialPolicy(credential(), f"{self.address}/.default")
         return PipelineClient(
-            self.address, policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token], **TIMEOUTS
+            self.address,
+            policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token],
+            **TIMEOUTS,
         )
 
 

@@ -16,18 +16,22 @@ class AzureSection(Section):
     resource_group: str | None = Field(None, description="the workspace's resource group")
     workspace: str | None = Field(None, description="the Azure ML workspace that the job runs in")
     location: str | None = Field(
-        None, description="where the workspace is, such as eastus: prices depend on it"
+        None,
+        description="where the workspace is, such as eastus: prices depend on it",
     )
     compute: str | None = Field(
-        None, description="a compute cluster of the workspace; default: serverless machines"
+        None,
+        description="a compute cluster of the workspace; default: serverless machines",
     )
     datastore: str | None = Field(None, description="where checkpoints, model and output are kept")
     repository: str | None = Field(
-        None, description="where built images are pushed: myregistry.azurecr.io/train"
+        None,
+        description="where built images are pushed: myregistry.azurecr.io/train",
     )
     identity: Literal["managed", "user"] | None = Field(None, description="whom the job acts as")
     services: Strings = Field(
-        (), description="ways into the running job: ssh, jupyter, vscode, tensorboard"
+        (),
+        description="ways into the running job: ssh, jupyter, vscode, tensorboard",
     )
     ssh_key: str | None = Field(None, description="your public key, for the service ssh")
     request: Members = Field(

@@ -41,23 +41,27 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """
     if state.has_ended and not state.may_have_started:
         return
+
     cloud = client_of_run(run)
     time_now = time.time()
     if state.ref is None:
         yield Observation(events=reconcile(cloud, run, time_now))
     if state.ref is None:
         return
+
     details = cloud.details(run.run_id)
     if details is None:
         if is_new(state, time_now):
             return
         raise job_not_found(cloud, run.run_id)
+
     yield Observation(events=list(_progress(details, state, time_now)))
     final = final_state(details)
     log = LogAttempt(
         lambda positions: new_lines(cloud, logs_of(details), positions, is_over=final is not None)
     )
     yield from log.observations(state)
+
     if final is not None:  # the lines just read may contain the nodes' own reports
         waited = _log_lag_is_over(details, state, time_now, config_of(run).poll)
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, state.nodes)):
@@ -94,17 +98,24 @@ def _progress(details: Mapping[str, Any], state: RunState, time_now: float) -> I
 
 
 def _log_lag_is_over(
-    details: Mapping[str, Any], state: RunState, time_now: float, poll_seconds: float
+    details: Mapping[str, Any],
+    state: RunState,
+    time_now: float,
+    poll_seconds: float,
 ) -> bool:
     """Return True if the last lines had time to arrive, by the service's clock or ours."""
     if not started_at(details) and not logs_of(details):
         return True  # it never printed anything
+
     first_seen = state.phase_seen if state.phase == phase_of(details) else time_now
     return time_now - min(first_seen, ended_at(details) or time_now) > LOG_LAG_POLLS * poll_seconds
 
 
 def _end_event(
-    details: Mapping[str, Any], state: RunState, final: FinalState, run: RunFolder
+    details: Mapping[str, Any],
+    state: RunState,
+    final: FinalState,
+    run: RunFolder,
 ) -> Ended:
     """Return the end in Azure ML's report, corrected by the nodes' reports.
 
@@ -116,6 +127,7 @@ def _end_event(
     stop_causes = {
         report.why for report in state.nodes_ended.values() if report.outcome == "stopped"
     }
+
     # An eviction stops nodes too: only a stop by us, or by the nodes themselves, overrides Azure ML.
     stopped_by_us = bool(state.stop_requested) or bool(stop_causes & {"time", "stop_file"})
     if all_reported and outcomes == {"succeeded"}:
@@ -129,6 +141,7 @@ def _end_event(
         and outcomes <= {"stopped", "succeeded"}
     ):
         final = FinalState("stopped", "")
+
     eviction = _eviction(state)
     if final.state == "stopped":
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
@@ -140,9 +153,13 @@ def _end_event(
         final = final._replace(reason=reason)
     elif final.state == "failed" and eviction:
         final = final._replace(reason=f"{eviction}: {final.reason}" if final.reason else eviction)
+
     prices = config_of(run).prices
     bill = billing(
-        details, state.nodes, max(prices.values(), default=None), _waited(details, state, run)
+        details,
+        state.nodes,
+        max(prices.values(), default=None),
+        _waited(details, state, run),
     )
     return ended_event(state, final, ended_at(details) or time.time(), bill)
 
@@ -155,6 +172,7 @@ def _waited(details: Mapping[str, Any], state: RunState, run: RunFolder) -> floa
         for event in run.each_event()
     ):
         return state.waited
+
     return state.waited + max(0.0, ended_at(details) - state.waiting_since)
 
 
@@ -166,6 +184,7 @@ def _eviction(state: RunState) -> str:
             if report.why == "preempted":
                 how = "its machine was taken away"
             return f"node {node} stopped before it was done: {how}"
+
     return ""
 
 
@@ -180,7 +199,11 @@ MAX_READS = 8
 
 
 def new_lines(
-    cloud: Workspace, logs: Mapping[str, str], positions: Positions, *, is_over: bool
+    cloud: Workspace,
+    logs: Mapping[str, str],
+    positions: Positions,
+    *,
+    is_over: bool,
 ) -> Generator[LogPart, None, bool]:
     """Yield the new lines of all nodes; return True if all of them were read.
 
@@ -194,8 +217,14 @@ def new_lines(
             position = positions.get(name, {})
             node = int(match[1] or 0)
             complete &= yield from _new_lines_of(
-                cloud, name, logs[name], node, position, is_over=is_over
+                cloud,
+                name,
+                logs[name],
+                node,
+                position,
+                is_over=is_over,
             )
+
     return complete
 
 
@@ -224,9 +253,15 @@ def _new_lines_of(
         lines_read = [
             (read_at, line.rstrip(b"\r")) for line in text.removesuffix(b"\n").split(b"\n")
         ]
-        yield LogPart(node=node, lines=lines_read, stream=name, position=dict(place))
+        yield LogPart(
+            node=node,
+            lines=lines_read,
+            stream=name,
+            position=dict(place),
+        )
         if not part.more:
             return True
+
     return False
 
 
@@ -266,7 +301,9 @@ def phase_of(details: Mapping[str, Any]) -> str:
 
 
 def phase_event(
-    details: Mapping[str, Any], time_now: float, state: RunState | None = None
+    details: Mapping[str, Any],
+    time_now: float,
+    state: RunState | None = None,
 ) -> Phase:
     """Return the event for the current phase, with the start of a running job.
 
@@ -276,6 +313,7 @@ def phase_event(
     event = Phase(time=time_now, phase=phase_of(details))
     if status_of(details) != "Running":
         return event
+
     began = min(started_at(details), time_now)  # clocks differ
     is_new = state is None or (not state.waiting_since and not 0 < state.started <= began)
     event = event.replace(running=True)
@@ -287,6 +325,7 @@ def final_state(details: Mapping[str, Any]) -> FinalState | None:
     state = ENDED.get(status_of(details))
     if state is None:
         return None
+
     error = (details.get("error") or {}).get("error") or {}
     message = str(error.get("message") or error.get("code") or "")
     # A real one begins with an empty line and ends with the id of a session.
@@ -305,7 +344,10 @@ def ended_at(details: Mapping[str, Any]) -> float:
 
 
 def billing(
-    details: Mapping[str, Any], nodes: int, usd_per_hour: float | None, waited: float = 0.0
+    details: Mapping[str, Any],
+    nodes: int,
+    usd_per_hour: float | None,
+    waited: float = 0.0,
 ) -> Billing | None:
     """Return the duration of the job and, if the price is known, `usd`; None before its end.
 
@@ -317,10 +359,12 @@ def billing(
     ended = ended_at(details)
     if not started or not ended:
         return None
+
     duration = max(0.0, ended - started - waited)  # clocks differ
     bill = Billing(training_seconds=round(duration))
     if usd_per_hour is not None:
         bill = bill.replace(usd=round(duration / 3600 * usd_per_hour * nodes, 4))
+
     return bill
 
 

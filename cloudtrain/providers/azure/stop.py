@@ -47,6 +47,7 @@ def stop(run: RunFolder, state: RunState, record: Record) -> bool:
     cloud = client_of_run(run)
     if settle(state, record, lambda: reconcile(cloud, run, time.time())) is None:
         return state.has_ended
+
     reason = "stop was asked"
     try:
         must_wait = _write_stop_file_if_running(cloud, run)
@@ -60,11 +61,13 @@ def stop(run: RunFolder, state: RunState, record: Record) -> bool:
             record(Observation(events=[StopUntold(time=time.time(), reason=error.message)]))
             raise _undelivered_stop(run.run_id, error) from error
         must_wait = False
+
     record(_stop_requested(reason))
     problem = _wait_until_saved(run, state, record) if must_wait else ""
     if problem:
         with suppress(StorageError):  # a full disk must not keep a job from being stopped
             record(_stop_requested(f"{reason}; {problem}"))
+
     cancel(cloud, run.run_id)
     return True
 
@@ -113,6 +116,7 @@ def _wait_until_saved(run: RunFolder, state: RunState, record: Record) -> str:
     """
     grace_seconds = RunRecord(run).grace_seconds
     deadline = time.monotonic() + NOTICE_SECONDS + grace_seconds
+
     last_error = ""
     while time.monotonic() < deadline:
         try:
@@ -130,6 +134,7 @@ def _wait_until_saved(run: RunFolder, state: RunState, record: Record) -> str:
         return f"whether it has saved is not known: {last_error}"
     if all_nodes_reported(state, state.nodes):
         return ""
+
     after = f"after {grace_seconds:g} s"
     return (
         f"it was cancelled {after} without having said that it has saved (azure.stop_grace gives"
@@ -146,6 +151,7 @@ def _is_running(cloud: Workspace, run: RunFolder) -> bool:
         details = cloud.details(run.run_id)
     except CloudError:
         return True
+
     return details is not None and status_of(details) == "Running"
 
 

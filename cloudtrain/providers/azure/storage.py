@@ -107,6 +107,7 @@ class BlobContainer:
             if error.code != KEYS_FORBIDDEN:
                 raise
             return False
+
         return True
 
     def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -154,7 +155,11 @@ class BlobContainer:
         self._call(write, "writing a blob", name, WRITE_BLOBS)
 
     def _call(
-        self, do: Callable[[ContainerClient], T], description: str, place: str, action: str
+        self,
+        do: Callable[[ContainerClient], T],
+        description: str,
+        place: str,
+        action: str,
     ) -> T:
         """Call with the container; repeat with the user's login if keys are forbidden."""
         while True:
@@ -175,8 +180,11 @@ class BlobContainer:
                 return
             self._client = self._opened(self._login())
             self._keys_forbidden = True
+
         _LOG.warning(
-            "%s takes no keys: %s is opened with your own login", self._account, self._name
+            "%s takes no keys: %s is opened with your own login",
+            self._account,
+            self._name,
         )
 
     def _opened(self, credential: Any) -> ContainerClient:
@@ -184,7 +192,9 @@ class BlobContainer:
 
 
 def _page(
-    client: ContainerClient, prefix: str, token: str | None
+    client: ContainerClient,
+    prefix: str,
+    token: str | None,
 ) -> tuple[list[BlobProperties], str | None]:
     """Return one page of a list of blobs, and where the next one begins."""
     pages: Any = client.list_blobs(name_starts_with=prefix, include=["metadata"]).by_page(token)
@@ -239,6 +249,7 @@ def read_log(address: str, start: int, created: str) -> LogChunk | None:
             if error.status_code != _NO_SUCH_RANGE:  # replaced just now by a shorter one
                 raise
             return None
+
     return LogChunk(data, begin, creation_time, more=begin + length < properties.size)
 
 

@@ -82,7 +82,10 @@ def reconcile(cloud: Workspace, run: RunFolder, time_now: float) -> list[Event]:
     """Return events about the result of an interrupted submission; empty while in progress."""
     document = request_of(run)
     return idempotent_create.reconcile(
-        run, time_now, lambda: _find(cloud, run.run_id, document), "Azure ML"
+        run,
+        time_now,
+        lambda: _find(cloud, run.run_id, document),
+        "Azure ML",
     )
 
 
@@ -95,7 +98,9 @@ def job_not_found(cloud: Workspace, name: str) -> CloudError:
     """Return the error for a missing job: most likely the workspace is the wrong one."""
     message = f"the workspace {cloud.name} knows no job {name} (any more)"
     return CloudError(
-        message, hint="look at azure.workspace and az account show, then try again", code="NoJob"
+        message,
+        hint="look at azure.workspace and az account show, then try again",
+        code="NoJob",
     )
 
 
@@ -109,6 +114,7 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
         return None
     if same_submission(own_tags(document["tags"]), own_tags(job.tags)):
         return job_reference(job)
+
     message = f"a job {name} exists already in the workspace {cloud.name}"
     raise RunExists(message, hint="choose another --run-id")
 
@@ -152,22 +158,32 @@ def with_uploaded_inputs(
             inputs[name] = dict(item)
             if is_local:
                 inputs[name]["path"] = _uploaded(
-                    cloud, item["path"], datastore, cache_dir, progress
+                    cloud,
+                    item["path"],
+                    datastore,
+                    cache_dir,
+                    progress,
                 )
     except CloudError as error:
         # the job was not requested, whether or not the blob was stored
         error.outcome = Outcome.NOT_STARTED
         raise
+
     return {**document, "inputs": inputs}
 
 
 def _uploaded(
-    cloud: Workspace, path: str, datastore: str, cache_dir: Path, progress: Progress | None
+    cloud: Workspace,
+    path: str,
+    datastore: str,
+    cache_dir: Path,
+    progress: Progress | None,
 ) -> str:
     files = list_input(path).files
     digest, _ = digest_input(files, path, cache_dir)
     container = cloud.container(datastore)
     folder = f"{PREFIX}/inputs/{digest}"
+
     complete_mark = f"{folder}.complete"
     if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
         total = sum(file.info.st_size for file in files)
@@ -177,6 +193,7 @@ def _uploaded(
             if progress is not None:
                 progress(sent_bytes, total)
         container.put(complete_mark, b"")
+
     single = os.path.isfile(path)  # noqa: PTH113
     return f"azureml://datastores/{datastore}/paths/{folder}/{files[0].path if single else ''}"
 
@@ -190,11 +207,13 @@ def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> It
             unchanged = stamp(os.stat(file.place)) == stamp(file.info)  # noqa: PTH116
         except FileNotFoundError:
             unchanged = False
+
         if not unchanged:
             raise SourceError(
                 f"{file.place} changed while it was uploaded",
                 hint="wait until it is written, then run again",
             )
+
         return file.info.st_size
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
@@ -206,7 +225,11 @@ def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> It
 
 
 def refuse_machines(
-    cloud: Workspace, document: Mapping[str, Any], config: AzureConfig, planned: str, gpus: int
+    cloud: Workspace,
+    document: Mapping[str, Any],
+    config: AzureConfig,
+    planned: str,
+    gpus: int,
 ) -> None:
     """Raise RefusedError if the compute or the quota does not suffice for the job.
 
@@ -215,6 +238,7 @@ def refuse_machines(
     """
     _location(cloud, config)
     nodes = int(document["resources"]["instance_count"])
+
     compute = document.get("compute", "").removeprefix("azureml:")
     if compute:
         refuse_cluster(cloud, compute, nodes, planned, gpus)
@@ -236,7 +260,8 @@ def _location(cloud: Workspace, config: AzureConfig) -> None:
     if config.prices and config.location and location and location != config.location:
         hint = f"azure.location: {location}"
         raise RefusedError(
-            f"the workspace {cloud.name} is in {location}, not in {config.location}", hint=hint
+            f"the workspace {cloud.name} is in {location}, not in {config.location}",
+            hint=hint,
         )
 
 
@@ -249,6 +274,7 @@ def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: 
             " machines"
         )
         raise RefusedError(f"the workspace {cloud.name} has no compute {name}", hint=hint)
+
     if cluster.max_nodes is not None and nodes > cluster.max_nodes:
         hint = (
             f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
@@ -259,12 +285,15 @@ def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: 
         )
     if cluster.kind.lower() == "kubernetes":
         raise RefusedError(f"{name} is a cluster of Kubernetes, which is not supported")
+
     size = cluster.size
     if planned and size and planned.lower() != size.lower():
         hint = f"resources.instance: {{azure: {size}}}"
         raise RefusedError(
-            f"the machines of {name} are {size}, the job was planned for {planned}", hint=hint
+            f"the machines of {name} are {size}, the job was planned for {planned}",
+            hint=hint,
         )
+
     row = find_instance("azure", size)
     if row is not None and row.gpus != gpus:
         has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
@@ -285,6 +314,7 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
 
     vcpus = nodes * family.vcpus
     binding = _quotas_of(family.name, spot=spot)
+
     names = []
     for usage in cloud.quota_usages():
         if _letters_and_digits(usage.name) not in binding:
@@ -300,6 +330,7 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
                 " name another size"
             )
             raise RefusedError(message, hint=hint)
+
     return names
 
 
@@ -313,6 +344,7 @@ def _quotas_of(family: str, *, spot: bool) -> frozenset[str]:
     if spot:
         total = ("lowprioritycores", "totalclusterlowpriorityregionalvcpus")
         return frozenset({f"{plain}clusterlowpriorityvcpus", *total})
+
     total = ("dedicatedcores", "totalclusterdedicatedregionalvcpus")
     return frozenset({plain, f"{plain}clusterdedicatedvcpus", *total})
 

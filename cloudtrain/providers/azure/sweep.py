@@ -64,7 +64,10 @@ class AzureSweeps:
     start = staticmethod(start)
 
     def observe(
-        self, folder: RunFolder, state: RunState, record: Record
+        self,
+        folder: RunFolder,
+        state: RunState,
+        record: Record,
     ) -> NativeSweepState | None:
         """Read the sweep job's run history, its trials, and once for each trial its values.
 
@@ -74,12 +77,14 @@ class AzureSweeps:
         events = partial(reconcile, cloud, folder, time.time())
         if (ref := settle(state, record, events)) is None:
             return None
+
         details = cloud.details(folder.run_id)
         if details is None:
             if is_new(state, time.time()):
                 return None
             record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
             return None
+
         trials = cloud.trials(folder.run_id)
         rules = folder.document("job.json", {"tuned": dict})["tuned"]
         for trial in trials:
@@ -91,10 +96,16 @@ class AzureSweeps:
                     self._complete.add(trial.name)
         if state.stop_requested:
             _cancel_when_saved(cloud, folder, details, trials)
+
         url = ref.get("url", "")
         stop_requested = bool(state.stop_requested)
         return sweep_state(
-            folder, details, trials, self._parameters, stop_requested=stop_requested, url=url
+            folder,
+            details,
+            trials,
+            self._parameters,
+            stop_requested=stop_requested,
+            url=url,
         )
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
@@ -102,6 +113,7 @@ class AzureSweeps:
         cloud = client_of_run(folder)
         if settle(state, record, partial(reconcile, cloud, folder, time.time())) is None:
             return state.has_ended
+
         reason = "stop was asked"
         try:
             datastore, path = datastore_path(request_of(folder)["outputs"]["output"]["path"])
@@ -112,6 +124,7 @@ class AzureSweeps:
             if isinstance(error, CloudError) and error.transient:
                 raise
             reason += f"; its trials could not be told to save: {error.message}"
+
         record(Observation(events=[StopRequested(time=time.time(), reason=reason)]))
         return True
 
@@ -120,7 +133,10 @@ _GONE = "Azure ML does not know this sweep job (any more)"
 
 
 def _cancel_when_saved(
-    cloud: Workspace, folder: RunFolder, details: Mapping[str, Any], trials: list[TrialInfo]
+    cloud: Workspace,
+    folder: RunFolder,
+    details: Mapping[str, Any],
+    trials: list[TrialInfo],
 ) -> None:
     """Cancel the sweep job once no trial with a stop file runs, or the grace period is over.
 
@@ -128,6 +144,7 @@ def _cancel_when_saved(
     """
     if final_state(details) is not None or status_of(details) == "CancelRequested":
         return
+
     stopped = folder.last_event(StopRequested)
     since = stopped.time if stopped is not None else 0.0
     is_over = time.time() > since + NOTICE_SECONDS + RunRecord(folder).grace_seconds
@@ -165,6 +182,7 @@ def sweep_state(
     config = config_of(folder)
     record = RunRecord(folder)
     request = request_of(folder)
+
     trials: list[NativeTrial] = []
     for trial in sorted(listed, key=_number):
         if _number(trial) != len(trials):  # the list may lag: each keeps its number
@@ -190,12 +208,21 @@ def sweep_state(
                 ),
             )
         )
+
     state, reason = _state_of(request, details, stop_requested=stop_requested)
-    return NativeSweepState(state=state, reason=reason, trials=trials, url=url)
+    return NativeSweepState(
+        state=state,
+        reason=reason,
+        trials=trials,
+        url=url,
+    )
 
 
 def _state_of(
-    request: Mapping[str, Any], details: Mapping[str, Any], *, stop_requested: bool
+    request: Mapping[str, Any],
+    details: Mapping[str, Any],
+    *,
+    stop_requested: bool,
 ) -> tuple[State, str]:
     final = final_state(details)
     if final is None:
@@ -208,6 +235,7 @@ def _state_of(
             "failed",
             f"Azure ML was told no {request['objective']['primary_metric']} by any trial",
         )
+
     return final.state, final.reason
 
 

@@ -51,6 +51,7 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
     """
     if is_rehearsed_trial(plan):
         return Request(provider="azure", document=rehearsed_trial(plan), job=shared_job(plan))
+
     job = job_of(plan)
     document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
     return Request(provider="azure", document=document, job=job)
@@ -118,6 +119,7 @@ def _limits(sweep: Sweep, trial_seconds: int) -> dict[str, int]:
     }
     if sweep.budget.max_time is not None:
         limits["timeout"] = sweep.budget.max_time
+
     return limits
 
 
@@ -130,6 +132,7 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     """
     if isinstance(dimension, Choice):
         return {"type": "choice", "values": [text_of(value) for value in dimension.values]}
+
     low = dimension.low
     high = dimension.high
     if isinstance(dimension, Integers):
@@ -138,6 +141,7 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
         if method == "random":
             low = dimension.low - 0.5
             high = dimension.high + 0.5
+
     kind = f"{'q' * isinstance(dimension, Integers)}{'log' * dimension.log}uniform"
     ends = (math.log(low), math.log(high)) if dimension.log else (low, high)
     document: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}
@@ -171,7 +175,9 @@ def _objective(plan: Plan) -> Iterator[Issue]:
     if not re.fullmatch(METRIC, metric, re.ASCII):
         message = f"{metric!r} is not a valid metric name in MLflow, which reports it to Azure ML"
         yield Issue(
-            ("sweep", "objective", "metric"), message, "letters, digits, and _ - . / or a space"
+            ("sweep", "objective", "metric"),
+            message,
+            "letters, digits, and _ - . / or a space",
         )
 
 

@@ -44,10 +44,14 @@ _SUBSCRIPTION = RequiredSetting(
     placeholder="00000000-0000-0000-0000-000000000000",
 )
 _RESOURCE_GROUP = RequiredSetting(
-    "my-group", "the resource group of the workspace", placeholder="not-set-yet"
+    "my-group",
+    "the resource group of the workspace",
+    placeholder="not-set-yet",
 )
 _WORKSPACE = RequiredSetting(
-    "my-workspace", "the Azure ML workspace to run in", placeholder="not-set-yet"
+    "my-workspace",
+    "the Azure ML workspace to run in",
+    placeholder="not-set-yet",
 )
 
 _FORMS = {
@@ -74,7 +78,10 @@ _DEFAULTS = {"resource_group": "group", "workspace": "workspace", "location": "l
 
 
 def account(
-    azure: AzureSection, settings: Settings, *, rehearsal: bool
+    azure: AzureSection,
+    settings: Settings,
+    *,
+    rehearsal: bool,
 ) -> tuple[AzureConfig, SettingsReader]:
     """Return the workspace's settings, and the reader with origins and missing settings."""
     reader = SettingsReader("azure", azure, settings, cli_default_account, rehearsal=rehearsal)
@@ -118,6 +125,7 @@ def workspace_of(settings: Settings) -> tuple[str, str, str]:
     for issue in [*reader.problems, *format_issues(config)]:
         line = issue.at(reader.origins.get(issue.field, "")).line()
         raise UsageError(line, hint=issue.hint)
+
     return config.subscription, config.resource_group, config.workspace
 
 
@@ -131,9 +139,12 @@ def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, Cl
     defaults: dict[str, CliDefault] = {}
     for setting, name in _DEFAULTS.items():
         value = environment_value(environ, f"AZURE_DEFAULTS_{name.upper()}") or ini_value(
-            folder / "config", "defaults", name
+            folder / "config",
+            "defaults",
+            name,
         )
         defaults |= {setting: value} if value else {}
+
     subscription = _subscription(folder / "azureProfile.json")
     return defaults | ({"subscription": subscription} if subscription else {})
 
@@ -181,6 +192,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         machine_args=fabric_args("azure", types, resources.nodes, gpus),
     )  # fmt: skip
     prices = regional_prices("azure", location, settings)
+
     estimate, wrong_limits = estimate_cost(
         prices.price_of(*types[:1]),
         resources.nodes,
@@ -194,6 +206,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set")
             for issue in wrong_limits
         ]
+
     # A misspelt size also lacks a price, but the rules report that it is misspelt.
     skips_limits = rehearsal or wrong or any(not is_azure_size(name) for name in types)
     problems += wrong + wrong_image + [*prices.problems] + ([] if skips_limits else wrong_limits)
@@ -230,7 +243,13 @@ def _select(
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
     gpus = resources.gpus
     gpu = resources.gpu
-    return select_instances("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)
+    return select_instances(
+        "azure",
+        gpus=gpus,
+        gpu=gpu,
+        named=named,
+        default=DEFAULT_INSTANCE,
+    )
 
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
@@ -266,16 +285,22 @@ def image_of(
     platform = f"linux/{architecture_of('azure', types)}"
     if config.repository and (selected.is_build or selected.text == "auto"):
         recipe, wrong = recipe_for(
-            selected, settings, gpu=gpu, platform=platform, machine_args=machine_args
+            selected,
+            settings,
+            gpu=gpu,
+            platform=platform,
+            machine_args=machine_args,
         )
         return planned_build(recipe, config.repository), wrong
     if selected.text != "auto":
         return PlannedImage(selected.text), []
+
     problems: list[Issue] = []
     if platform != CLOUD_PLATFORM:
         hint = "azure.repository, for our image built for them; or your own image"
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
         problems.append(Issue(selected.path, message, hint))
+
     return (
         PlannedImage(CURATED, contents=usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)),
         problems,
@@ -309,4 +334,5 @@ def _wrong(image: str) -> tuple[str, str] | None:
         return f"{image!r} does not name an environment", hint
     if not re.fullmatch(_DOCKER, image):
         return f"{image!r} is not an image address", "registry/name:tag, or azureml:NAME@latest"
+
     return None

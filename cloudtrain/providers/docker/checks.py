@@ -60,6 +60,7 @@ def address_issues() -> list[Issue]:
             else "docker context use default, or export DOCKER_CONTEXT=default"
         )
         return [Issue((), message, hint)]
+
     return []
 
 
@@ -86,6 +87,7 @@ def image_issue(engine: Engine, target: Target, machine: str) -> Issue | None:
         return Issue((), missing.message, missing.hint)
     if architecture in ("", machine):
         return None
+
     message = f"the image {image} is built for {architecture}, this machine is {machine}: emulated"
     return warning(f"{message} at best", f"docker build --platform linux/{machine} …")
 
@@ -132,6 +134,7 @@ def gpu_check(info: EngineInfo, gpus: int) -> Check:
         return question.not_applicable("there are none here")
     if info.gives_gpus:
         return question.ok(f"{gpus}, by the NVIDIA Container Toolkit")
+
     fix = (
         "install the NVIDIA Container Toolkit, then: nvidia-ctk runtime configure --runtime=docker"
     )
@@ -146,7 +149,10 @@ def _described(info: EngineInfo) -> str:
 
 
 def image_of(
-    image: str | Mapping[str, str], settings: Settings, *, gpu: bool
+    image: str | Mapping[str, str],
+    settings: Settings,
+    *,
+    gpu: bool,
 ) -> tuple[PlannedImage, tuple[Issue, ...]]:
     """Return the image, by its name on this machine, and its problems.
 
@@ -157,10 +163,13 @@ def image_of(
     if selected.is_build or address == "auto":
         recipe, problems = recipe_for(selected, settings, gpu=gpu)
         return planned_build(recipe), tuple(problems)
+
     scheme, colon, _ = address.partition(":")
     providers = (declared.name for declared in declarations() if scheme in declared.image_schemes)
+
     cloud = next(providers, None) if colon else None
     if cloud:
         hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
         return PlannedImage(""), (Issue(path, f"{address} means something in {cloud} alone", hint),)
+
     return PlannedImage(address), ()

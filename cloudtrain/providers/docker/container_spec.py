@@ -186,9 +186,15 @@ def visible_gpus(choice: str | None, python: str = sys.executable) -> tuple[str,
     environ = {key: value for key, value in os.environ.items() if key != CHOICE}
     if choice is not None:
         environ[CHOICE] = choice
+
     query = [python, str(Path(__file__).with_name("gpu_ids.py"))]
     answer = subprocess.run(
-        query, env=environ, timeout=_QUERY_SECONDS, check=False, capture_output=True, text=True
+        query,
+        env=environ,
+        timeout=_QUERY_SECONDS,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     return tuple(answer.stdout.split())
 
@@ -206,9 +212,11 @@ def take(gpus: Sequence[str], count: int, held: ExitStack) -> tuple[str, ...]:
         if len(uuids) == count:
             held.push(taken.pop_all())
             return tuple(uuids)
+
     message = f"the run needs {count} of the {len(gpus)} visible GPUs of this machine"
     if uuids:
         message += f", and other runs leave {len(uuids)}"
+
     hint = "wait for other runs, or choose other GPUs by CUDA_VISIBLE_DEVICES"
     raise CloudError(message, hint=hint, code="gpus")
 
@@ -224,5 +232,6 @@ def _hold(gpu: str, held: ExitStack) -> bool:
     except OSError:
         holder.close()
         return False
+
     held.enter_context(holder)
     return True

@@ -68,7 +68,9 @@ MOUNTS = "/mnt/azureml"
 
 
 def docker_emulator(
-    paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+    paths: RunPaths,
+    request: Mapping[str, Any],
+    plan: EmulatedPlan,
 ) -> DockerEmulator:
     """Return the emulator for the contract of a run's request."""
     contract = plan.contract
@@ -78,6 +80,7 @@ def docker_emulator(
         return DockerEmulator(SageMakerContainers(paths, request, plan), paths, plan, isolated)
     if contract == AZURE.contract:
         return DockerEmulator(AzureMLContainers(paths, request, plan), paths, plan)
+
     return DockerEmulator(PlainContainers(paths, request), paths, plan)
 
 
@@ -129,9 +132,11 @@ class DockerEmulator:
         marker = cleanup_marker(self.paths.run)
         marker.parent.mkdir(exist_ok=True)
         marker.touch()
+
         with docker_engine() as engine:
             rootless = engine.info().is_rootless
             engine.make_network(self.network, self.labels, internal=self.isolated)
+
         return [self._container_launch(launch, rootless) for launch in launches]
 
     def sync(self) -> None:
@@ -162,6 +167,7 @@ class DockerEmulator:
         if published.is_dir():
             container_variables[PUBLISHED] = PUBLISHED_FOLDER
             binds.append(Bind(source=str(published), target=PUBLISHED_FOLDER, read_only=True))
+
         return ContainerSpec(
             node=node,
             image=self.image,
@@ -188,6 +194,7 @@ class DockerEmulator:
         """
         if not json.loads(self.paths.job_file.read_text()).get("dependencies"):
             return ()
+
         folder = self.paths.packages_in(self.image)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return (Bind(source=str(folder), target=PACKAGES),)
@@ -203,6 +210,7 @@ class DockerEmulator:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(self.spec(launch, rootless).to_json(), indent=2))
+
         return Launch(
             node=launch.node,
             argv=(*run_module("docker.node"), str(file)),
@@ -220,6 +228,7 @@ def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
     """
     if rootless:
         return {"user": "0:0", "capabilities": ROOT_CAPABILITIES}
+
     groups = tuple(str(group) for group in sorted(set(os.getgroups()) - {os.getgid()}))
     capabilities = ROOT_CAPABILITIES if os.getuid() == 0 else ()
     user = f"{os.getuid()}:{os.getgid()}"
@@ -252,6 +261,7 @@ class SageMakerContainers(SageMakerEmulator):
         """Create the folders of each node; return launches with mounts. May raise StorageError."""
         sources = {SOURCE: archive, **self.channel_paths()}
         threads = thread_variables(self.paths, self.plan.cores)
+
         launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
             create_folders(self.job, container, root, {})
@@ -271,6 +281,7 @@ class SageMakerContainers(SageMakerEmulator):
                 binds=tuple(binds),
             )
             launches.append(launch)
+
         return launches
 
 
@@ -288,12 +299,14 @@ class AzureMLContainers(AzureMLEmulator):
         inside: dict[str, str] = {}
         shared: list[Bind] = []
         launches = []
+
         for name, path in self.mount_paths().items():
             kind, _, mount_name = name.partition(".")
             inside[name] = f"{MOUNTS}/{kind}/{mount_name}" + (
                 "" if path.is_dir() else f"/{path.name}"
             )
             shared.append(Bind(source=str(path), target=inside[name], read_only=kind == "inputs"))
+
         argv = ("/bin/sh", "-c", self.job.command_line(inside))
         threads = thread_variables(self.paths, self.plan.cores)
         for process in self.job.processes:
@@ -310,6 +323,7 @@ class AzureMLContainers(AzureMLEmulator):
                 binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),
             )
             launches.append(launch)
+
         return launches
 
 
@@ -323,6 +337,7 @@ def _read_only(path: Path, mount_point: Path, target: str) -> Bind:
     if not path.is_dir():
         mount_point.parent.mkdir(parents=True, exist_ok=True)
         mount_point.touch()
+
     return Bind(source=str(path), target=target, read_only=True)
 
 
@@ -334,6 +349,7 @@ def remove_leftovers(run: Path) -> str:
         return f"its containers could not be looked for: {error.message}"
     if count > 1:
         return f"{count} containers that were left have been removed"
+
     return "a container that was left has been removed" if count else ""
 
 
@@ -363,6 +379,7 @@ def remove_containers(run: Path) -> int:
     """
     with docker_engine() as engine:
         count = engine.clear(labels_of(run))
+
     cleanup_marker(run).unlink(missing_ok=True)
     return count
 

@@ -134,6 +134,7 @@ class Engine:
         """Return its version and abilities."""
         with translating_errors("ask about the machine"):
             answer = self.api.info()
+
         kind = str(answer.get("Architecture", ""))
         devices = [str(device.get("ID", "")) for device in answer.get("DiscoveredDevices") or ()]
         return EngineInfo(
@@ -164,16 +165,22 @@ class Engine:
                 raise CloudError(
                     f"Docker could not look up {image}: {why}", code="registry"
                 ) from error
+
         platforms = answer.get("Platforms") or ()
         names = {
             platform.get("architecture") for platform in platforms if platform.get("os") == "linux"
         }
         return RegistryImage(
-            answer["Descriptor"]["digest"], frozenset(name for name in names if name)
+            answer["Descriptor"]["digest"],
+            frozenset(name for name in names if name),
         )
 
     def push(
-        self, name: str, address: str, login: RegistryLogin | None, progress: Progress | None
+        self,
+        name: str,
+        address: str,
+        login: RegistryLogin | None,
+        progress: Progress | None,
     ) -> str:
         """Push a local image to `address`, `repository:tag`; returns its digest (`sha256:…`).
 
@@ -181,11 +188,16 @@ class Engine:
         """
         repository, _, tag = address.rpartition(":")
         amounts: dict[str, tuple[int, int]] = {}
+
         digest = ""
         with translating_errors(f"push {address}"):
             self.api.tag(name, repository, tag)
             for message in self.api.push(
-                repository, tag, stream=True, decode=True, auth_config=_auth_config(login)
+                repository,
+                tag,
+                stream=True,
+                decode=True,
+                auth_config=_auth_config(login),
             ):
                 if "error" in message:
                     raise refused_push(address, str(message["error"]))
@@ -202,6 +214,7 @@ class Engine:
                     )
         if not digest:
             raise CloudError(f"the push of {address} ended without a digest", code="push")
+
         return digest
 
     def make_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
@@ -250,6 +263,7 @@ class Engine:
                 host_config=host,
                 networking_config=self.api.create_networking_config({spec.network: aliases}),
             )
+
         return Container(self.api, made["Id"], spec)
 
     def labelled(self, labels: Mapping[str, str], label: str) -> set[str]:
@@ -267,6 +281,7 @@ class Engine:
             for network in self._networks(labels):
                 with suppress(NotFound):
                     self.api.remove_network(network["Id"])
+
         return len(containers)
 
     def _containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -312,11 +327,13 @@ def stored_login(registry: str) -> RegistryLogin | None:
             entry = load_config().resolve_authconfig(registry) or {}
     except (*SDK_ERRORS, ValueError, KeyError):  # an invalid file, or a helper that fails
         return None
+
     user = entry.get("username") or entry.get("Username")
     password = entry.get("password") or entry.get("Password")
     if ACR.fullmatch(registry) and entry.get("IdentityToken"):  # from `az acr login`
         user = TOKEN_USER
         password = entry["IdentityToken"]
+
     return RegistryLogin(user, password) if user and password else None
 
 

@@ -35,6 +35,7 @@ def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
     folder = Path(
         environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "~").expanduser() / ".docker"
     )
+
     name = environ.get("DOCKER_CONTEXT", "")
     if not name:
         if environ.get("DOCKER_HOST"):
@@ -42,6 +43,7 @@ def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
         name = str(_read(folder / "config.json").get("currentContext") or "")
     if name in ("", "default"):
         return DEFAULT_SOCKET, ""
+
     context = _read(folder / "contexts" / "meta" / sha256(name.encode()).hexdigest() / "meta.json")
     endpoint = (context.get("Endpoints") or {}).get("docker") or {}
     return str(
@@ -57,6 +59,7 @@ def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         return dict(environ)
     if where.startswith(("unix://", "npipe://")):
         return {**environ, "DOCKER_HOST": where}
+
     return {name: value for name, value in environ.items() if name != "DOCKER_HOST"}
 
 
@@ -187,8 +190,11 @@ def translated(error: Exception, doing: str, image: str = "") -> CloudError:
     for pattern, code, message, hint in _KNOWN:
         if re.search(pattern, text):
             return CloudError(
-                message.format(host=host(), image=image, detail=detail), hint=hint, code=code
+                message.format(host=host(), image=image, detail=detail),
+                hint=hint,
+                code=code,
             )
+
     return CloudError(f"Docker would not {doing}: {detail}", code="docker")
 
 
@@ -204,8 +210,11 @@ def refused_push(address: str, answer: str) -> CloudError:
     for pattern, hint in _PUSHES:
         if re.search(pattern, answer):
             return CloudError(
-                message, hint=hint.format(registry=address.partition("/")[0]), code="push"
+                message,
+                hint=hint.format(registry=address.partition("/")[0]),
+                code="push",
             )
+
     return CloudError(message, code="push")
 
 

@@ -16,8 +16,10 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
+
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
     choices = [word.strip() for word in choice.split(",")]
+
     uuids = []
     for number in range(count.value):
         device = ctypes.c_int(0)
@@ -29,6 +31,7 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
             return []
         kind = "MIG" if number < len(choices) and choices[number].startswith("MIG-") else "GPU"
         uuids.append(f"{kind}-{uuid.UUID(bytes=bytes(answer))}")
+
     return uuids
 
 

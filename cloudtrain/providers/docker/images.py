@@ -90,7 +90,8 @@ def require_image(image: str, architecture: str, note: Note | None = None) -> st
         available = ", ".join(sorted(image_found.architectures))
         hint = f"docker build --platform linux/{architecture} …; nothing was started"
         raise RefusedError(
-            f"the image {image} is for {available}, the machines are {architecture}", hint=hint
+            f"the image {image} is for {available}, the machines are {architecture}",
+            hint=hint,
         )
     return image_found.digest
 
@@ -142,7 +143,10 @@ def _acr_login(host: str) -> RegistryLogin:
 
 
 def _inspect_in_ecr(
-    account: str, region: str, repository: str, reference: str
+    account: str,
+    region: str,
+    repository: str,
+    reference: str,
 ) -> RegistryImage | None:
     from cloudtrain.planning import reference as registry
 
@@ -186,7 +190,8 @@ def _inspect_in_ecr(
 
     image = answer["images"][0]
     return registry.RegistryImage(
-        image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config)
+        image["imageId"]["imageDigest"],
+        registry.architectures(image["imageManifest"], config),
     )
 
 
@@ -204,7 +209,9 @@ INPUTS_LABEL = "cloudtrain.inputs"
 
 
 def resolve_image(
-    plan: Plan, pushing: Progress | None = None, note: Note | None = None
+    plan: Plan,
+    pushing: Progress | None = None,
+    note: Note | None = None,
 ) -> ResolvedImage | None:
     """Return the image of a plan, built and pushed if it is new, or None without one.
 
@@ -322,11 +329,16 @@ def _raise_if_changed(recipe: Recipe) -> None:
 
 def _tag_image(docker: str, image: str, name: str) -> None:
     process = subprocess.run(
-        (docker, "tag", image, name), capture_output=True, text=True, errors="replace", check=False
+        (docker, "tag", image, name),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if process.returncode:
         raise CloudError(
-            f"the image cannot be called {name}: {' '.join(process.stderr.split())}", code="build"
+            f"the image cannot be called {name}: {' '.join(process.stderr.split())}",
+            code="build",
         )
 
 
@@ -346,7 +358,9 @@ def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str
             " {docker: …}"
         )
         raise CloudError(
-            f"the program {docker} cannot be started: {error.strerror}", hint=hint, code="build"
+            f"the program {docker} cannot be started: {error.strerror}",
+            hint=hint,
+            code="build",
         ) from None
     if code:
         message = f"the image {recipe.name} was not built: docker build ended with {code}"
@@ -355,7 +369,10 @@ def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str
 
 
 def arguments(
-    recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = ""
+    recipe: Recipe,
+    names: Sequence[str],
+    options: Sequence[str] = (),
+    folder: str = "",
 ) -> list[str]:
     """Return the arguments of `docker`. `folder`: build context, if not the recipe's."""
     version = {"VERSION": __version__} if recipe.kind else {}

@@ -68,6 +68,7 @@ class ContainerOutput:
                 unfinished = b""
             self._unfinished[number] = unfinished
             is_read = self._forward_lines(lines) and is_read
+
         return is_read
 
     def flush(self) -> None:
@@ -83,7 +84,9 @@ class ContainerOutput:
         """Report a container that could not be started or watched; return the exit code."""
         message = error.message if error else "its container was lost"
         self._fail(
-            type(error).__name__ if error else "lost", message, error.hint if error else None
+            type(error).__name__ if error else "lost",
+            message,
+            error.hint if error else None,
         )
         return 1
 
@@ -102,11 +105,16 @@ class ContainerOutput:
         """
         if memory_cause:
             self.log(f"the kernel killed a process of this container: {memory_cause}")
+
         report = self.node_ended
         if report is None:
             return self._report_end(
-                code, memory_cause, stop_requested=stop_requested, forced=forced
+                code,
+                memory_cause,
+                stop_requested=stop_requested,
+                forced=forced,
             )
+
         error = report.error
         if error is not None and (
             _is_sigkill(error) or (memory_cause and _is_dataloader_worker(error))
@@ -115,25 +123,38 @@ class ContainerOutput:
         elif report.outcome == "stopped" and not stop_requested:
             by = "by docker stop, or by a signal from outside"
             self._write_event(report.replace(stopped_by=by))
+
         return code
 
     def _report_end(
-        self, code: int, memory_cause: str, *, stop_requested: bool, forced: bool
+        self,
+        code: int,
+        memory_cause: str,
+        *,
+        stop_requested: bool,
+        forced: bool,
     ) -> int:
         """Report the end of a container without a launcher's report."""
         if stop_requested:
             self._write_event(NodeEnded(outcome="stopped", forced=forced))
             return code
+
         message = _exit_message(code, self._last_line.decode("utf-8", "replace").strip()[:200])
         hint = KILLED_FROM_OUTSIDE if code == KILLED and not memory_cause else None
         message += f" ({memory_cause})" if memory_cause else ""
         self._fail("SIGKILL" if code == KILLED else "exit", message, hint)
+
         return code or 1
 
     def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
         time_now = round(time.time(), 3)
         cause = Cause(
-            rank=-1, node=self.node, time=time_now, exception=exception, message=message, attempt=0
+            rank=-1,
+            node=self.node,
+            time=time_now,
+            exception=exception,
+            message=message,
+            attempt=0,
         )
         cause = cause.replace(hint=hint) if hint else cause
         self._write_event(Error(**cause.to_json()))
@@ -148,11 +169,15 @@ class ContainerOutput:
                     self.node_ended = event.without("time", "node", "rank", "seq")
             elif line:
                 self._last_line = line
+
         return self._write(b"".join(line + b"\n" for line in lines))
 
     def _write_event(self, event: Event) -> None:
         sent = event.replace(
-            time=round(time.time(), 3), node=self.node, rank=-1, seq=time.time_ns()
+            time=round(time.time(), 3),
+            node=self.node,
+            rank=-1,
+            seq=time.time_ns(),
         )
         self._write(
             EVENT_MARK + strict_json(sent.to_json(), separators=(",", ":")).encode() + b"\n"
@@ -238,11 +263,13 @@ class DockerNode:
             self.last_error = self.last_error or error
         if self.exit_status is None:
             return self.output.report_failure(self.last_error)
+
         memory_cause = ""
         if self.exit_status.out_of_memory:
             memory_cause = "out of host memory"
             if limit := self.spec.memory_bytes:
                 memory_cause += f": its container reached the limit of {format_size(limit)}"
+
         return self.output.finish(
             self.exit_status.code,
             memory_cause,
@@ -271,10 +298,14 @@ class DockerNode:
     def _watch(self, container: Container) -> None:
         """Wait until the container has ended, and forward a stop."""
         follower = threading.Thread(
-            target=self._follow, args=(container,), daemon=True, name="output"
+            target=self._follow,
+            args=(container,),
+            daemon=True,
+            name="output",
         )
         follower.start()
         since = reminded = 0.0
+
         grace = max(1.0, self.spec.grace_seconds - KILL_BEFORE_SECONDS)
         while not self._over.is_set():
             time_now = time.monotonic()
@@ -290,6 +321,7 @@ class DockerNode:
             select.select([self._woken], [], [], 0.5 if self.stop_requested else None)
             with suppress(BlockingIOError):
                 os.read(self._woken, 4096)
+
         follower.join()
 
     def _follow(self, container: Container) -> None:
@@ -323,6 +355,7 @@ def main(argv: list[str]) -> int:
     node.listen()
     if supervisor := os.environ.get(SUPERVISOR_PID):
         set_parent_death_signal(int(supervisor), signal.SIGTERM)
+
     return node.run()
 
 

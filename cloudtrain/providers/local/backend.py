@@ -92,7 +92,10 @@ class LocalBackend(Provider):
         return Request(provider=plan.host.provider, document=document, job=job)
 
     def emulator(
-        self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+        self,
+        paths: RunPaths,
+        request: Mapping[str, Any],
+        plan: EmulatedPlan,
     ) -> Emulator[Launch]:
         """Return the emulator of a request's contract. Called by the supervisor."""
         raise NotImplementedError
@@ -112,6 +115,7 @@ class LocalBackend(Provider):
             # before the start: Docker would create the mounted folder as root
             with storing(paths.published):
                 make_private_folder(paths.published)
+
         argv = [str(run.path), str(archive), *lifeline()]
         with (
             storing(paths.supervisor_log),
@@ -125,6 +129,7 @@ class LocalBackend(Provider):
                 stderr=log,
                 start_new_session=True,
             )
+
         identity = ProcessIdentity.of(process.pid).to_json()  # before it can be reaped
         reap_in_background(process)
         return identity
@@ -145,16 +150,21 @@ class LocalBackend(Provider):
         if not run.path.is_dir():
             hint = "a training that still ran there ends within seconds"
             raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
+
         time_now = time.time()
         supervisor = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
+
         is_starting = supervisor is SupervisorState.NOT_STARTED and not self._is_overdue(
-            run, state, time_now
+            run,
+            state,
+            time_now,
         )
         if is_starting and state.ref is None and run.was_submitted_by_a_dead_process():
             _end_unstarted(run)
             return []
         if supervisor is SupervisorState.ALIVE or is_starting:
             return [_phase(time_now, "")] if state.phase else []
+
         given_up = supervisor is SupervisorState.UNKNOWN and _ignored_stop(run.path)
         # It may have written the last event and exited after the events were read.
         if run.last_event(Ended):
@@ -167,6 +177,7 @@ class LocalBackend(Provider):
                 if state.phase == phase
                 else [_phase(time_now, phase, since if since > 0 else time_now)]
             )
+
         reason = UNSTARTED
         if given_up:
             reason = (
@@ -177,6 +188,7 @@ class LocalBackend(Provider):
             reason = "its supervisor is gone (killed, or this machine was restarted)"
         if not given_up and (orphans := self.end_orphans(run.path)):
             reason += f"; {orphans}"
+
         return [Ended(time=time_now, state="failed", reason=reason)]
 
     def _is_overdue(self, run: RunFolder, state: RunState, time_now: float) -> bool:
@@ -195,6 +207,7 @@ class LocalBackend(Provider):
         """
         with storing(run.path):
             RunPaths(run.path).stop_file.touch()
+
         send_stop_signal(run.path)
         return True
 
@@ -238,6 +251,7 @@ class LocalBackend(Provider):
                 roots = (f"{self.container_root}/{name}",) if self.container_root else ()
                 if copy_results(source, folder / name, roots, note):
                     copied.append(name)
+
         return copied
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002

@@ -42,6 +42,7 @@ def host_rules(plan: Plan) -> list[Issue]:
             " python3"
         )
         issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to an executable called python3"))
+
     cores = plan.host.config_as(LocalConfig).cores
     issues += crowding_rules(plan, cores)
     return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
@@ -52,6 +53,7 @@ def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
     processes = plan.spec.resources.nodes * plan.processes
     if plan.gpus or processes <= max(FEW_PROCESSES, MAX_PROCESSES_PER_CORE * cores):
         return []
+
     of_machine = f"{cores} core{'s' * (cores != 1)} and {format_size(_memory_bytes())} of memory"
     message = f"{processes} processes share this machine, which has {of_machine}"
     hint = f"--set resources.nodes=1 --set resources.processes={cores}"
@@ -72,6 +74,7 @@ def host_checks(plan: Plan, *, starting: bool) -> list[Issue]:
     if named_by and not starting:
         message = f"{python} is named by {named_by}, so it is not run before a submit"
         return [warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")]
+
     issues = _torch(python) if python != sys.executable else []
     return issues or gpu_checks(plan, python, plan.gpus, "per node")
 
@@ -91,6 +94,7 @@ def gpu_checks(plan: Plan, python: str, required_gpus: int, of: str) -> list[Iss
 def _too_few(plan: Plan, visible_gpus: int, required_gpus: int, of: str) -> list[Issue]:
     if visible_gpus >= required_gpus:
         return []
+
     processes = min(plan.processes, 2)
     machine = _without_machine(plan)
     hint = (
@@ -133,6 +137,7 @@ def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
         elif is_empty(str(path)):
             message = f"inputs.{name}: {path} is empty: the job would run on nothing"
             issues.append(Issue((), message, origin=plan.where(f"inputs.{name}")))
+
     for name, stores in plan.spec.secrets.items():
         stored = plan.host.location_for(stores)
         if stored is None:  # a rehearsal uses the cloud's own
@@ -142,11 +147,15 @@ def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
         if variable not in os.environ:
             message = f"secret {name}: the environment variable {variable} is not set"
             issues.append(Issue((), message, f"export {variable}=… and submit again"))
+
     return issues
 
 
 def _cloud_secret_issue(
-    plan: Plan, name: str, stores: Mapping[str, str], in_container: bool
+    plan: Plan,
+    name: str,
+    stores: Mapping[str, str],
+    in_container: bool,
 ) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
     why = plan.target.declaration.no_local_secrets
@@ -158,6 +167,7 @@ def _cloud_secret_issue(
             " none"
         )
         return Issue((), message, hint)
+
     message = f"secret {name} is looked up where the job would look, with your own credentials"
     return warning(message, f"or add local: 'env:{name}'")
 
@@ -177,11 +187,15 @@ def _torch(python: str) -> list[Issue]:
         probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
         try:
             answer = subprocess.run(
-                [python, "-c", probe], timeout=30, check=False, capture_output=True
+                [python, "-c", probe],
+                timeout=30,
+                check=False,
+                capture_output=True,
             )
             has_torch = answer.returncode == 0
         except (OSError, subprocess.TimeoutExpired) as error:
             return [Issue((), f"{python} cannot be run: {error}", hint)]
+
     return [] if has_torch else [Issue((), f"torch is not installed for {python}", hint)]
 
 
@@ -198,7 +212,12 @@ def _gpus(python: str, env: Mapping[str, str]) -> int:
     chosen = {key: value for key, value in env.items() if key.startswith("CUDA_")}
     environ = {**os.environ, **chosen}
     answer = subprocess.run(
-        query, env=environ, timeout=60, check=False, capture_output=True, text=True
+        query,
+        env=environ,
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     return int(answer.stdout or 0)
 
@@ -225,6 +244,7 @@ def machine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     python = target.config_as(LocalConfig).python
     named_by = target.origins.get("python", "")
     data_dir = Path(settings["data_dir"]).absolute()
+
     if named_by:
         question = Question("Python", f"does {python} run, and has it torch", ("python",))
         yield question.not_applicable(
@@ -234,26 +254,33 @@ def machine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     else:
         facts = machine.ask_python(python)
         yield python_check(facts)
+
     gpus = machine.ask_driver()
     if facts.version:
         yield torch_check(facts, gpus)
+
     yield gpu_check(gpus)
     if gpus.driver:
         yield driver_check(gpus, facts)
+
     yield disk_check(data_dir, machine.free_bytes(data_dir), can_write=machine.can_write(data_dir))
 
 
 def python_check(facts: PythonFacts) -> Check:
     """Check that the Python of local runs works and is new enough."""
     question = Question(
-        "Python", f"does {facts.path} run, and is it {OLDEST_PYTHON} or newer", ("python",)
+        "Python",
+        f"does {facts.path} run, and is it {OLDEST_PYTHON} or newer",
+        ("python",),
     )
     if not facts.version:
         return question.wrong(
-            f"it does not run: {facts.error}", "set CLOUDTRAIN_PYTHON to a Python that has torch"
+            f"it does not run: {facts.error}",
+            "set CLOUDTRAIN_PYTHON to a Python that has torch",
         )
     if release(facts.version) < release(OLDEST_PYTHON):
         return question.wrong(f"it is {facts.version}", "set CLOUDTRAIN_PYTHON to a newer one")
+
     return question.ok(f"it is {facts.version}")
 
 
@@ -267,15 +294,20 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
         return question.not_applicable(
             'it is not installed; runs here need it: pip install "cloudtrain[train]"'
         )
+
     if gpus.names and not facts.cuda:
         return question.wrong(
-            f"torch {facts.torch} is built without CUDA, and there is {gpus.names[0]}", _CUDA_WHEELS
+            f"torch {facts.torch} is built without CUDA, and there is {gpus.names[0]}",
+            _CUDA_WHEELS,
         )
+
     if gpus.names and not facts.torch_gpus and not _is_too_old(gpus, facts):
         message = f"torch {facts.torch} sees 0 of the {len(gpus.names)} GPUs of the driver"
         return question.wrong(
-            message, "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine"
+            message,
+            "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine",
         )
+
     sees = f", which sees {facts.torch_gpus} of {len(gpus.names)} GPUs" if gpus.names else ""
     return question.ok(f"torch {facts.torch}{sees}")
 
@@ -291,6 +323,7 @@ def gpu_check(gpus: GpuFacts) -> Check:
     if gpus.names:
         counts = {name: gpus.names.count(name) for name in gpus.names}
         return question.ok(", ".join(f"{count} x {name}" for name, count in counts.items()))
+
     return question.not_applicable("none with a driver: jobs here run on the CPU")
 
 
@@ -304,8 +337,10 @@ def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
             " newer"
         )
         return question.wrong(
-            message, "install a newer driver, or a torch that is built for an older CUDA"
+            message,
+            "install a newer driver, or a torch that is built for an older CUDA",
         )
+
     return question.ok(f"it is {gpus.driver}" + (f", for CUDA {facts.cuda}" if facts.cuda else ""))
 
 
@@ -314,13 +349,17 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
     question = Question("disk", f"is there room for runs in {folder}", ("data_dir",))
     if not can_write:
         return question.wrong(
-            "this user may not write there", "set CLOUDTRAIN_DATA_DIR to a folder of yours"
+            "this user may not write there",
+            "set CLOUDTRAIN_DATA_DIR to a folder of yours",
         )
+
     if free < MIN_FREE_BYTES:
         fix = "remove old runs there, or set CLOUDTRAIN_DATA_DIR to a folder on another disk"
         return question.wrong(
-            f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}", fix
+            f"{format_size(free)} are free, less than {format_size(MIN_FREE_BYTES)}",
+            fix,
         )
+
     return question.ok(f"{format_size(free)} are free")
 
 

@@ -63,7 +63,11 @@ def ask_python(path: str) -> PythonFacts:
     program = [path, str(Path(__file__).with_name("python_facts.py"))]
     try:
         completed = subprocess.run(
-            program, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+            program,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
         )
         facts: dict[str, Any] = json.loads((completed.stdout.strip().splitlines() or [""])[-1])
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -72,6 +76,7 @@ def ask_python(path: str) -> PythonFacts:
         return PythonFacts(
             path=path, error=f"exit code {completed.returncode}: {completed.stderr.strip()[-300:]}"
         )
+
     torch = facts["torch"]
     return PythonFacts(
         path=path,
@@ -88,16 +93,23 @@ def ask_driver() -> GpuFacts:
     program = shutil.which("nvidia-smi")
     if program is None:
         return GpuFacts()
+
     query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
         completed = subprocess.run(
-            query, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
+            query,
+            capture_output=True,
+            text=True,
+            timeout=SMI_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return GpuFacts(error=str(error))
+
     rows = [line.partition(", ") for line in completed.stdout.splitlines() if ", " in line]
     if completed.returncode or not rows:
         return GpuFacts(error=" ".join((completed.stdout + completed.stderr).split())[:300])
+
     return GpuFacts(driver=rows[0][0], names=tuple(row[2] for row in rows))
 
 

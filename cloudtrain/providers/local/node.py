@@ -74,10 +74,12 @@ class Node:
             chunk = os.read(self.output, READ_BYTES)
         except BlockingIOError:
             return self.process.poll() is None
+
         *lines, self.unfinished_line = (self.unfinished_line + chunk).split(b"\n")
         if not chunk and self.unfinished_line:
             lines = [self.unfinished_line]
             self.unfinished_line = b""
+
         events, text_lines = split_events(lines, self.rank)
         for event in events:
             self._note(event)
@@ -85,6 +87,7 @@ class Node:
             record(events)
         if text_lines:
             self._write(text_lines)
+
         return bool(chunk)
 
     def _note(self, event: Event) -> None:
@@ -147,6 +150,7 @@ def run_outcome(
             if stopped
             else Ended(state="succeeded")
         )
+
     first_stopped = _first_stopped_from_outside(nodes, signalled_at)
     if (
         first_stopped
@@ -154,17 +158,20 @@ def run_outcome(
         and all(error.time > first_stopped.stop_requested_at for error in errors)
     ):
         return Ended(state="stopped", reason=first_stopped.stop_reason)
+
     if errors:
         cause = first_cause(errors, finished_ranks)
         if cause is None:
             return Ended(state="failed", reason="")
         return Ended(state="failed", reason=f"{process_name(cause)} failed", error=cause)
+
     if stop_reason:
         forced = any(node.forced or node.exit_code == -signal.SIGKILL for node in nodes)
         return Ended(
             state="stopped",
             reason=stop_reason + (" (by force, after the grace period)" if forced else ""),
         )
+
     return _unexplained(first_failed)
 
 
@@ -184,8 +191,10 @@ def _unexplained(node: Node | None) -> Ended:
     """
     if node is None or node.exit_code is None:
         raise RuntimeError("no launcher failed or stopped, but not all succeeded")
+
     code = node.exit_code
     if code == STOPPED:
         return Ended(state="stopped", reason=node.stop_reason)
+
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     return Ended(state="failed", reason=f"the launcher of node {node.rank} {how}; see its log")

@@ -116,6 +116,7 @@ def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> Super
     held = is_locked(RunPaths(run).lock)
     if held:
         return SupervisorState.ALIVE
+
     identity = identity_of(run)
     if identity is None:
         if has_started(run):  # by an earlier version, which wrote only its process id
@@ -129,6 +130,7 @@ def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> Super
         return SupervisorState.ALIVE
     if held is False and identity.shares_kernel():  # containers of one kernel share its locks
         return SupervisorState.DEAD
+
     return SupervisorState.DEAD if identity.is_from_earlier_boot() else SupervisorState.UNKNOWN
 
 
@@ -233,6 +235,7 @@ def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
         time.sleep(0.02)
+
     return len(killed)
 
 
@@ -245,6 +248,7 @@ def _run_processes(run: Path) -> list[int]:
                 process_ids.append(int(file.parent.name))
         except OSError:
             continue
+
     return process_ids
 
 

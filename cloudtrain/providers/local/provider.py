@@ -58,17 +58,22 @@ class LocalProvider(LocalBackend):
     checkup = lazy_method("cloudtrain.providers.local.checks:machine_checks")
 
     def emulator(
-        self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan
+        self,
+        paths: RunPaths,
+        request: Mapping[str, Any],
+        plan: EmulatedPlan,
     ) -> Emulator[Launch]:
         """Return the emulator of the request's contract, with a process per node."""
         if plan.contract == AWS.contract:
             from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
 
             return SageMakerEmulator(paths, request, plan)
+
         if plan.contract == AZURE.contract:
             from cloudtrain.providers.rehearsal.azureml import AzureMLEmulator
 
             return AzureMLEmulator(paths, request, plan)
+
         return PlainEmulator(paths, request)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002

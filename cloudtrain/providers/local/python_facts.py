@@ -16,6 +16,7 @@ def torch_facts() -> dict[str, Any]:
         return {}
     except Exception as error:  # noqa: BLE001  (a library of CUDA that is missing, or one built for another numpy)
         return {"error": f"{type(error).__name__}: {error}"}
+
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda or "",

@@ -95,6 +95,7 @@ class SupervisedFolder(RunFolder):
         except CloudtrainError as error:
             log(f"events lost: {error.message}")
             return False
+
         return True
 
     @property
@@ -143,13 +144,15 @@ class Supervisor:
             ended = self._run_nodes(started)
         except CloudtrainError as error:
             ended = Ended(
-                state="failed", reason=error.message + (f" ({error.hint})" if error.hint else "")
+                state="failed",
+                reason=error.message + (f" ({error.hint})" if error.hint else ""),
             )
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
             traceback.print_exc()
             ended = Ended(
                 state="failed", reason=f"the supervisor broke; see {self.paths.supervisor_log}"
             )
+
         lost_lines = sum(node.lost_lines for node in self.nodes)
         if lost_lines:
             lost = f"{lost_lines} log lines are lost, the disk was full"
@@ -161,6 +164,7 @@ class Supervisor:
         if not self.folder.exists():
             self.folder.remove_what_was_recreated()
             return
+
         ended = ended.replace(time=time.time())
         self.paths.reserve.unlink(missing_ok=True)
         if self.folder.record(ended, durable=True):
@@ -198,6 +202,7 @@ class Supervisor:
         if self.folder.exists():
             with storing(self.paths.run):
                 self._log_notes(self.emulator.collect())
+
         return ended
 
     def _start(self, launches: Sequence[Launch]) -> None:
@@ -252,6 +257,7 @@ class Supervisor:
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         selector.register(reader, selectors.EVENT_READ)
+
         for node in self.nodes:
             os.set_blocking(node.output, False)
             selector.register(node.output, selectors.EVENT_READ, node)
@@ -341,7 +347,9 @@ def emulator_of(run: RunFolder) -> Emulator[Launch]:
     plan = emulated_plan(run)
     provider: Any = get_provider(plan.provider)
     emulator: Emulator[Launch] = provider.emulator(
-        RunPaths(run.path), run.document("request.json"), plan
+        RunPaths(run.path),
+        run.document("request.json"),
+        plan,
     )
     return emulator
 
@@ -359,16 +367,25 @@ def main(argv: list[str]) -> int:
     lock = take_lock(run)
     if lock is None or (previous is not None and previous.is_alive()):
         return 1
+
     stop_signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: stop_signals.append(signum))
+
     # A handler that does nothing, rather than SIG_IGN, which the launchers would inherit.
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)
+
     write_identity(run)
     os.pwrite(lock.file, str(os.getpid()).encode(), 0)
     if RunFolder(run).last_event(Ended):  # too late: an observer has given the run up
         return 1
-    threading.Thread(target=keep_heartbeat, args=(run,), daemon=True, name="heartbeat").start()
+
+    threading.Thread(
+        target=keep_heartbeat,
+        args=(run,),
+        daemon=True,
+        name="heartbeat",
+    ).start()
     Supervisor(run, archive, stop_signals, umask, read_lifeline(argv[2:])).run()
     return 0
 

@@ -76,6 +76,7 @@ class AzureMLEmulator:
         published = published_variables(self.paths)
         argv = ("/bin/sh", "-c", command)
         secrets = self.plan.local_secrets()
+
         launches = []
         for process in self.job.processes:
             folder = self.working_folder(process.node)
@@ -84,8 +85,15 @@ class AzureMLEmulator:
             node_variables = {**REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": address}
             env = {**machine, **process.env, **places, **node_variables, **published}
             launches.append(
-                Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets)
+                Launch(
+                    node=process.node,
+                    argv=argv,
+                    cwd=str(folder),
+                    env=env,
+                    secrets=secrets,
+                )
             )
+
         return launches
 
     def mount_paths(self) -> dict[str, Path]:
@@ -118,12 +126,14 @@ class AzureMLEmulator:
         """
         for file in self.paths.output.glob(f"{STOP_FILE}*"):
             file.unlink()
+
         notes: list[str] = []
         for process in reversed(self.job.processes):
             for name in STORED_FOLDERS:
                 folder = self.paths.run / "nodes" / str(process.node) / "wd" / name
                 if folder.is_dir():
                     copy_results(folder, self.paths.output / name, (), notes.append)
+
         return notes
 
     def _input(self, mount: Mount) -> Path:
@@ -133,10 +143,12 @@ class AzureMLEmulator:
         else:
             name = next(name for name in self.plan.inputs if input_name(name) == mount.name)
             location = self.plan.local_input(name) or mount.path
+
         if "://" not in location and not location.startswith("azureml:"):
             if not Path(location).exists():
                 raise StorageError(f"input {mount.name}: there is nothing at {location}")
             return Path(location).resolve()
+
         return self._downloaded(mount.name, location)
 
     def _downloaded(self, name: str, uri: str) -> Path:
@@ -145,10 +157,12 @@ class AzureMLEmulator:
         if not uri.startswith("azureml://"):
             hint = f"give a local folder for it: inputs: {{{name}: {{local: ./data, azure: …}}}}"
             raise UsageError(f"input {name}: {uri} cannot be read from here", hint=hint)
+
         config = self.plan.target_config(AzureConfig)
         folder = self.paths.run / "inputs" / name
         cloud = connect(config.subscription, config.resource_group, config.workspace)
         if not download_folder(cloud, uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")
+
         files = list(folder.iterdir())
         return files[0] if len(files) == 1 and uri.endswith(files[0].name) else folder

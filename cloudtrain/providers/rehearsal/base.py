@@ -153,8 +153,10 @@ class EmulatedPlan:
         if not isinstance(python, str):
             hint = "the run's folder was changed by hand, or its disk failed"
             raise StorageError(
-                f"{PLAN} cannot be read: it does not say which python runs the job", hint=hint
+                f"{PLAN} cannot be read: it does not say which python runs the job",
+                hint=hint,
             )
+
         return python
 
     def local_input(self, name: str) -> str:

@@ -36,6 +36,7 @@ def main(argv: list[str]) -> int:
     if len(argv) < 4:
         print(USAGE, file=sys.stderr)
         return CANNOT
+
     root, host, hosts_file, *program = argv
     try:
         env = _given_environment()
@@ -46,6 +47,7 @@ def main(argv: list[str]) -> int:
         _exec(program, env)
     except OSError as error:
         print(f"cannot enter the container {host!r}: {error}", file=sys.stderr)
+
     return CANNOT
 
 
@@ -61,6 +63,7 @@ def enter(root: str, host: str, hosts_file: str) -> None:
     mount("none", "/", MS_PRIVATE | MS_REC)  # later mounts stay out of the machine's own
     if not os.path.isdir(TREE):
         _add_mount_point()
+
     mount(hosts_file, HOSTS, MS_BIND)
     mount(root, TREE, MS_BIND | MS_REC)
     socket.sethostname(host)
@@ -86,6 +89,7 @@ def _add_mount_point() -> None:
     os.chdir(parent)  # relative paths still reach the old folder
     names = [name for name in os.listdir(".") if name != tree]
     mount("tmpfs", parent, kind="tmpfs", options="mode=0755")
+
     for name in names:
         copy = os.path.join(parent, name)
         if os.path.islink(name):
@@ -96,6 +100,7 @@ def _add_mount_point() -> None:
         else:
             os.close(os.open(copy, os.O_CREAT | os.O_EXCL))
         mount(name, copy, MS_BIND | MS_REC)
+
     os.mkdir(TREE)
 
 
@@ -122,6 +127,7 @@ def _probe() -> int:
     except (OSError, AttributeError) as error:  # AttributeError: not Linux
         print(f"no private mounts here: {error}", file=sys.stderr)
         return 1
+
     return 0
 
 

@@ -40,7 +40,10 @@ _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py
 
 
 def create_folders(
-    job: TrainingJob, container: NodeContainer, root: Path, paths: Mapping[str, Path]
+    job: TrainingJob,
+    container: NodeContainer,
+    root: Path,
+    paths: Mapping[str, Path],
 ) -> None:
     """Create below `root` what SageMaker has at /opt/ml. Repeating it changes nothing.
 
@@ -98,6 +101,7 @@ def _probe() -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
+
     return tried.returncode == 0
 
 
@@ -118,6 +122,7 @@ def command(
         return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(
             container.env
         )
+
     return container.argv, {
         **container.env,
         "SAGEMAKER_BASE_DIR": str(root),
@@ -176,9 +181,13 @@ class SageMakerEmulator:
         hosts = self.paths.run / "hosts"
         hosts.write_text(hosts_text(self.job.hosts, addresses))
         machine = machine_variables(self.paths, self.plan)
+
         launches = []
         for container, root, address in zip(
-            self.job.containers, self.roots, addresses, strict=True
+            self.job.containers,
+            self.roots,
+            addresses,
+            strict=True,
         ):
             create_folders(self.job, container, root, paths)
             argv, env = command(
@@ -192,8 +201,15 @@ class SageMakerEmulator:
             env = {**machine, **env, **published_variables(self.paths)}
             secrets = self.plan.local_secrets()
             launches.append(
-                Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets)
+                Launch(
+                    node=container.node,
+                    argv=argv,
+                    cwd=str(root),
+                    env=env,
+                    secrets=secrets,
+                )
             )
+
         return launches
 
     def sync(self) -> None:
@@ -218,6 +234,7 @@ class SageMakerEmulator:
         for root in reversed(self.roots):
             for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
                 copy_results(root / folder, into, (f"{ROOT}/{folder}",), notes.append)
+
         return notes
 
     def channel_paths(self) -> dict[str, Path]:
@@ -228,6 +245,7 @@ class SageMakerEmulator:
                 resume = self.plan.resume_from
                 location = resume if channel.name == RESUME else self.plan.local_input(channel.name)
                 paths[channel.name] = self._downloaded(channel.name, location or channel.uri)
+
         return paths
 
     def _source(self, archive: Path) -> Path:
@@ -240,12 +258,14 @@ class SageMakerEmulator:
     def _downloaded(self, name: str, uri: str) -> Path:
         if not uri.startswith("s3://"):
             return Path(uri).resolve()
+
         from cloudtrain.providers.aws.results import download_folder
 
         folder = self.paths.run / "inputs" / name
         cloud = connect(self.plan.target_config(AwsConfig).region)
         if not download_folder(cloud, uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")
+
         return folder
 
 
@@ -283,6 +303,7 @@ def _copy(path: Path, target: Path) -> bool:
     """Copy a file and its time; return False if it has changed meanwhile."""
     before = path.lstat()
     target.parent.mkdir(parents=True, exist_ok=True)
+
     draft = target.with_name(f".cloudtrain-{os.urandom(4).hex()}.part")
     try:
         shutil.copyfile(path, draft, follow_symlinks=False)
@@ -297,6 +318,7 @@ def _copy(path: Path, target: Path) -> bool:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
     return True
 
 

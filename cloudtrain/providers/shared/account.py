@@ -45,8 +45,10 @@ def configured_repository(settings: Settings, provider: str) -> str:
             " here)"
         )
         raise UsageError(
-            f"{provider}.repository is not set: no repository is configured", hint=hint
+            f"{provider}.repository is not set: no repository is configured",
+            hint=hint,
         )
+
     return str(repository)
 
 
@@ -92,6 +94,7 @@ class SettingsReader:
         if self.rehearsal:
             self.placeholders.append(f"{self.provider}.{name}")
             return needed.placeholder
+
         hint = (
             f"{needed.meaning}: {self.provider}: {{{name}: {needed.example}}} in job.yaml,"
             f" [{self.provider}] {name} in cloudtrain.toml, or"
@@ -109,9 +112,11 @@ class SettingsReader:
             self._cli_values = self._cli_defaults()
         if name not in self._cli_values:
             return None
+
         key = f"{self.provider}.{name}"
         cli_value, self.origins[key] = self._cli_values[name]
         self.borrowed[key] = cli_value
+
         return cli_value
 
     def list_of(self, name: str) -> tuple[str, ...]:
@@ -133,6 +138,7 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
         lines = read_regular_text(path).splitlines()
     except (OSError, UnicodeDecodeError):
         return None
+
     current = ""
     for number, line in enumerate(lines, 1):
         if header := _SECTION.match(line):
@@ -140,6 +146,7 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
         elif current == section and (entry := _VALUE.match(line)) and entry[1] == key:
             value = re.split(r"\s[#;]", entry[2])[0].strip()
             return (value, f"{display_path(path)}:{number}") if value else None
+
     return None
 
 
@@ -176,5 +183,6 @@ def clock_check(date: str, local_time: float) -> Check:
         return CLOCK.not_applicable("the cloud's answer lacks a date")
     if abs(off) <= MAX_SECONDS:
         return CLOCK.ok("it does")
+
     way = "fast" if off > 0 else "slow"
     return CLOCK.wrong(f"it is {format_duration(abs(off))} {way}", "sudo timedatectl set-ntp true")

@@ -31,6 +31,7 @@ def tags(plan: Plan, image: str) -> dict[str, str]:
     git = {"git-commit": context.git_commit} if context.git_commit else {}
     if context.git_commit and context.git_dirty is not None:
         git["git-dirty"] = str(context.git_dirty).lower()
+
     our_tags = {
         "run": plan.run_id,
         "name": plan.spec.name,
@@ -153,6 +154,7 @@ def create(
                 return reference
             if not failure.transient:
                 break
+
     raise _outcome_unknown(name, failure) if is_unknown else failure
 
 
@@ -164,8 +166,10 @@ def reconcile(run: RunFolder, time_now: float, find: FindJob, service: str) -> l
     """
     if run.is_being_submitted():
         return []
+
     creating = run.last_event(Creating)
     has_ended = run.last_event(Ended) is not None
+
     why = ""
     if creating is None:  # the request was never sent
         why = "submit was interrupted before the job was created"
@@ -181,11 +185,14 @@ def reconcile(run: RunFolder, time_now: float, find: FindJob, service: str) -> l
                 why = f"submit was interrupted, and {service} knows no job {run.run_id}"
     if has_ended or not why:
         return []
+
     return [Ended(time=time_now, state="failed", reason=f"{why}; {NOTHING_STARTED}")]
 
 
 def settle(
-    state: RunState, record: Record, events: Callable[[], Sequence[Event]]
+    state: RunState,
+    record: Record,
+    events: Callable[[], Sequence[Event]],
 ) -> Mapping[str, Any] | None:
     """Record what became of an interrupted submission; return the job's reference, or None.
 
@@ -193,6 +200,7 @@ def settle(
     """
     if state.ref is None and (state.may_have_started or not state.has_ended):
         record(Observation(events=events()))
+
     return state.ref
 
 
@@ -219,9 +227,11 @@ def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
             message = f"the request that creates {name} cannot be repeated: {why}"
         failure = CloudError(message)
         failure.__cause__ = error
+
     failure.outcome = attempt.outcome
     if failure.outcome is Outcome.UNKNOWN and not attempt.is_refused:
         failure.transient = True
+
     return failure
 
 

@@ -49,6 +49,7 @@ class LogAttempt:
         """
         if self.error is not None:
             return waited or not self.error.transient
+
         return self.is_complete and (waited or all_reported)
 
     def _lines(self, positions: Positions) -> Iterator[LogPart]:
@@ -78,6 +79,7 @@ def _readability_events(state: RunState, error: CloudError | None) -> list[LogUn
         return [LogUnread(time=time_now, reason="")] if previous else []
     if previous and previous.code == error.code:
         return []
+
     hint = error.hint or ""
     return [
         LogUnread(
@@ -110,22 +112,28 @@ def incomplete_shutdown(state: RunState, hint: str = "") -> str:
     """Return a note on nodes that were killed or did not report; empty if all ended in order."""
     reports = state.nodes_ended
     nodes = [str(node) for node in sorted(reports) if reports[node].forced]
+
     how = "ended by force"
     if not nodes and state.started and not state.log_unread:
         nodes = [str(node) for node in range(state.nodes) if node not in reports]
         how = "cut off before telling how it ended"
     if not nodes:
         return ""
+
     saved = "no checkpoint was told of"
     if state.checkpoint and state.checkpoint.step is not None:
         saved = f"the last one told of is of step {state.checkpoint.step}"
+
     name = f"node{'s' * (len(nodes) > 1)} {', '.join(nodes)}"
     words = f"{name} {how}: what it was saving may be lost; {saved}"
     return f" ({'; '.join(part for part in (words, hint) if part)})"
 
 
 def ended_event(
-    state: RunState, final: FinalState, when: float, billing: Billing | None = None
+    state: RunState,
+    final: FinalState,
+    when: float,
+    billing: Billing | None = None,
 ) -> Ended:
     """Return the event that ends a run at `when`, a Unix timestamp.
 
@@ -134,10 +142,12 @@ def ended_event(
     """
     event = Ended(time=when, state=final.state, reason=final.reason)
     errors = [report.error for report in state.nodes_ended.values() if report.error]
+
     cause = first_cause(errors, state.finished_ranks)
     if final.state == "failed" and cause is not None:
         reason = f"{process_name(cause)} failed"
         event = event.replace(error=cause, reason=reason, platform_reason=final.reason)
+
     return with_billing(event, billing)
 
 

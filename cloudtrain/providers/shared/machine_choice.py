@@ -32,14 +32,24 @@ def region_of_settings(provider: str, settings: Settings) -> str:
 
 
 def machine_choice(
-    settings: Settings, spec: JobSpec, types: Sequence[str], gpus: int, local_prices: RegionalPrices
+    settings: Settings,
+    spec: JobSpec,
+    types: Sequence[str],
+    gpus: int,
+    local_prices: RegionalPrices,
 ) -> MachineChoice | None:
     """Explain the first of `types` and list cheaper machines; None for a cluster's machines."""
     if not types:
         return None
+
     resources = spec.resources
     named = bool(resources.instance.get(local_prices.provider))
-    request = Wanted(nodes=resources.nodes, gpus=gpus, models=tuple(resources.gpu), named=named)
+    request = Wanted(
+        nodes=resources.nodes,
+        gpus=gpus,
+        models=tuple(resources.gpu),
+        named=named,
+    )
     other_prices = [
         regional_prices(name, region_of_settings(name, settings), settings)
         for name in PROVIDERS
@@ -48,11 +58,14 @@ def machine_choice(
     choice = explain_choice(request, types, local_prices, other_prices)
     if local_prices.price_of(*types):
         return choice
+
     return replace(choice, elsewhere=_elsewhere(types[0], local_prices, settings))
 
 
 def _elsewhere(
-    instance_type: str, local_prices: RegionalPrices, settings: Settings
+    instance_type: str,
+    local_prices: RegionalPrices,
+    settings: Settings,
 ) -> Offer | None:
     """Return an offer of the same machine in a region where its price is known."""
     row = find_instance(local_prices.provider, instance_type)
@@ -61,7 +74,9 @@ def _elsewhere(
 
 
 def price_in_another_region(
-    instance_type: str, local_prices: RegionalPrices, settings: Settings
+    instance_type: str,
+    local_prices: RegionalPrices,
+    settings: Settings,
 ) -> RegionalPrices | None:
     """Return prices of another region that knows this type; None if there is no such region."""
     # imported late: most prices are known in their own region
@@ -75,6 +90,7 @@ def price_in_another_region(
             market = regional_prices(local_prices.provider, region, settings)
         if market.price_of(instance_type) is not None:
             return market
+
     return None
 
 
@@ -133,11 +149,13 @@ def explain_choice(
     price = market.price_of(types[0])
     if shown is None or price is None:
         return MachineChoice(reason=reason)
+
     offers = []
     for candidate in (market, *other_markets):
         offer = _cheaper(need, shown, price.usd * CHEAPER, candidate)
         if offer:
             offers.append(offer)
+
     return MachineChoice(reason=reason, cheaper=tuple(offers))
 
 
@@ -146,6 +164,7 @@ def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
         return "the first in the spec" if len(types) > 1 else "named in the spec"
     if not need.gpus:
         return "the default for a job without GPUs"
+
     model = next(
         (name for name in need.models if _has(find_instance(market.provider, types[0]), name)), ""
     )
@@ -162,6 +181,7 @@ def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
         return f"the only one of {market.provider} with {need_words}"
     if all(row.usd_per_hour is None for row in rows):
         return f"the smallest of {market.provider} with {need_words}, whose prices are not known"
+
     return f"the cheapest of {market.provider} with {need_words}; by the prices that come with cloudtrain"
 
 
@@ -179,6 +199,7 @@ def _cheaper(need: Wanted, shown: Instance, limit: float, market: RegionalPrices
         cheap = [candidate for candidate in offers if candidate and candidate.usd_per_hour <= limit]
         if cheap:
             return min(cheap, key=lambda candidate: candidate.usd_per_hour)
+
     return None
 
 
@@ -187,6 +208,7 @@ def offer(row: Instance, market: RegionalPrices) -> Offer | None:
     price = market.price_of(row.instance_type)
     if price is None:
         return None
+
     return Offer(
         provider=row.provider,
         instance_type=row.instance_type,
@@ -212,6 +234,7 @@ def _satisfies(row: Instance, need: Wanted, shown: Instance) -> bool:
         return row.vcpus >= shown.vcpus and row.memory_gib >= shown.memory_gib
     if need.named:
         return row.gpu == shown.gpu and (row.gpu_memory_gib or 0) >= (shown.gpu_memory_gib or 0)
+
     return not need.models or any(_has(row, name) for name in need.models)
 
 
@@ -240,6 +263,7 @@ def image_notes(plan: Plan) -> list[str]:
     types = plan.target.instances
     if recipe is None or recipe.kind != "cuda":
         return []
+
     args = dict(arg.partition("=")[::2] for arg in recipe.args)
     if args.get("TORCH", "cuda") != "cuda":
         return []
@@ -251,6 +275,7 @@ def image_notes(plan: Plan) -> list[str]:
                 " capability 7.5 and later): name an image with CUDA 12 or older, or build your"
                 " own: image: {build: docker/Dockerfile}"
             ]
+
     return []
 
 
@@ -265,6 +290,7 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     """Describe how a rehearsal, or a plan with placeholders, differs from the real job."""
     if not plan.is_rehearsal:
         return _preview_notes(plan)
+
     config = plan.target.config_as(CloudConfig)
     spec = plan.spec
     name = plan.target.provider
@@ -272,18 +298,22 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     is_same_image = host_image == plan.target.image_address or _same_recipe(
         plan.host.image, plan.target.image
     )
+
     notes = [] if is_same_image else [f"rehearsed {_environment(host_image)}, not in the image"]
     if config.placeholders:
         missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
+
     notes += [f"with --provider {name} it will be refused: {message}" for message in config.unpaid]
     host_providers = {plan.host.provider, *plan.host.declaration.fallback_providers}
+
     local_inputs = [name for name, item in spec.inputs.items() if host_providers & set(item.uri)]
     if local_inputs:
         how = "mounted read-only" if host_image else "what the job writes there stays"
         notes.append(f"inputs {', '.join(local_inputs)} are the local folders themselves: {how}")
     if spec.checkpoints.uri:
         notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
+
     return notes
 
 
@@ -293,6 +323,7 @@ def _preview_notes(plan: Plan) -> list[str]:
     name = plan.target.provider
     if not missing:
         return []
+
     variable = variable_of(missing[0])
     notes = [
         f"{', '.join(missing)} not set, shown as placeholders: set these before you submit, in"

@@ -43,6 +43,7 @@ def download_all(
     """
     total = sum(size for _, size in objects)
     loaded_bytes = 0
+
     files = []
     for name, size in objects:
         path = safe_join(folder, name[len(prefix) :].lstrip("/") or name.rpartition("/")[2])
@@ -52,6 +53,7 @@ def download_all(
         loaded_bytes += size
         if progress is not None:
             progress(loaded_bytes, total)
+
     return files
 
 

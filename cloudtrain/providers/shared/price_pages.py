@@ -54,12 +54,14 @@ class PricePages:
                         f"cannot be read: {getattr(why, 'strerror', None) or why}"
                     ) from None
                 sleep(2.0 ** (attempt - 1))
+
         raise AssertionError("the last attempt raises or returns")
 
     def odd(self, why: str) -> CloudError:
         """Return the error for an unexpected answer."""
         return CloudError(
-            f"{self.what} {why}", hint="the prices that were known before stay as they are"
+            f"{self.what} {why}",
+            hint="the prices that were known before stay as they are",
         )
 
     def _get(self, path: str) -> bytes:
@@ -73,6 +75,7 @@ class PricePages:
                 raise self.odd(f"is longer than {MAX_BYTES // 2**20} MiB")
             if answer.length or not content:
                 raise OSError("the answer ended too early")
+
         return content
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
@@ -88,7 +91,10 @@ class PricePages:
         hint = "that region may lack one" if status in (403, 404) else "try again later"
         hint += "; the prices that were known before stay as they are"
         return CloudError(
-            f"{self.what} {why}", hint=hint, code=str(status or ""), transient=status in (0, *BUSY)
+            f"{self.what} {why}",
+            hint=hint,
+            code=str(status or ""),
+            transient=status in (0, *BUSY),
         )
 
 

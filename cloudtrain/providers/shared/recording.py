@@ -45,7 +45,8 @@ _POSITIONS = {
 }
 """Placeholder -> expression of a text that identifies an account, wherever it stands."""
 _IDENTIFIERS = re.compile(
-    "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _POSITIONS.items()), re.IGNORECASE
+    "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _POSITIONS.items()),
+    re.IGNORECASE,
 )
 _PRIVATE_KEY = re.compile(
     "(name|bucket|by|owner|value|key|password|token|secrets?|signature|user|email|account|role|hash)$",
@@ -91,6 +92,7 @@ class Recording:
         self._counts: Counter[str] = Counter()
         self._names: set[str] = set()
         """Texts to replace inside of others, in lower case."""
+
         for variable, text in os.environ.items():
             if _PRIVATE_VARIABLE.search(variable):
                 self._placeholder(text, "text")
@@ -172,6 +174,7 @@ class Recording:
                 return value
             case int() | float():
                 return 0 if str(value) in self._placeholders else value
+
         return None
 
     def _key(self, name: str) -> str:
@@ -181,14 +184,19 @@ class Recording:
     def _text(self, text: str) -> str:
         """Return a text in which only public words are left."""
         text = _IDENTIFIERS.sub(
-            lambda match: self._placeholder(match[0], str(match.lastgroup)), text
+            lambda match: self._placeholder(match[0], str(match.lastgroup)),
+            text,
         )
         if self._names:
             names = "|".join(map(re.escape, sorted(self._names, key=len, reverse=True)))
             pattern = rf"(?<![a-z0-9{{])(?:{names})(?![a-z0-9}}])"
             text = re.sub(
-                pattern, lambda match: self._placeholders[match[0].lower()], text, flags=re.I
+                pattern,
+                lambda match: self._placeholders[match[0].lower()],
+                text,
+                flags=re.I,
             )
+
         return _TOKEN.sub(self._word, text)
 
     def _word(self, match: re.Match[str]) -> str:
@@ -217,6 +225,7 @@ class Recording:
             self._placeholders[name] = f"{{{kind}{number if number > 1 else ''}}}"
             if kind != "word" and len(name) > 2 and name not in self._words:
                 self._names.add(name)
+
         return self._placeholders.get(name, "")
 
 
@@ -231,6 +240,7 @@ def _parsed(body: Any) -> Any:
     """Return JSON as a value, XML as text, anything else as None."""
     if not isinstance(body, (bytes, str)):
         return None
+
     text = body if isinstance(body, str) else body.decode("utf-8-sig", "replace")
     try:
         return json.loads(text)
@@ -249,6 +259,7 @@ def _words(folder: Path) -> frozenset[str]:
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
         for pattern in (_TOKEN, _LETTERS):
             words |= {match[0] for match in pattern.finditer(text)}
+
     return frozenset(words | {word.lower() for word in words})
 
 
