@@ -15,7 +15,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import CloudtrainError, RefusedError, SourceError, UsageError
 from cloudtrain.submission import wheels
-from cloudtrain.submission.context import pack_source, with_wheels
+from cloudtrain.submission.context import pack_source, wheels_of, with_wheels
 from cloudtrain.submission.wheels import _platform_flags
 from tests.support.in_process import call
 from tests.support.samples import write
@@ -87,19 +87,25 @@ def test_all_that_is_needed_but_torch_is_downloaded_once_and_sent(job: Path) -> 
 
 
 def test_a_wheel_that_was_built_again_is_sent(job: Path) -> None:
+    names = ("mine", "other")
     write(job, {"requirements.txt": "--find-links lib\nmine\n./lib/other-1.0-py3-none-any.whl\n"})
-    archives = []
-    for text in ("first", "second"):
-        for name in ("mine", "other"):
-            make_wheel(job / "lib", name, "1.0", files={f"{name}.py": f"# {text}\n".encode()})
-        loaded = load(job, {})
-        cloudtrain.vendor(loaded)
-        with tarfile.open(pack_source(cloudtrain.plan(loaded), None)) as tar:
-            for name in ("mine", "other"):
-                wheel = tar.extractfile(f".cloudtrain/wheels/{name}-1.0-py3-none-any.whl")
-                assert wheel is not None
-                archives.append(wheel.read())
-    assert len(set(archives)) == 4
+    for name in names:
+        make_wheel(job / "lib", name, "1.0")
+    cloudtrain.vendor(load(job, {}))
+    plan = cloudtrain.plan(load(job, {}))
+    assert sent(pack_source(plan, None)) == [f"{name}-1.0-py3-none-any.whl" for name in names]
+
+    def folder() -> Path:
+        found = wheels_of(plan.spec, job, job.parent / "data", plan.target)
+        assert found is not None
+        return found.folder
+
+    folders = [folder()]
+    for name in names:
+        make_wheel(job / "lib", name, "1.0", files={f"{name}.py": b"# again\n"})
+        folders.append(folder())
+    assert [path.is_dir() for path in folders] == [True, False, False]
+    assert folders[1] != folders[2]
 
 
 def test_for_a_cloud_they_are_those_of_the_images_python(job: Path) -> None:
@@ -218,7 +224,10 @@ def test_a_module_pip_of_the_working_folder_is_not_run(
 ) -> None:
     write(job, {"pip/__main__.py": "open('was run', 'w').close()\n", "pip/__init__.py": ""})
     monkeypatch.chdir(job)
-    cloudtrain.vendor(load(job, {}))
+    plan = cloudtrain.plan(load(job, {}))
+    found = wheels_of(plan.spec, job, job.parent / "data", plan.target)
+    assert found is not None
+    wheels._pip(found, "download", "--help")
     assert not (job / "was run").exists()
 
 
