@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench.bench_trainer import ROOT, hush
-from tests.bench.pairs import quartiles
+from tests.bench.measure import quartiles
 
 WARM = 5
 LOADS = {

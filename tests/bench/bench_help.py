@@ -10,8 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cloudtrain.cli import COMMANDS, cli
-from tests.bench.pairs import Comparison, compare, options, report
-from tests.bench.processes import BIN, cost, workplace
+from tests.bench.measure import BIN, Comparison, compare, cost, options, report, workplace
 
 PROGRAM = '''"""A click program with as many commands as ours and the same words, all in one file."""
 

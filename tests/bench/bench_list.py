@@ -19,8 +19,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.store import RunStore, summary_of
 from cloudtrain.submission import jobs as api
-from tests.bench.pairs import Comparison, compare, options, report
-from tests.bench.processes import BIN, Cost, cost, workplace
+from tests.bench.measure import BIN, Comparison, Cost, compare, cost, options, report, workplace
 from tests.support.samples import write_events
 
 RUNS = 10_000

@@ -14,8 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.pairs import Comparison, compare, options, report
-from tests.bench.processes import BIN, cost, workplace
+from tests.bench.measure import BIN, Comparison, compare, cost, options, report, workplace
 
 SCRIPT = """import torch.distributed as dist
 

@@ -21,8 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.pairs import Comparison, options, report
-from tests.bench.processes import BIN, Cost, end_all, workplace
+from tests.bench.measure import BIN, Comparison, Cost, end_all, options, report, workplace
 
 SCRIPT = """import os
 import time

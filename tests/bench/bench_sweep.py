@@ -11,8 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.pairs import Comparison, compare, options, report
-from tests.bench.processes import Cost, cost, workplace
+from tests.bench.measure import Comparison, Cost, compare, cost, options, report, workplace
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = 50

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.pairs import quartiles
+from tests.bench.measure import quartiles
 
 ROOT = Path(__file__).resolve().parents[2]
 PER_RANK = 32
