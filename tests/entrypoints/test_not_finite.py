@@ -165,9 +165,6 @@ def test_infinities_in_a_buffer_are_allowed(train_loop: Callable[..., Loop]) -> 
     assert loop.run() == "succeeded"
 
 
-BAD_VALIDATION = task(Points(), Points(bad_input=math.nan))
-
-
 def test_minus_infinity_is_not_a_best_loss(train_loop: Callable[..., Loop]) -> None:
     loop = train_loop(task(Points()))
     loop.position = loop.position._replace(step=1)

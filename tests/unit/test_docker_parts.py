@@ -32,10 +32,7 @@ from cloudtrain.providers.docker.errors import sdk_environment as environment_of
 from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
 from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
-from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
-
-NOTHING_SET = Settings(values={}, origins={})
 
 
 @pytest.mark.parametrize(
@@ -132,9 +129,6 @@ def test_the_rights_of_a_container_are_those_of_whoever_submits(
     assert (rootless.user, rootless.groups, rootless.ulimits) == ("0:0", (), {})
     assert "DAC_OVERRIDE" in rootless.capabilities
     assert not {"SYS_ADMIN", "NET_RAW", "MKNOD"} & {*rootless.capabilities}
-
-
-GIB = 2**30
 
 
 ERRORS = {

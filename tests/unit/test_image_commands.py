@@ -118,19 +118,6 @@ def test_what_makes_no_sense_is_refused_before_anything_is_built(folder: Path, t
     assert not (folder / "words").exists()
 
 
-PUSHES = {
-    "denied: requested access to the resource is denied": "docker login host:5000",
-    "unauthorized: authentication required": "docker login host:5000",
-    "no basic auth credentials": "docker login host:5000",
-    "name unknown: The repository with name 'train' does not exist": "aws ecr create-repository",
-    "tag invalid: The image tag '1' already exists in the 'train' repository and cannot be "
-    "overwritten because the repository is immutable.": "--tag ANOTHER",
-    "dial tcp 127.0.0.1:1: connect: connection refused": "the network",
-    "dial tcp: lookup nobody.example.com: no such host": "the network",
-    "something else": "",
-}
-
-
 @pytest.mark.parametrize(
     "word",
     [

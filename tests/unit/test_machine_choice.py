@@ -13,12 +13,8 @@ from cloudtrain.catalog.price_tables import ListedPrice, table_path, table_text
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.target import ProviderConfig
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.status import usd_per_hour
-from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.docker.container_spec import DockerConfig
-from cloudtrain.providers.local.machine import LocalConfig
 from tests.support.samples import earlier_runs
 
 # The price in a plan, the reason for its machine, cheaper choices, and stored plans that never
@@ -184,12 +180,6 @@ def test_what_a_run_costs_stays_what_it_was_when_prices_change(
 # A provider's decisions for a plan are typed values, and plan.json restores them, old files
 # included.
 
-CONFIGS: Mapping[str, type[ProviderConfig]] = {
-    "aws": AwsConfig,
-    "azure": AzureConfig,
-    "docker": DockerConfig,
-    "local": LocalConfig,
-}
 TEXT = (
     "name: digits\nlimits: {max_runtime: 1 h}\naws: {subnets: [subnet-1], security_groups:"
     " [sg-1]}\n"
@@ -213,15 +203,6 @@ OLD_AWS: Mapping[str, Any] = {
     "unpaid": [],
 }
 """`target.facts` of an early plan.json, before these were types."""
-
-OLD_ADOPTED = {
-    "region": "eu-west-1",
-    "bucket": "b",
-    "instances": ["ml.m5.xlarge"],
-    "prices": {},
-    "poll": 5.0,
-}
-"""The same of a run that another machine had started: less was known of it."""
 
 
 def test_a_config_that_an_earlier_version_wrote_is_read() -> None:

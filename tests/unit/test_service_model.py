@@ -122,7 +122,6 @@ def test_a_good_request_has_no_violation() -> None:
 
 
 NAME: Keys = ("TrainingJobName",)
-TYPE: Keys = ("ResourceConfig", "InstanceType")
 COUNT: Keys = ("ResourceConfig", "InstanceCount")
 MODE: Keys = ("AlgorithmSpecification", "TrainingInputMode")
 CHANNELS: Keys = ("InputDataConfig",)
