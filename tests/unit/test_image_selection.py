@@ -1,5 +1,5 @@
-"""Meaning of `image:` for each provider: parts of addresses, builds and their repositories,
-settings.
+"""Meaning of `image:` for each provider: addresses, builds and their repositories, settings; and
+`cloudtrain image` without an engine: what it is called with, and where it pushes to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import read_table
-from cloudtrain.planning.recipe import our_recipe
+from cloudtrain.errors import SourceError
+from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
@@ -19,10 +20,12 @@ from cloudtrain.providers.aws.target import image_of as aws_image
 from cloudtrain.providers.aws.target import repository_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.target import image_of as azure_image
+from cloudtrain.providers.docker.images import build
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec
 from cloudtrain.submission.context import resolve_targets
 from tests.golden import cases
+from tests.support.in_process import call
 
 DIGEST = "sha256:" + "ab" * 32
 HOST = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
@@ -50,66 +53,34 @@ def test_an_address_has_a_registry_a_repository_and_a_reference(text: str) -> No
     assert parse_address(text) == ADDRESSES[text]
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.0.0.1:5000", "127.8.8.8:1", "localhost:5000", "[::1]:5000"]
-)
-def test_plain_http_is_for_this_machine(host: str) -> None:
-    assert is_loopback(host)
+AWS_HOST = "123456789012.dkr.ecr.us-east-1"
+HOSTS = f"""
+this machine: 127.0.0.1 127.0.0.1:5000 127.8.8.8:1 localhost:5000 [::1]:5000
+AWS: {" ".join(sorted(f"{AWS_HOST}.{row['domain']}" for row in read_table("dlc_accounts")))}
+Azure: mine.azurecr.io mine.azurecr.cn mine.azurecr.us mine-a1b2c3.azurecr.io
+Azure: mine.eastus.geo.azurecr.io
+nobody: localhost.evil.com 127.0.0.1.evil.com 10.0.0.1:5000 ghcr.io
+nobody: {AWS_HOST}.evil.example {AWS_HOST}.amazonaws.com.evil.example {AWS_HOST}.amazonaws.org
+nobody: {AWS_HOST}.amazonaws.com:443 {AWS_HOST}.xamazonaws.com
+nobody: azurecr.io mine.azurecr.de mine.azurecr.io.evil.example a.b.azurecr.io -x.azurecr.io
+nobody: a.geo.azurecr.io
+"""
+"""Whose registry it is: plain HTTP is for this machine alone, a cloud's login for its own hosts."""
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost.evil.com", "127.0.0.1.evil.com", "10.0.0.1:5000", "ghcr.io", ""]
-)
-def test_and_for_no_other(host: str) -> None:
-    assert not is_loopback(host)
-
-
-@pytest.mark.parametrize("domain", sorted({row["domain"] for row in read_table("dlc_accounts")}))
-def test_the_registries_of_every_partition_are_awss(domain: str) -> None:
-    assert ECR.fullmatch(f"123456789012.dkr.ecr.some-region-1.{domain}/train:1")
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "evil.example",
-        "amazonaws.com.evil.example",
-        "amazonaws.org",
-        "amazonaws.com:443",
-        "xamazonaws.com",
-    ],
-)
-def test_a_host_that_only_looks_like_one_is_nobodys(end: str) -> None:
-    assert not ECR.fullmatch(f"123456789012.dkr.ecr.us-east-1.{end}/train:1")
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        "mine.azurecr.io",
-        "mine.azurecr.cn",
-        "mine.azurecr.us",
-        "mine-a1b2c3.azurecr.io",
-        "mine.eastus.geo.azurecr.io",
-    ],
-)
-def test_registries_of_azure_are_known_by_their_hosts(host: str) -> None:
-    assert ACR.fullmatch(host)
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        "azurecr.io",
-        "mine.azurecr.de",
-        "mine.azurecr.io.evil.example",
-        "a.b.azurecr.io",
-        "-x.azurecr.io",
-        "a.geo.azurecr.io",
-    ],
-)
-def test_and_nobody_elses_are(host: str) -> None:
-    assert not ACR.fullmatch(host)
+def test_a_host_that_only_looks_like_one_is_nobodys() -> None:
+    for line in HOSTS.strip().splitlines():
+        owner, _, hosts = line.partition(": ")
+        for host in hosts.split():
+            found = {"this machine": is_loopback(host)}
+            found |= {
+                "AWS": bool(ECR.fullmatch(f"{host}/train:1")),
+                "Azure": bool(ACR.fullmatch(host)),
+            }
+            assert [name for name, is_it in found.items() if is_it] == [owner] * (
+                owner != "nobody"
+            ), host
+    assert not is_loopback("")
 
 
 def test_a_build_for_graces_machines_is_one_for_arm(
@@ -235,3 +206,162 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(
 ) -> None:
     assert repository_of(aws(repository, region)) == (address, [])
     assert ECR.fullmatch(address)
+
+
+DOCKER = """#!/bin/sh
+echo "$@" >> {folder}/called
+case "$1" in
+  build) printf "%s\\n" "$@" > {folder}/words; [ ! -e {folder}/meanwhile ] || . {folder}/meanwhile ;;
+  tag | rmi) ;;
+  *) exit 1 ;;
+esac
+"""
+"""A client that only writes down what it was called with; `meanwhile` is what happens during a
+build.
+"""
+
+
+@pytest.fixture
+def building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a Dockerfile, and a docker that says what it was called with."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
+    program = tmp_path / "docker"
+    program.write_text(DOCKER.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("DOCKER", str(program))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(building: Path) -> list[str]:
+    return (building / "words").read_text().splitlines()
+
+
+def test_a_dockerfile_is_built_in_its_folder_under_its_content(building: Path) -> None:
+    result = call(
+        "image", "build", "own/Dockerfile", "--arg", "A=1 2", "--tag", "mine:1", "--", "--no-cache"
+    )
+    recipe = recipe_of(building / "own" / "Dockerfile", ("A=1 2",))
+    assert (result.code, result.out) == (0, f"{recipe.name}\n")
+    assert words(building) == [
+        *("build", "--file", str(building / "own" / "Dockerfile")),
+        *("--label", f"cloudtrain.inputs=sha256:{recipe.digest}", "--build-arg", "A=1 2"),
+        *("--tag", (nameless := words(building)[-3]), "--no-cache", str(building / "own")),
+    ]
+    assert nameless.startswith("cloudtrain:building-")
+    assert after_build(building) == [
+        f"tag {nameless} {recipe.name}",
+        f"tag {nameless} mine:1",
+        f"rmi {nameless}",
+    ]
+
+
+def after_build(building: Path) -> list[str]:
+    called = (building / "called").read_text().splitlines()
+    return called[[line.partition(" ")[0] for line in called].index("build") + 1 :]
+
+
+def test_what_changes_while_it_is_built_gets_no_name(building: Path) -> None:
+    (building / "meanwhile").write_text(f"echo 'ENV A=1' >> {building}/own/Dockerfile\n")
+    result = call("image", "build", "own/Dockerfile")
+    assert (result.code, result.out) == (2, "")
+    assert f"the image's folder {building}/own changed after it was planned" in result.err
+    assert "run the command again" in result.err
+    (note,) = after_build(building)
+    assert note.startswith("rmi cloudtrain:building-")
+
+
+def test_what_changed_since_it_was_planned_is_not_built(building: Path) -> None:
+    recipe = recipe_of(building / "own" / "Dockerfile")
+    (building / "own" / "new").touch()
+    with pytest.raises(SourceError, match="changed after it was planned"):
+        build(recipe)
+    assert not (building / "called").exists()
+
+
+def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(building: Path) -> None:
+    (building / "cloudtrain.toml").write_text(
+        '[image]\nargs = ["BASE_IMAGE=ours"]\nbuild_args = ["A=1", "B=1"]\n'
+    )
+    call("image", "build", "own/Dockerfile", "--arg", "B=2", "--platform", "linux/arm64")
+    lines = words(building)
+    assert [lines[at + 1] for at, word in enumerate(lines) if word == "--build-arg"] == [
+        "A=1",
+        "B=2",
+    ]
+    assert lines[lines.index("--platform") + 1] == "linux/arm64"
+
+
+WRONG = {
+    "build own/Dockerfile --arg A": "--arg A: expected NAME=VALUE",
+    "build own": "there is no file own",
+    "build nothing/Dockerfile": "cuda or cpu for our own image, or the path of a Dockerfile",
+    "push cpu": "no repository is configured",
+    "push cpu --provider aws": "aws.repository is not set: no repository is configured",
+    "push cpu --provider azure": "[azure] repository in cloudtrain.toml",
+    "push cpu --to 127.0.0.1:5000/train:1": "--to 127.0.0.1:5000/train --tag TAG",
+    "push cpu --to r.azurecr.io/t@sha256:0": "r.azurecr.io/t@sha256:0 ends in a tag or a digest",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_what_makes_no_sense_is_refused_before_anything_is_built(
+    building: Path, typed: str
+) -> None:
+    result = call("image", *typed.split())
+    assert result.code == 2
+    assert WRONG[typed] in result.err
+    assert not (building / "words").exists()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(
+            "--build-arg=WITH_EFA=1",
+            "--target",
+            "--platform=linux/arm64",
+            "-t",
+            "-tmine",
+            "-qt",
+            "--push",
+        ),
+        *(
+            "-f",
+            "-fOther",
+            "--file=Other",
+            "--build-context=a=b",
+            "--build-context",
+            "-o",
+            "--output=out",
+        ),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["cpu", None])
+def test_what_makes_another_image_is_not_slipped_past_its_name(
+    building: Path, word: str, recipe: str | None
+) -> None:
+    result = call("image", "build", *([recipe] if recipe else []), "--", word)
+    assert (result.code, result.out) == (2, "")
+    assert f"{word} among docker's options" in result.err
+    assert "--arg NAME=VALUE" in result.err
+    assert not (building / "words").exists()
+
+
+@pytest.mark.parametrize(("tag", "rebuild"), [(None, False), ("latest", True)])
+def test_only_a_tag_that_stands_for_its_content_spares_a_push(
+    building: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None, rebuild: bool
+) -> None:
+    rebuilds: list[bool] = []
+
+    def ready(
+        recipe: object, address: str, progress: object, *, rebuild: bool, options: object
+    ) -> str:
+        rebuilds.append(rebuild)
+        return "127.0.0.1:1/own@sha256:0"
+
+    monkeypatch.setattr("cloudtrain.cli.image.ensure_pushed", ready)
+    tags = ("--tag", tag) if tag else ()
+    call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
+    assert rebuilds == [rebuild]
