@@ -137,13 +137,13 @@ def begin(task: Task, argv: list[str], ranks: Ranks, checkpoints: Path | None = 
 def train(loop: Loop) -> Curve:
     """Train some steps and evaluate. Called by all ranks."""
     norms = []
-    clip = loop.step._clip
+    update = loop.step._update
 
-    def clip_and_record() -> torch.Tensor:
+    def record_and_update(step: int) -> None:
         norms.append(float(loop.step.gradients.norm()))
-        return clip()
+        update(step)
 
-    loop.step._clip = clip_and_record  # type: ignore[method-assign]
+    loop.step._update = record_and_update  # type: ignore[method-assign]
     loop.step.wrapped.train()
     batches = loop.batches.load(0, 0)
     before = loop.step.loss.state()
