@@ -25,6 +25,7 @@ from cloudtrain.errors import (
     NAME_TAKEN,
     CloudError,
     CloudtrainError,
+    ErrorKind,
     Outcome,
     RefusedError,
     unreadable,
@@ -134,6 +135,19 @@ _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
 _LOGIN = f"az login, {_TRY_AGAIN}"
 
+_LOST = ErrorKind("no answer came", _WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN)
+_UNREACHABLE = ErrorKind(
+    "Azure cannot be reached", f"check the network; {_TRY_AGAIN}", "Unreachable", transient=True
+)
+_EXPIRED = ErrorKind("the credentials have expired", _LOGIN, "Expired")
+_NO_CREDENTIALS = ErrorKind(
+    "no Azure credentials",
+    f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}",
+    "NoCredentials",
+)
+_NOT_ACCEPTED = ErrorKind("Azure does not accept these credentials", _LOGIN)
+_THROTTLED = ErrorKind("too many requests", _WAIT, transient=True)
+
 _STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
 """Codes and words of Entra ID for a login that has to be renewed."""
 
@@ -173,22 +187,10 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
         if isinstance(cause, sdk.HttpResponseError) and cause.status_code is not None:
             return _from_response(cause, where, action)
         if isinstance(cause, sdk.ServiceResponseError):
-            message = f"{where}: no answer came: {_one_line(cause)}"
-            return CloudError(
-                message,
-                hint=_WAIT,
-                code="Lost",
-                transient=True,
-                outcome=Outcome.UNKNOWN,
-            )
+            return _LOST.error(where, _one_line(cause))
         if isinstance(cause, (sdk.ServiceRequestError, ConnectionError)):
-            message = f"{where}: Azure cannot be reached: {_one_line(cause)}"
-            return CloudError(
-                message,
-                hint=f"check the network; {_TRY_AGAIN}",
-                code="Unreachable",
-                transient=True,
-            )
+            return _UNREACHABLE.error(where, _one_line(cause))
+
     if any(type(cause).__name__ in _REFUSALS for cause in _chain(error)):
         reason = " ".join(str(error).split())[:500]
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {reason}")
@@ -237,18 +239,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: str) -> CloudError:
-    answer = _one_line(error)
-    if error.status_code == 401 or any(word in str(error) for word in _STALE):
-        return CloudError(
-            f"{where}: the credentials have expired: {answer}",
-            hint=_LOGIN,
-            code="Expired",
-        )
     if error.status_code == 403:
         return _denied(error, where, action)
 
-    hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}"
-    return CloudError(f"{where}: no Azure credentials: {answer}", hint=hint, code="NoCredentials")
+    is_stale = error.status_code == 401 or any(word in str(error) for word in _STALE)
+    return (_EXPIRED if is_stale else _NO_CREDENTIALS).error(where, _one_line(error))
 
 
 def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
@@ -258,11 +253,7 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
     if status < 400:  # the SDK could not parse it
         return unreadable(where, answer)
     if status == 401:
-        return CloudError(
-            f"{where}: Azure does not accept these credentials: {answer}",
-            hint=_LOGIN,
-            code=code,
-        )
+        return _NOT_ACCEPTED.error(where, answer, code)
     if status == 403:
         return _denied(error, where, action)
     if status == 404 or code in _MISSING:
@@ -270,24 +261,14 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
     if "already exists" in answer and "job" in answer.lower():
         return CloudError(f"{where}: {answer}", code=NAME_TAKEN)
     if status in (408, 429):
-        return CloudError(
-            f"{where}: too many requests: {answer}",
-            hint=_WAIT,
-            code=code,
-            transient=True,
-        )
+        return _THROTTLED.error(where, answer, code)
     # an earlier attempt of the SDK to upload it, whose answer was lost
     if code == "BlobAlreadyExists":
         return CloudError(f"{where}: {answer}", hint="try again", code=code, transient=True)
     if status >= 500:
-        message = f"{where}: Azure failed ({code or status}): {answer}"
-        return CloudError(
-            message,
-            hint=_WAIT,
-            code=code,
-            transient=True,
-            outcome=Outcome.UNKNOWN,
-        )
+        words = f"Azure failed ({code or status})"
+        kind = ErrorKind(words, _WAIT, transient=True, outcome=Outcome.UNKNOWN)
+        return kind.error(where, answer, code)
 
     reasons = _details(error)
     if reasons:  # the message only says that the request is invalid

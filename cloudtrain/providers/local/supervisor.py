@@ -57,6 +57,9 @@ SYNC_SECONDS = 1
 RESERVED_BYTES = 1 << 14
 """Space for the last event, which a job's full disk must not prevent."""
 
+SELECT_SECONDS = 0.5
+"""Maximum wait for output of the nodes; deadlines are checked as often."""
+
 REMOVED_CHECKS = 3
 """Number of checks in a row without the folder until it counts as removed."""
 
@@ -237,9 +240,7 @@ class Supervisor:
                     self.stop(f"{allowed} (limits.max_runtime, or what limits.max_cost pays for)")
                 if self.deadline is not None and time_now > self.deadline:
                     self._signal_all(signal.SIGKILL)
-                for key, _ in selector.select(
-                    timeout=self._select_timeout(time_now, started, limit)
-                ):
+                for key, _ in selector.select(timeout=SELECT_SECONDS):
                     if isinstance(key.data, Node):
                         if not key.data.read(self._record):
                             selector.unregister(key.fd)
@@ -261,13 +262,6 @@ class Supervisor:
         for node in self.nodes:
             os.set_blocking(node.output, False)
             selector.register(node.output, selectors.EVENT_READ, node)
-
-    def _select_timeout(self, time_now: float, started: float, limit: int | None) -> float:
-        """Return the seconds until the next task, even without output."""
-        deadlines = [self.deadline] if self.deadline is not None else []
-        if limit and not self.stop_reason:
-            deadlines.append(started + limit)
-        return max(0.05, min([SYNC_SECONDS, *(deadline - time_now for deadline in deadlines)]))
 
     def _reap_launchers(self) -> None:
         """Collect ended launchers; after the first failure, ask the others to end."""
