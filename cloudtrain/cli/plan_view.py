@@ -110,6 +110,7 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
             f" sha256:{source.digest[:8]}…{packed}"
         ],
         "installs": [_packages(plan)],
+        "setup": [" ".join(hide_secrets(line.split())) for line in spec.setup],
         **{f"input {name}": [_input(plan, item)] for name, item in spec.inputs.items()},
         "stores": [
             f"a checkpoint every {format_duration(spec.checkpoints.every)},"

@@ -79,6 +79,7 @@ class JobDocument:
     stop_after_seconds: int | None = None
     secrets: Mapping[str, str] | None = None
     dependencies: Mapping[str, Any] | None = None
+    setup: tuple[str, ...] = ()
     metrics: Mapping[str, str] | None = None
     keep: tuple[str, ...] = ()
     tuned: Mapping[str, Mapping[str, Any]] | None = None
@@ -134,6 +135,7 @@ def job_document(plan: Plan) -> JobDocument:
         network_gbps=_network_gbps(plan),
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
+        setup=spec.setup,
         metrics=dict(spec.metrics) or None,
         keep=spec.keep,
         trial=_trial(plan),

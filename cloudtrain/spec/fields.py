@@ -323,6 +323,19 @@ def known_provider(name: str) -> str:
     return name
 
 
+def read_setup(value: Any) -> tuple[str, ...]:
+    """Read shell lines. Raise FieldErrors for an empty line."""
+    lines = read_strings(value)
+    issues = [
+        Issue(() if isinstance(value, str) else (at,), "is empty", "write a shell line")
+        for at, line in enumerate(lines)
+        if not line.strip()
+    ]
+    if issues:
+        raise FieldErrors(issues)
+    return lines
+
+
 def read_keep(value: Any) -> tuple[str, ...]:
     """Read relative patterns. Raise FieldErrors with all invalid ones. None: no patterns."""
     if value is None:

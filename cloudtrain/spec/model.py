@@ -214,6 +214,11 @@ class JobSpec(Section):
             " pyproject.toml"
         ),
     )
+    setup: Annotated[
+        tuple[str, ...], BeforeValidator(fields.read_setup), WithJsonSchema(STRINGS_SCHEMA)
+    ] = Field(
+        (), description="shell lines to run once per node before the program, after the packages"
+    )
     resources: Resources = Resources.model_construct()
     inputs: Annotated[
         Mapping[str, Input],

@@ -30,6 +30,7 @@ FIXED = (
     "source",
     "image",
     "dependencies",
+    "setup",
     "limits",
     "metrics",
     "keep",

@@ -71,6 +71,8 @@ class Job:
     `file`: the requirements file, or `packages`: a list. `wheels`: a folder of the source with
     wheels. `replace_torch`.
     """
+    setup: list[str] = field(default_factory=list)
+    """Shell lines to run once per node before the ranks: see `run_setup`."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Metric printed by the first rank -> regular expression whose group is the number."""
     require_group: bool = False

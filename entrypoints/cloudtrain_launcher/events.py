@@ -207,7 +207,10 @@ class Activity(Event, type="activity"):
     """An activity of a node's launcher or a rank, other than training."""
 
     activity: str
-    """`installing`, `waiting for peers`, `restoring`, `evaluating`, `saving`; empty: training."""
+    """`installing`, `setting up`, `waiting for peers`, `restoring`, `evaluating`, `saving`.
+
+    Empty: training.
+    """
 
 
 class Checkpoint(Event, type="checkpoint"):

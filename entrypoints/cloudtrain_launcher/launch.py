@@ -43,6 +43,7 @@ from cloudtrain_launcher.reporting import (
 )
 from cloudtrain_launcher.restore import restore
 from cloudtrain_launcher.service_metric import ServiceMetric
+from cloudtrain_launcher.setup_lines import run_setup
 from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopRequest
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
@@ -214,6 +215,9 @@ class Launcher:
         if self.job.dependencies:
             self._begin("installing")
             self._finish(packages)
+        if self.job.setup:
+            self._begin("setting up")
+            run_setup(self.job, context, self.scratch, self._log, self.stop.is_requested)
 
     def _connect_peers(self) -> None:
         """Open the channel that reports the end of a trial's first node to the other nodes."""

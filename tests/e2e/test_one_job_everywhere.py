@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cloud_life import DIGITS, POLL, SDK
+from tests.e2e.rehearsals import cli_fixture
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.aws_template import enforce
@@ -18,6 +19,8 @@ from tests.support.command_line import CommandLine
 # parameters.
 
 pytestmark = [pytest.mark.torchrun]
+
+__all__ = ["cli_fixture"]
 
 JOB = DIGITS.replace("nodes: 2", "nodes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
 """The number of threads decides in which order sums are taken, and machines differ in their cores.
@@ -59,6 +62,41 @@ def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> 
         ("azure", "azureml"),
     ]
     assert len({entry["result"]["parameters_sha256"] for entry in status}) == 1
+
+
+PREPARED = """
+name: prepared
+entrypoint: train.py
+args: {fail: 1}
+setup:
+  - echo prepared >> "$CLOUDTRAIN_OUTPUT_DIR/setup.txt"
+  - test -d "$CLOUDTRAIN_MODEL_DIR" && echo both ready
+limits: {restarts: 1}
+"""
+FAILS_ONCE = """
+import os, sys
+assert os.path.exists(os.environ["CLOUDTRAIN_OUTPUT_DIR"] + "/setup.txt")
+sys.exit(0 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1" else 3)
+"""
+
+
+@pytest.mark.parametrize("way", HERE)
+def test_setup_lines_run_once_per_node_and_not_at_a_restart(cli: CommandLine, way: str) -> None:
+    cli.write(job_yaml=PREPARED, train_py=FAILS_ONCE)
+    result = cli.run("submit", *HERE[way], "--run-id", way)
+    assert result.code == 0, result.err
+    assert "restart 1 of 1" in cli.run("logs", way).out
+    assert "[node 0] both ready" in cli.run("logs", way).out
+    assert (cli.run_folder(way) / "output" / "setup.txt").read_text() == "prepared\n"
+
+
+def test_a_failed_setup_line_is_named_with_its_output(cli: CommandLine) -> None:
+    lines = '["true", "echo no such compiler; exit 4", "touch never"]'
+    cli.write(job_yaml=f"entrypoint: train.py\nsetup: {lines}\n", train_py=FAILS_ONCE)
+    result = cli.run("submit", "--run-id", "broken", "--provider", "local")
+    assert result.code == 1
+    assert "'echo no such compiler; exit 4' exited with code 4" in result.out + result.err
+    assert cli.json("status", "broken")["error"]["message"].endswith("code 4\nno such compiler")
 
 
 # One sweep on this machine, rehearsed as a cloud, and in both clouds: the same trials, the same

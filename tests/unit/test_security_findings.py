@@ -256,6 +256,11 @@ def test_the_exact_request_holds_secrets_and_names_them_but_a_diff_masks_them(
     assert changed == "only secrets differ\n"
 
 
+def test_the_console_shows_no_secret_among_the_arguments() -> None:
+    plan = plan_of(spec(SAFE_AWS, args={"epochs": 3, "api_key": "0123456789abcdef0123"}))
+    assert plan.request.document["HyperParameters"] == {"epochs": "3"}
+
+
 def test_a_mistake_in_an_override_does_not_repeat_a_token(folder: Path) -> None:
     (folder / "job.yaml").write_text("entrypoint: train.py\nargs: [x]\n")
     result = call("check", "--set", f"args.api_key={HF_TOKEN}")

@@ -192,14 +192,20 @@ def _published(plan: Plan) -> dict[str, str]:
 def _hyperparameters(plan: Plan) -> dict[str, Any]:
     """Return the arguments for the console and Search. The job reads those in its document.
 
-    Leave out arguments that do not fit into the service model.
+    Leave out probable secrets, and arguments that do not fit into the service model.
     """
+    from cloudtrain.spec.contradictions import is_secret_argument  # a supervisor needs none of it
+
     values = plan.spec.args.values
     texts = {
         name: text_of(value)
         for name, value in (values.items() if isinstance(values, Mapping) else ())
     }
-    fitting = [item for item in texts.items() if _HYPERPARAMETER.fullmatch("=".join(item))]
+    fitting = [
+        (name, text)
+        for name, text in texts.items()
+        if _HYPERPARAMETER.fullmatch(f"{name}={text}") and not is_secret_argument(name, text)
+    ]
     return {"HyperParameters": dict(fitting[:MAX_HYPERPARAMETERS])} if fitting else {}
 
 
