@@ -33,6 +33,7 @@ def _shown(value: Any) -> str:
         text = repr(value)
     except ValueError:
         return "a number with thousands of digits"
+
     return text if len(text) <= 60 else text[:59] + "…"
 
 
@@ -42,6 +43,7 @@ def _path(value: Any) -> str:
         longest_name = max(len(os.fsencode(part)) for part in path.split("/"))
         if longest_name > 255 or len(os.fsencode(path)) > 3000:
             raise ValueError("the path is too long for any disk")
+
         return path
     except RuntimeError:
         raise ValueError(f"unknown user: {value}") from None
@@ -57,12 +59,15 @@ def _grace(value: Any) -> int:
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected a number of seconds, got {_shown(value)}")
+
     try:
         seconds = float(value)
     except (OverflowError, ValueError):
         seconds = float("inf")
+
     if not 0.05 <= seconds <= 3600:
         raise ValueError(f"expected 0.05 to 3600 seconds, got {_shown(value)}")
+
     return seconds
 
 
@@ -78,6 +83,7 @@ def _arguments(value: Any) -> tuple[str, ...]:
     wrong = [text for text in arguments if not re.match(r"[A-Za-z_]\w*=", text)]
     if wrong:
         raise ValueError(f"expected NAME=VALUE, got {wrong[0]!r}")
+
     return arguments
 
 
@@ -139,6 +145,7 @@ def known_settings(*, third_parties: bool = True) -> dict[str, Setting]:
         settings |= {
             f"{declaration.name}.{key}": setting for key, setting in declaration.settings.items()
         }
+
     return settings
 
 
@@ -191,6 +198,7 @@ def load_settings(
     for key, setting in settings.items():
         if setting.default is not None:
             values[key] = setting.default
+
     values["data_dir"] = str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))
     origins = dict.fromkeys(values, "default")
 
@@ -199,23 +207,28 @@ def load_settings(
         name = variable_of(key)
         if environ.get(name):
             variables[key] = (environ[name], f"environment {name}")
+
     command_line = {key: (value, f"--{key.replace('_', '-')}") for key, value in flags.items()}
 
     for layer in (*tables, variables, command_line):
         for key, (value, origin) in layer.items():
             if value is None:
                 continue
+
             if key not in settings:
                 message = f"unknown setting{did_you_mean(key, settings)}"
                 issues.append(Issue((key,), message, origin=origin))
                 continue
+
             try:
                 values[key] = _READERS[settings[key].kind](value)
                 origins[key] = origin
             except ValueError as error:
                 issues.append(Issue((key,), str(error), settings[key].meaning, origin=origin))
+
     if issues:
         raise SpecError(issues)
+
     return Settings(values=values, origins=origins, folder=folder)
 
 
@@ -230,12 +243,14 @@ def _settings_for(
     built_in = known_settings(third_parties=False)
     variables = {variable_of(key) for key in built_in}
     names = [declaration.name for declaration in declarations(third_parties=False)]
+
     if not keys <= built_in.keys():
         return known_settings()
     if any(name.startswith(PREFIX) and name not in variables for name in environ):
         return known_settings()
     if any(name and name not in names for name in (*chosen, environ.get(variable_of("provider")))):
         return known_settings()
+
     return built_in
 
 
@@ -248,6 +263,7 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         issues.append(Issue((), f"cannot be read: {why}", origin=str(path)))
         return {}
+
     import tomllib
 
     try:
@@ -256,6 +272,7 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
         issues.append(Issue((), f"is not TOML: {error}", origin=where))
+
         return {}
     except ValueError:  # Python reports the number without its line
         issues.append(Issue((), "contains a number with too many digits", origin=str(path)))
@@ -263,6 +280,7 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     except RecursionError:
         issues.append(Issue((), "is nested too deeply", origin=str(path)))
         return {}
+
     entries = {}
     for key, value in table.items():
         for name, item in value.items() if isinstance(value, dict) else [("", value)]:
@@ -270,8 +288,10 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
             is_path = dotted in ("data_dir", "prices") and isinstance(item, str)
             if is_path and not item.startswith("~"):
                 item = str(path.absolute().parent / item)  # relative to the settings file
+
             line = _line(text, key if name else "", name or key)
             entries[dotted] = (item, f"{path}:{line}" if line else str(path))
+
     return entries
 
 
@@ -285,6 +305,7 @@ def _line(text: str, table: str, key: str) -> int:
             full = f"{current}.{word}" if current else word
             if full in (f"{table}.{key}" if table else key, table):
                 return number
+
     return 0
 
 

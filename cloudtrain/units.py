@@ -47,11 +47,13 @@ def parse_duration(text: str) -> int:
         raise ValueError(
             f"cannot read {_shown(text)} as a duration; write for example {DURATION_FORMS}"
         )
+
     seconds = sum(
         number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit
     )
     if not 0 < seconds <= 10**9:
         raise ValueError(f"a duration must be between 1 s and 30 years, got {_shown(text)}")
+
     return -int(-seconds // 1)
 
 
@@ -60,9 +62,11 @@ def parse_size(text: str) -> int:
     parts = _parts(text)
     if len(parts) != 1 or parts[0][1] not in _SIZES:
         raise ValueError(f"cannot read {_shown(text)} as a size; write for example {SIZE_FORMS}")
+
     size = parts[0][0] * _SIZES[parts[0][1]]
     if not 1 <= size < 2**63:
         raise ValueError(f"a size must be between 1 byte and 8 EiB, got {_shown(text)}")
+
     return int(size)
 
 
@@ -73,9 +77,11 @@ def parse_money(text: str) -> float:
         raise ValueError(
             f"cannot read {_shown(text)} as an amount of money; write for example {MONEY_FORMS}"
         )
+
     amount = float(match[1] or match[2])
     if not 0 < amount < 1e9:
         raise ValueError(f"an amount must be above 0 and below a billion, got {_shown(text)}")
+
     return amount
 
 
@@ -90,6 +96,7 @@ def format_duration(seconds: float) -> str:
     remaining_seconds = round(seconds)
     if remaining_seconds < 60:
         return f"{remaining_seconds} s" if remaining_seconds else f"{seconds:.1f} s"
+
     parts = []
     for unit in ("d", "h", "min", "s"):
         count, remaining_seconds = divmod(remaining_seconds, _DURATIONS[unit])
@@ -97,6 +104,7 @@ def format_duration(seconds: float) -> str:
             parts.append(f"{count} {unit}")
         elif parts:
             break
+
     return " ".join(parts[:2])
 
 
@@ -106,6 +114,7 @@ def format_size(size: float) -> str:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
         size /= 1000
+
     return f"{size:.1f} TB"
 
 
@@ -116,12 +125,15 @@ def _shown(text: str) -> str:
 def _parts(text: str) -> list[tuple[float, str]]:
     unread = text.strip().lower()
     parts = []
+
     while unread:
         match = _PART.match(unread)
         if match is None:
             return []
+
         parts.append((float(match[1]), match[2]))
         unread = unread[match.end() :]
+
     return parts
 
 
@@ -133,6 +145,7 @@ def format_number(value: Any) -> str:
         return str(value)
     if abs(value) >= 999.5e9:
         return f"{value:.3g}"
+
     # A value that would round to 1000 takes the next unit: never "1e+03k".
     for limit, unit, suffix in (
         (999.5e6, 1e9, "G"),
@@ -141,4 +154,5 @@ def format_number(value: Any) -> str:
     ):
         if abs(value) >= limit:
             return f"{value / unit:.3g}{suffix}"
+
     return str(value) if isinstance(value, int) else f"{value:.4g}"

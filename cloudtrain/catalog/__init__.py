@@ -89,10 +89,12 @@ def gpu_names() -> tuple[str, ...]:
                 sizes.setdefault(row.gpu, set()).update(
                     [row.gpu_memory_gib] if row.gpu_memory_gib else []
                 )
+
     names = set(sizes)
     for family, memories in sizes.items():
         if len(memories) > 1:
             names |= {f"{family}-{memory:.0f}GB" for memory in memories}
+
     return tuple(sorted(names))
 
 
@@ -105,8 +107,10 @@ def dlc_image(version: str, region: str, gpu: bool) -> str | None:
             )
             if account is None or region in row["without"].split():
                 return None
+
             registry = f"{account['account']}.dkr.ecr.{region}.{account['domain']}"
             return f"{registry}/pytorch-training:{row['version']}-{'gpu' if gpu else 'cpu'}-{row['python']}"
+
     return None
 
 

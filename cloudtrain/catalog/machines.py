@@ -27,8 +27,10 @@ def select_instances(
         gpu_count, problems = (gpus, []) if gpus is not None else _all_gpus(provider, named)
         wrong = _wrong_counts(provider, gpu_count, named)
         return tuple(dict.fromkeys(named)), gpu_count or 0, wrong or problems
+
     if not gpus:
         return (default,), 0, []
+
     chosen: list[str] = []
     problems = []
     for index, model in enumerate(gpu or ("",)):
@@ -39,6 +41,7 @@ def select_instances(
         if fitting:
             chosen.append(fitting[0].instance_type)
             continue
+
         keys: Keys = ("resources", "gpu", index) if model else ("resources", "gpus")
         offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows))
         request = f"{gpus} x {model}" if model else f"{gpus} GPUs"
@@ -48,6 +51,7 @@ def select_instances(
             else f"{provider} has: {', '.join(_models(provider))}"
         )
         problems.append(Issue(keys, f"no {provider} instance type has {request}", hint))
+
     return tuple(dict.fromkeys(chosen)), gpus, [] if chosen else problems
 
 
@@ -56,16 +60,19 @@ def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Iss
     counts = {name: _gpus_of(provider, name) for name in named}
     at: Keys = ("resources", "instance", provider)
     unknown = [name for name, count in counts.items() if count is None]
+
     if unknown:
         meant = did_you_mean(unknown[0], (row.instance_type for row in instances(provider)))
         message = (
             f"{unknown[0]} is not in the table of machines, so its number of GPUs is unknown{meant}"
         )
         return None, [Issue(at, message, "set resources.gpus: the GPUs per node")]
+
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"{name}: {count}" for name, count in counts.items())
         hint = "name types with the same number of GPUs, or set resources.gpus"
         return None, [Issue(at, f"these types have different numbers of GPUs ({counted})", hint)]
+
     return next(iter(counts.values())), []
 
 
@@ -102,6 +109,7 @@ def mixed_architectures(provider: str, types: Sequence[str]) -> list[Issue]:
     architectures = {name: architecture_by_name(provider, name) for name in types}
     if len(set(architectures.values())) < 2:
         return []
+
     listed = ", ".join(f"{name}: {architecture}" for name, architecture in architectures.items())
     hint = "name types of one architecture, or your own image for both"
     return [
@@ -128,6 +136,7 @@ def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list
             at: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             message = f"{name} is the EC2 name (did you mean {meant.instance_type!r}?)"
             problems.append(Issue(at, message))
+
         if row is not None and gpus is not None and row.gpus != gpus:
             has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
@@ -138,6 +147,7 @@ def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list
                     f"resources.gpus: {row.gpus}",
                 )
             )
+
     return problems
 
 
@@ -154,6 +164,7 @@ def _one_per_count(rows: Sequence[Instance]) -> list[Instance]:
     cheapest: dict[int, Instance] = {}
     for row in sorted(rows, key=_price):
         cheapest.setdefault(row.gpus, row)
+
     return [cheapest[count] for count in sorted(cheapest)]
 
 
@@ -178,15 +189,18 @@ def _disks_by_name(instance_type: str) -> bool | None:
     name = re.fullmatch(_EC2, instance_type)
     if name is None:
         return None
+
     series = name["series"]
     generation = int(name["generation"])
     options = name["options"]
+
     if "d" in options:
         return True
     if series in _STORAGE_SERIES:
         return series != "x" or generation == 1
     if series in _STORAGE_FROM:
         return generation >= _STORAGE_FROM[series] and options != "g"
+
     return generation <= _STORAGE_UNTIL.get(series, 0)
 
 
@@ -195,6 +209,7 @@ def architecture_by_name(provider: str, instance_type: str) -> str:
     name = re.fullmatch(_EC2, instance_type) if provider == "aws" else None
     graviton = name is not None and ("g" in name["options"] or name["series"] == "a")
     arm = graviton or (provider == "azure" and re.match(_AZURE_ARM, instance_type, re.IGNORECASE))
+
     return "arm64" if arm or re.search(_GRACE, instance_type, re.IGNORECASE) else "amd64"
 
 

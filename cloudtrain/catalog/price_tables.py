@@ -47,6 +47,7 @@ def price_or_none(value: object) -> float | None:
         usd = float(value)
     except (OverflowError, ValueError):
         return None
+
     return usd if 0 < usd < MAX_USD_PER_HOUR else None
 
 
@@ -55,6 +56,7 @@ def dearest(prices: Iterable[ListedPrice]) -> tuple[ListedPrice, ...]:
     prices_by_key: dict[tuple[str, str], ListedPrice] = {}
     for listed in sorted(prices, key=lambda price: price.usd_per_hour):
         prices_by_key[listed.region, listed.instance_type] = listed
+
     return tuple(prices_by_key[key] for key in sorted(prices_by_key))
 
 
@@ -77,6 +79,7 @@ def listed_prices(
     """Return the prices of a region, or (). ValueError names the file and the line."""
     if not data_dir or not REGION_NAME.fullmatch(region):
         return ()
+
     path = table_path(data_dir, provider, region)
     try:
         text = read_regular_text(path)
@@ -84,6 +87,7 @@ def listed_prices(
         return ()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+
     try:
         return tuple(_read(text, region))
     except ValueError as error:
@@ -101,6 +105,7 @@ def table_text(prices: Iterable[ListedPrice]) -> str:
     writer.writerows(
         ["" if value is None else value for value in astuple(listed)] for listed in prices
     )
+
     return text.getvalue()
 
 
@@ -111,10 +116,12 @@ def _read(text: str, region: str) -> Iterable[ListedPrice]:
     missing = {field.name for field in fields(ListedPrice)} - set(rows.fieldnames or ())
     if missing:
         raise ValueError(f"line 1: missing column {', '.join(sorted(missing))}")
+
     for number, row in enumerate(rows, 2):
         usd = price_or_none(row["usd_per_hour"])
         if usd is None or row["region"] != region or None in row.values():
             raise ValueError(f"line {number}: is not a price of {region}")
+
         yield ListedPrice(
             instance_type=row["instance_type"],
             usd_per_hour=usd,

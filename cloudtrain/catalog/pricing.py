@@ -43,6 +43,7 @@ class Price:
             taken = date.fromisoformat(self.as_of)
         except ValueError:
             return None
+
         return (datetime.fromtimestamp(now, UTC).date() - taken).days
 
 
@@ -108,12 +109,14 @@ def price_of(
         spelt = row.instance_type if row else name  # Azure ignores case
         keys = ((name, region), (name, ""), (spelt, region), (spelt, ""))
         mine = next((user_table[key] for key in keys if key in user_table), None)
+
         if mine is not None:
             prices.append(mine)
         elif row is not None and row.usd_per_hour is not None and row.region == region:
             prices.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
         else:
             return None
+
     return max(prices, key=lambda price: price.usd, default=None)
 
 
@@ -136,24 +139,29 @@ def estimate_cost(
     problems: list[Issue] = []
     seconds = default_seconds
     cap = ""
+
     if limits.max_runtime is not None:
         seconds = limits.max_runtime
         cap = "limits.max_runtime"
+
     overhead = grace_seconds + kept_seconds + transfer_seconds
     if limits.max_cost is not None and price is not None:
         affordable = int(limits.max_cost / (price.usd * nodes / HOUR)) - overhead
         if affordable < SHORTEST_SECONDS:
             hour = f"{price.usd * nodes:.2f} USD per hour"
             message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
+
             if transfer_seconds:
                 message += f", after {transfer_seconds} s for image, inputs and upload"
             if kept_seconds:
                 message += f", after {kept_seconds} s for warm machines"
+
             problems.append(
                 Issue(
                     ("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"
                 )
             )
+
         if affordable < seconds:
             seconds = max(SHORTEST_SECONDS, affordable)
             cap = "limits.max_cost"
@@ -163,6 +171,7 @@ def estimate_cost(
     elif limits.max_runtime is None and price is None:
         message = "the price of this machine is unknown, so the cost of the job is not limited"
         problems.append(Issue(("limits",), message, f"set limits.max_runtime, or {price_hint}"))
+
     made = CostEstimate(
         price=price,
         nodes=nodes,
@@ -173,6 +182,7 @@ def estimate_cost(
         transfer_seconds=transfer_seconds,
         price_hint=price_hint,
     )
+
     return made, problems
 
 
@@ -180,6 +190,7 @@ def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Is
     """Return the user's own table and its mistakes."""
     if path is None:
         return {}, []
+
     try:
         return read_prices(read_regular_text(path)), []
     except (OSError, ValueError) as error:
@@ -216,6 +227,7 @@ class RegionalPrices(NamedTuple):
             return "name the cluster's machines with resources.instance"
         if not self.region:
             return OWN_TABLE_HINT
+
         command = f"cloudtrain gpus --provider {self.provider} --region {self.region} --refresh"
         return f"read the cloud's price list with {command}, {OWN_TABLE_HINT}"
 
@@ -239,6 +251,7 @@ def prices_in_force(
             *problems,
             Issue((), str(error), f"write it anew: cloudtrain gpus --refresh --region {region}"),
         ]
+
     shipped = {row.instance_type: row for row in instances(provider)} if listed else {}
     read = {
         (row.instance_type, region): Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source)
@@ -247,6 +260,7 @@ def prices_in_force(
         and not _is_newer(shipped.get(row.instance_type), region, row.as_of)
     }
     spot = {row.instance_type: row.spot_usd_per_hour for row in listed if row.spot_usd_per_hour}
+
     return RegionalPrices(
         provider=provider,
         region=region,
@@ -285,6 +299,7 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
         raise ValueError(
             "line 1: expected the columns instance_type, usd_per_hour and, if wanted, region, as_of"
         )
+
     for number, row in enumerate(rows, 2):
         try:
             usd = float(row["usd_per_hour"])
@@ -294,6 +309,8 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
             raise ValueError(
                 f"line {number}: {row['usd_per_hour']!r} is not a price per hour"
             ) from None
+
         key = (row["instance_type"].strip(), (row.get("region") or "").strip())
         table[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source=OWN_TABLE)
+
     return table

@@ -82,6 +82,7 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
+
         command: click.Command = getattr(
             import_module(f"cloudtrain.cli.{COMMANDS[name][0]}"), f"{name}_command"
         )
@@ -95,6 +96,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(
                     [(f"{name:<{width}}", summary) for name, (_, summary) in commands.items()]
                 )
+
         with formatter.section("Variables"):
             formatter.write_dl(list(VARIABLES.items()))
 
@@ -106,6 +108,7 @@ class LazyGroup(click.Group):
             from cloudtrain.errors import did_you_mean
 
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+
         return super().resolve_command(ctx, args)
 
 
@@ -153,6 +156,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             # Output of a job and names of files may not be valid text.
             stream.reconfigure(errors="backslashreplace")
+
     try:
         code = cli.main(args=argv, prog_name="cloudtrain", standalone_mode=False)
         sys.stdout.flush()
@@ -167,6 +171,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
         failed = _output_error(error)
         code = _fail(failed or error, sys.argv[1:] if argv is None else argv)
+
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -175,12 +180,14 @@ def _output_error(error: Exception) -> StorageError | None:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
+
     if (
         not isinstance(error, OSError)
         or at is None
         or at.tb_frame.f_globals.get("__name__") != "click.utils"
     ):
         return None
+
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop buffered output
     hint = "make room there, or send it elsewhere"
     return StorageError(f"stdout cannot be written: {error.strerror}", hint=hint)
@@ -190,14 +197,17 @@ def entry() -> NoReturn:
     """Run `main`, and exit at once: to tear down the interpreter takes as long as a plan."""
     gc.set_threshold(100_000)  # most commands end before a collection pays
     code: Any = 1
+
     try:
         main()
     except SystemExit as end:
         code = end.code
+
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = code or 141
+
     sys.stderr.flush()
     os._exit(code)
 
@@ -210,6 +220,7 @@ def _show(error: click.ClickException) -> None:
 
         write(error.format_message(), err=True)
         return
+
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context else None
@@ -232,12 +243,15 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
         lines = error_lines(error, width)
         for note in notes:
             lines += note_lines(note, width)
+
         for line in lines:
             write(line, err=True)
+
         return
 
     prefix = "" if isinstance(error, SpecError) else "error: "
     write(f"{prefix}{error.render()}", err=True)
+
     for note in notes:
         write(f"note: {indented(note, 6)}", err=True)
 
@@ -251,9 +265,11 @@ def _fail(error: Exception, argv: list[str]) -> int:
 
         write(f"{traceback.format_exc()}{BUG}", err=True)
         return 1
+
     notes: list[str] = getattr(error, "__notes__", [])
     _write_error(error, notes)
     annotate_error(error)
+
     if "--json" in argv:
         detail: dict[str, Any] = {
             "message": error.message,
@@ -270,5 +286,7 @@ def _fail(error: Exception, argv: list[str]) -> int:
                 }
                 for issue in error.issues
             ]
+
         write_json({"error": detail, **({"warnings": notes} if notes else {})})
+
     return error.exit_code

@@ -71,26 +71,34 @@ def check_command(
     loaded = load_job(job, options)
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder)
     issues = [*preflight(_as_checked_here(plan), starting=False), *sweep_issues_of(plan)]
+
     if not plan.context.strict:  # a strict preflight has them already
         issues += security_issues(plan)
+
     checks: Sequence[Check] = ()
     if online and not any(issue.is_error for issue in issues):
         checks = checkup.online_checks(plan)
         issues += checkup.online_issues(plan, checks)
+
     notes = start_notes(plan, issues)
     error_view.annotate("warning", notes)
+
     try:
         raise_errors(issues)
     except CloudtrainError as error:  # the notes are printed after it
         for note in notes:
             error.add_note(note)
+
         raise
+
     if as_json:
         result = _check_result(plan, notes, checks if online else None)
         print_json({"ok": True, **result})
         return
+
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
+
     answers = sum(check.verdict == "ok" for check in checks)
     asked_too = f"; {count(answers, 'check')} there, nothing wrong" if online else ""
     print_prose(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
@@ -101,6 +109,7 @@ def _check_result(plan: Plan, notes: list[str], checks: Sequence[Check] | None) 
     result: dict[str, Any] = {"name": plan.spec.name, "provider": plan.provider, "warnings": notes}
     result |= {} if checks is None else {"checks": [check.to_json() for check in checks]}
     choice = plan.to_json()["target"]["choice"]
+
     return result | ({"machine": choice} if choice and not plan.is_rehearsal else {})
 
 
@@ -154,20 +163,26 @@ def doctor_command(
     all_checks: list[Check] = []
     shown: list[dict[str, Any]] = []
     last_where = ""
+
     for where, check in checkup.doctor(provider, job, overrides, data_dir=folder):
         all_checks.append(check)
         shown.append({"where": where, **check.to_json()})
+
         if as_json:
             continue
+
         if where != last_where:
             print_output(where)
             last_where = where
+
         print_prose(_row(check))
+
     code = checkup.exit_code(all_checks)
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:
         print_prose(_summary(all_checks))
+
     return code
 
 
@@ -180,6 +195,7 @@ def _row(check: Check) -> str:
         else check.answer
     )
     lines = f"  {sign} {check.name:<15} {indented(check.question, 4)}? {indented(answer, 4)}"
+
     return lines + (
         f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else ""
     )
@@ -191,4 +207,5 @@ def _summary(checks: list[Check]) -> str:
     answered = sum(check.verdict != "not applicable" for check in checks) - unseen
     end = f"; {unseen} that you are not allowed to look at" if unseen else ""
     verdict = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
+
     return f"{count(answered, 'check')}, {verdict}{end}"

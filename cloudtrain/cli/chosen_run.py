@@ -37,10 +37,13 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
     """
     if name is not None and not name:  # such as "$RUN" without a value
         raise UsageError("the name of the run is empty", hint="cloudtrain list shows all runs")
+
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     store = RunStore(folder)
+
     if name is None or name == LAST:
         return _newest(store, refuse_several=name is None)
+
     sweep = sweep_named(name, folder, store.ids())
     return _open_sweep(folder / SWEEPS / sweep) if sweep else find_run(name, data_dir=data_dir)
 
@@ -51,6 +54,7 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
     candidates = [submission for submission in submissions(store) if submission.is_from(folder)]
     if not candidates:
         raise _nothing_from(folder, store)
+
     if refuse_several and len(candidates) > 1:
         running = _running(candidates, store)
         if len(running) > 1:
@@ -59,9 +63,11 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
                 f"{len(running)} submissions from this folder are running: {names}",
                 hint="name the one you mean",
             )
+
         for submission in running:
             if submission.id != candidates[0].id:
                 print_message(f"note: {submission.id} from this folder is still running")
+
     newest = candidates[0]
     print_message(f"{newest.id}, the last {'sweep' if newest.is_sweep else 'run'} from this folder")
     return _open(newest)
@@ -96,6 +102,7 @@ def _nothing_from(folder: Path, store: RunStore) -> RunNotFound:
         return RunNotFound(
             f"there are no runs in {store.runs_dir}", hint="cloudtrain submit starts one"
         )
+
     return RunNotFound(
         f"nothing was submitted from this folder, {folder}",
         hint=(
@@ -124,10 +131,12 @@ def chosen_run(name: str | None, data_dir: str | None, *, best: bool = False) ->
     candidate = chosen(name, data_dir)
     if not isinstance(candidate, Run):
         return best_trial(candidate)
+
     if best:
         raise UsageError(
             f"--best is for a sweep; {candidate.id} is a run", hint="cloudtrain list shows both"
         )
+
     return candidate
 
 

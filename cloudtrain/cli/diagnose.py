@@ -85,11 +85,15 @@ def diagnose_command(
     """
     if scaling is None and provider:
         raise UsageError("--provider is of --scaling", hint="--scaling 1,2,4")
+
     if scaling is not None:
         from cloudtrain.cli.scaling import ScalingRequest, read_sizes, show_scaling
 
         request = ScalingRequest(
-            target=target, sizes=read_sizes(scaling), provider=provider, data_dir=folder
+            target=target,
+            sizes=read_sizes(scaling),
+            provider=provider,
+            data_dir=folder,
         )
         show_scaling(request, yes=yes, as_json=as_json)
     elif target == "-":
@@ -108,6 +112,7 @@ def _is_log(path: Path) -> bool:
     """Return whether the path is a file, or a pipe such as `<(zstdcat train.log.zst)`."""
     with suppress(OSError, ValueError):  # a whole message is too long for a name
         return path.is_file() or path.is_fifo() or path.is_char_device()
+
     return False
 
 
@@ -124,6 +129,7 @@ def _run_or_sweep(target: str | None, folder: str | None) -> Run | Sweep:
                 f"there is no file {target[:60]!r}, and no run of that name",
                 hint="the text of a log is read from a file or a pipe: cloudtrain diagnose -",
             ) from None
+
         raise
 
 
@@ -135,6 +141,7 @@ def diagnose_log(path: Path | None) -> Diagnosis:
     notes: list[str] = []
     if path is None:
         return diagnose_lines(read_log(sys.stdin.buffer, "line", notes), notes)
+
     try:
         with open_regular_file(path) if path.is_file() else path.open("rb") as file:
             return diagnose_lines(read_log(file, path.name, notes), notes)
@@ -146,6 +153,7 @@ def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"log": name, "failure": diagnosis.to_json()})
         return
+
     headline = diagnosis.headline or diagnosis.cause
     print_prose(f"{one_line(name)}: {indented(headline, 4)}")
     cause = [("cause", diagnosis.cause)] if diagnosis.cause != headline else []
@@ -163,25 +171,32 @@ def _show_sweep(sweep: Sweep, as_json: bool) -> None:
 def _show_run(run: Run, as_json: bool) -> None:
     state, failure = _as_known(run)
     diagnosis = diagnose_run(run.folder, state) if state.state == "failed" else None
+
     if state.state == "stopped":
         diagnosis = diagnose_limit(run.folder, state)
+
     slowness = diagnose_slowness(run.folder, state)
     if as_json:
         if failure is not None:
             raise failure
+
         found_all = {
             "failure": diagnosis.to_json() if diagnosis else None,
             "slowness": slowness.to_json(),
         }
         following = next(iter(_next(run, state, diagnosis)), None)
         print_json({"run": run.id, "state": state.state, **found_all, "next": following})
+
         return
+
     print_prose(_headline(run, state, is_current=failure is None))
     rows = diagnosis_rows(diagnosis) if diagnosis else []
+
     if diagnosis and diagnosis.cause not in explain(state):
         rows.insert(0, ("cause", diagnosis.cause))
     if slowness.is_slow or (diagnosis is None and state.started):
         rows += slowness_rows(slowness)
+
     if state.phase and not state.started and not state.has_ended:
         rows.append(
             (
@@ -189,11 +204,14 @@ def _show_run(run: Run, as_json: bool) -> None:
                 f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}",
             )
         )
+
     if state.log_unread:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
+
     if failure is not None:
         _print(rows)
         raise failure
+
     _print([*rows, *(("next", text) for text in _next(run, state, diagnosis))])
 
 
@@ -214,12 +232,15 @@ def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
         return f"{run.id} failed after {took}: {indented(explain(state), 4)}"
     if state.state == "succeeded":
         return f"{run.id} succeeded in {took}: nothing failed"
+
     if state.has_ended:
         return f"{run.id} was stopped after {took}, and did not fail" + (
             f": {state.reason}" if state.reason else ""
         )
+
     if not is_current:
         return f"{run.id} was {state.state} when it was last seen; asking again failed"
+
     return f"{run.id} is {state.state}, and has not failed"
 
 
@@ -234,12 +255,14 @@ def diagnosis_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         for line in diagnosis.last_lines
     ]
     rows += [("followed by", consequence.sentence) for consequence in diagnosis.consequences]
+
     if diagnosis.remedy:
         rows.append(("remedy", diagnosis.remedy))
     if diagnosis.restart:
         rows.append(("restart", _RESTART_TEXTS[diagnosis.restart]))
     if diagnosis.rule:
         rows.append(("rule", f"{diagnosis.rule.name}  {diagnosis.rule.source}"))
+
     return [*rows, *(("note", note) for note in diagnosis.notes)]
 
 
@@ -249,6 +272,7 @@ def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
     rows = [
         ("speed", slowness.sentence if is_clear else f"not clear; most likely: {slowness.sentence}")
     ]
+
     if slowness.is_slow:
         rows.append(
             (
@@ -256,12 +280,15 @@ def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
                 f"without it up to {slowness.gain:.1f}x as fast; confidence {slowness.confidence:.0%}",
             )
         )
+
     if slowness.shares:
         phases = {name: share for name, share in slowness.shares.items() if share >= _SHOWN_SHARE}
         largest_first = sorted(phases.items(), key=lambda phase: -phase[1])
         rows.append(("time", ", ".join(f"{name} {share:.0%}" for name, share in largest_first)))
+
     if slowness.change:
         rows.append(("change", slowness.change))
+
     return rows
 
 
@@ -273,21 +300,25 @@ def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
         )
         rank = state.error.rank if state.error and not is_elsewhere else -1
         logs = command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
+
         if was_refused(state):  # there is no log
             return _rerun_commands(run, state, as_it_is=False)
         if diagnosis is None or diagnosis.restart is None:
             return [logs]
         if diagnosis.restart == "never":
             return [command("fetch", run.id)]
+
         says_little = diagnosis.rule is not None and diagnosis.rule.is_symptom
         return [
             *([logs] if says_little else []),
             *_rerun_commands(run, state, as_it_is=diagnosis.restart == "retry"),
         ]
+
     if state.state == "succeeded":
         return [command("fetch", run.id)]
     if diagnosis is not None and diagnosis.restart == "after a change" and state.checkpoint is None:
         return _rerun_commands(run, state, as_it_is=False)[:1]
+
     return [rerun_command(run, state) if state.has_ended else command("attach", run.id)]
 
 
@@ -299,11 +330,13 @@ def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
     rerun = command("rerun", run.id)
     if as_it_is:
         return [rerun]
+
     rehearsed = rehearsed_by(state.provider, state.contract)
     where = ("--as", rehearsed.name) if rehearsed else ("--provider", state.provider)
     submit = command(
         "submit", *(() if state.provider == DEFAULT_PROVIDER and rehearsed is None else where)
     )
+
     return [
         f"{rerun}   after that change; of a setting: --set KEY=VALUE",
         f"{submit}   if the program or job.yaml has changed: a rerun runs what was sent",

@@ -107,15 +107,22 @@ def drill_command(
     issues = preflight(plan)
     raise_errors(issues)
     _show_plan(plan, scenarios)
+
     for text in start_notes(plan, issues):
         print_message(f"  note: {indented(text, 8)}")
+
     display = ProgressDisplay()
 
     def tell(text: str) -> None:
         display.clear()
         print_message(f"  {text}")
 
-    made = DrillOptions(scenarios=scenarios, timeout_seconds=seconds, tell=tell, draw=display.draw)
+    made = DrillOptions(
+        scenarios=scenarios,
+        timeout_seconds=seconds,
+        tell=tell,
+        draw=display.draw,
+    )
     with workplace(Path(plan.context.data_dir)), runs_end_with_this_process():
         drill = Drill(plan, made)
         try:
@@ -127,8 +134,10 @@ def drill_command(
         except JobFailed as error:
             display.clear()
             _reference_failed(drill, error)
+
         display.clear()
         _report(card, as_json=as_json)
+
     raise click.exceptions.Exit(0 if card.is_fine else 1)
 
 
@@ -136,6 +145,7 @@ def _scenarios(only: str | None) -> Sequence[Scenario]:
     """Return the named drills in our order. Raise UsageError for an unknown name."""
     if only is None:
         return SCENARIOS
+
     names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
         if name not in NAMES:
@@ -143,8 +153,10 @@ def _scenarios(only: str | None) -> Sequence[Scenario]:
                 f"--only: there is no drill {name!r}{did_you_mean(name, NAMES)}",
                 hint=", ".join(NAMES),
             )
+
     if not names:
         raise UsageError("--only names no drill", hint=", ".join(NAMES))
+
     return [scenario for scenario in SCENARIOS if scenario.name in names]
 
 
@@ -174,10 +186,13 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
             "drills need Linux: they find the processes of a job in /proc",
             hint="in a container of Linux",
         )
+
     data = Path(load_settings(loaded.folder, {"data_dir": folder})["data_dir"]).absolute()
     place = str(drill_folder(data, loaded.spec.name))
+
     if loaded.spec.dependencies.vendor:
         api.vendor(loaded, api.REHEARSED_BY, as_=as_, data_dir=place, note=print_message)
+
     bar = progress_bar("reading source")
     return api.plan(loaded, api.REHEARSED_BY, as_=as_, data_dir=place, progress=bar)
 
@@ -191,9 +206,11 @@ def _report(card: Scorecard, *, as_json: bool) -> None:
     """Store the scorecard, and print it."""
     folder = Path(card.folder)
     write_scorecard(folder, json.dumps(card.to_json(), indent=2) + "\n")
+
     if as_json:
         print_json(card.to_json())
         return
+
     print_output("\n".join(scorecard_lines(card)))
 
 
@@ -202,8 +219,10 @@ def _reference_failed(drill: Drill, error: JobFailed) -> None:
     run = drill.reference.run if drill.reference is not None else None
     if run is None:
         raise error
+
     for name, text in diagnosis_rows(diagnose_run(run.folder, run.cached_status())):
         error.add_note(f"{name}: {text}")
+
     error.hint = look_at(drill.plan.context.data_dir, "logs", run.id)
     raise error
 
@@ -222,14 +241,18 @@ def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
         f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as"
         " long as the job"
     )
+
     for scenario in scenarios:
         yield f"  {scenario.name:<16} {scenario.action}"
+
     if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
         yield f"  grace period     {grace_of(plan)}"
+
     if any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios):
         hang = plan.spec.limits.hang
         shown = "0: never" if hang == 0 else f"{min(hang, DRILLED_HANG_SECONDS)} s for the drill"
         yield f"  limits.hang      {shown}"
+
     if plan.spec.sweep is not None:
         yield "  note: its section sweep plays no part: the job is drilled with its own values"
 
@@ -244,11 +267,14 @@ def scorecard_lines(card: Scorecard) -> Iterator[str]:
     )
     yield ""
     yield table(map(_row, card.results), _HEADER)
+
     for result in card.results:
         yield ""
         yield from _details(card, result)
+
     if card.advice:
         yield ""
+
     for text in card.advice:
         yield f"hint: {text}"
 
@@ -261,6 +287,7 @@ def look_at(folder: str, *words: str) -> str:
 def _row(result: DrillResult) -> tuple[str, ...]:
     finding = result.finding
     lost = "-" if finding.steps_lost is None else f"{finding.steps_lost:g}"
+
     return (
         result.scenario.name,
         finding.verdict.value,
@@ -273,12 +300,14 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
     finding = result.finding
     rows = []
     rows.append(("why" if finding.verdict is Verdict.SKIPPED else "done", result.injected))
+
     if finding.report:
         rows.append(("told", finding.report))
     if finding.report and result.remedy:
         rows.append(("remedy", result.remedy))
     if result.runs and finding.verdict is not Verdict.NOT_INJECTED:
         rows.append(("then", _outcome(result)))
+
     rows += [("change", text) for text in result.advice]
     if result.runs and finding.verdict is not Verdict.SAME:
         last = result.runs[-1]
@@ -292,6 +321,7 @@ def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
                 ),
             )
         )
+
     yield result.scenario.name
     for name, text in rows:
         yield f"  {name:<{_INDENT - 2}}{one_line(text)}"
@@ -301,11 +331,14 @@ def _outcome(result: DrillResult) -> str:
     """Describe the end of the runs: restarts, and the rerun."""
     first = result.runs[0]
     last = result.runs[-1]
+
     if first.overdue:
         return "nothing, until the drill ended it by its own limit"
+
     parts = []
     if first.state.restarts:
         parts.append(f"{count(first.state.restarts, 'restart')} in place")
+
     if first.state.state != "succeeded":
         seconds = first.history.stopping_seconds
         duration = (
@@ -314,8 +347,10 @@ def _outcome(result: DrillResult) -> str:
             else ""
         )
         parts.append(f"the run {first.state.state}{duration}")
+
     if result.finding.rerun:
         parts.append(f"its rerun {last.state.state}")
     elif first.state.state == "succeeded":
         parts.append("the run succeeded")
+
     return ", ".join(parts)

@@ -30,8 +30,10 @@ def error_lines(error: CloudtrainError, width: int) -> list[str]:
     """Return the lines of an error on a terminal of this width, with colours."""
     issues: Sequence[Issue] = getattr(error, "issues", ())
     width = max(MIN_WIDTH, width)
+
     if not issues:
         return [*_labelled("error:", error.message, width), *_hint(error.hint, width)]
+
     parts = [list(_issue(issue, width)) for issue in issues]
     return [line for number, part in enumerate(parts) for line in ([""] if number else []) + part]
 
@@ -49,6 +51,7 @@ def _issue(issue: Issue, width: int) -> Iterator[str]:
         yield f"  at {one_line(issue.origin)}"
     if issue.path[:1] != ("secrets",):  # the line may hold one
         yield from _source(issue.origin, width)
+
     yield from _hint(issue.hint, width)
 
 
@@ -72,6 +75,7 @@ def _labelled(word: str, text: str, width: int) -> list[str]:
             break_on_hyphens=False,
             drop_whitespace=True,
         )
+
     return [lines[0].replace(word, label(word), 1), *lines[1:]]
 
 
@@ -81,17 +85,20 @@ def _source(origin: str, width: int) -> list[str]:
     text = _line_of(place["file"], int(place["line"])) if place else None
     if place is None or text is None:
         return []
+
     number = place["line"]
     column = int(place["column"] or 0) - 1
     room = width - len(number) - 7
     start = max(0, column - room + 20) if column > room - 20 else 0
     shown = one_line(text[start : start + room].replace("\t", " "))
     lines = [f"  {number} | {shown}".rstrip()]
+
     if 0 <= column < len(text):
         word = re.match(r"[\w.-]+", text[column:])
         length = min(len(word[0]) if word else 1, room - (column - start))
         before = _columns(one_line(text[start:column].replace("\t", " ")))
         lines.append(f"  {' ' * len(number)} | {' ' * before}{label('^' * max(1, length))}")
+
     return lines
 
 
@@ -99,10 +106,12 @@ def _line_of(file: str, number: int) -> str | None:
     """Return a line of a text file; None if the file or the line is missing."""
     if not os.path.isfile(file):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         return None
+
     try:
         lines = read_regular_text(file, _MAX_BYTES).split("\n")
     except (OSError, ValueError):
         return None
+
     return (
         lines[number - 1].rstrip()
         if 0 < number <= len(lines) and lines[number - 1].strip()
@@ -134,6 +143,7 @@ def annotate_failure(run: Run, state: RunState) -> None:
     """Annotate the line of the program that failed, if the job did."""
     if not _on_github():
         return
+
     from cloudtrain.runs.record import RunRecord
     from cloudtrain.runs.state import explain
 
@@ -147,12 +157,15 @@ def annotate(level: str, texts: Iterable[str]) -> None:
     """Write texts that may begin with a place, `job.yaml:7:3: …`. `level`: error or warning."""
     if not _on_github():
         return
+
     for text in texts:
         match = _PLACE_IN_FILE.match(text)
         fields = match.groupdict() if match and Path(match["file"]).is_file() else {"text": text}
         message = fields.pop("text")
+
         if "file" in fields:
             fields["file"] = _in_repository(fields["file"])
+
         properties = ",".join(
             f"{name}={_escaped(value, ':,')}" for name, value in fields.items() if value
         )
@@ -174,4 +187,5 @@ def _escaped(text: str, more: str = "") -> str:
     """Escape by the rules of actions/toolkit, packages/core/src/command.ts."""
     for sign in ("%", "\r", "\n", *more):
         text = text.replace(sign, f"%{ord(sign):02X}")
+
     return text

@@ -63,10 +63,12 @@ def follow(
     except KeyboardInterrupt:
         view.clear()
         print_message(f"\n{on or f'{run.id} keeps running'}")
+
         if not on:
             print_message(
                 f"  follow   {command('attach', run.id)}\n  stop     {command('stop', run.id)}"
             )
+
         raise click.exceptions.Exit(130) from None
     except TimeoutError:
         view.clear()
@@ -78,6 +80,7 @@ def follow(
         view.clear()
         hint = _keeps_running(run, error) if run.folder.path.is_dir() else error.hint
         raise StorageError(error.message, hint=hint) from error
+
     view.finish()
     return update.state
 
@@ -99,6 +102,7 @@ class ProgressDisplay:
         """Show the state of the run below the printed lines."""
         if not self.live or state.has_ended:
             return
+
         width = shutil.get_terminal_size().columns
         text = progress_line(state, self.clock(), max(10, width - 3))
         if text != self._drawn:
@@ -143,6 +147,7 @@ class View:
             self.last_error = update.last_error
             if self.last_error:
                 self._line(f"{self.last_error}; the job still runs, asking again")
+
         limits = list[str]()
         for event in update.events:
             match event:
@@ -160,12 +165,16 @@ class View:
                     self._line(f"stopping: {event.reason}")
                 case LimitTooLow():
                     limits.append(event.message)
+
         for line in update.lines:
             self._log(line)
+
         self._tell_activity(update.state)
         self._tell_forecast(update.state)
+
         for message in limits:
             self._line(f"warning: {message}")
+
         error_view.annotate("warning", limits)
         self.display.draw(update.state)
 
@@ -184,6 +193,7 @@ class View:
         """Show a restart once, though every node reports it: by the node that has the reason."""
         self.error_time = 0.0
         self.failed_ranks.clear()
+
         if event.attempt > self.attempt and event.why != RESTART_ELSEWHERE:
             self.attempt = event.attempt
             self._line(f"restart {self.attempt}: {event.why}")
@@ -193,6 +203,7 @@ class View:
         # they stay in the log.
         if self.error_time and line.time >= self.error_time and line.rank not in self.failed_ranks:
             return
+
         if line.kind:
             self._numbers(line)
         elif not self.output:
@@ -214,9 +225,12 @@ class View:
             passed = max(0.0, line.time - self._metrics_at) if self._metrics_at else 0.0
             self._allowance = min(MAX_BURST, self._allowance + passed)
             self._metrics_at = line.time
+
             if self._allowance < 1:
                 return
+
             self._allowance -= 1
+
         self._numbers_at = line.time
         self._line(line.text)
 
@@ -234,6 +248,7 @@ class View:
         begun = state.laps.first
         if self._forecast_told or not begun or state.laps.time - begun < TOLD_FROM_SECONDS:
             return
+
         self._terms = self._terms or terms_of(self.run.folder)
         if prediction := forecast(state, self._terms, now=self.clock()):
             self._forecast_told = True
@@ -256,11 +271,13 @@ def progress_line(state: RunState, time: float, width: int) -> str:
     parts = _training_parts(state, time)
     if not parts:
         return one_line(_before_training(state, time, elapsed))[:width]
+
     parts = [*_activity_parts(state, time), *parts, (1, elapsed)]
     while _length(parts) > width and len(parts) > 1:
         least = max(rank for rank, _ in parts)
         at = max(index for index, (rank, _) in enumerate(parts) if rank == least)
         del parts[at]
+
     return one_line("  ".join(text for _, text in parts))[:width]
 
 
@@ -289,6 +306,7 @@ def _before_training(state: RunState, time: float, elapsed: str) -> str:
     if state.state != "running":
         since = format_duration(max(0.0, time - state.phase_since)) if state.phase else elapsed
         return f"{state.phase or state.state}  {since}"
+
     return f"{len(state.ranks)} of {state.nodes * state.processes} ranks up  {elapsed}"
 
 
@@ -296,18 +314,23 @@ def _training_parts(state: RunState, time: float) -> list[_Part]:
     """Return the parts about training; nothing before the first report."""
     at = state.position
     parts = list[_Part]()
+
     if not state.progress and not state.metrics:
         return parts
+
     where = position_parts(at)
     parts += [(0 if text.startswith("step") or len(where) == 1 else 3, text) for text in where]
     parts += [(2 + min(number, 2), text) for number, text in enumerate(latest_metrics(state))]
+
     if rate_text(state):
         parts.append((3, rate_text(state)))
     if isinstance(at.steps, int) and at.steps:
         parts.append((6, bar(at.step or 0, at.steps)))
+
     eta = remaining_seconds(state, time)
     if eta is not None:
         parts.append((1, f"{format_duration(eta)} left"))
+
     return parts
 
 
@@ -319,6 +342,7 @@ def latest_metrics(state: RunState) -> list[str]:
     reported = sorted(state.metrics.items(), key=lambda item: not item[0].startswith("val"))
     values = {**dict(reported), **running}
     names = [*running, *(name for name, _ in reported if name not in running)]
+
     return [f"{name} {format_number(values[name])}" for name in names[:MAX_METRICS]]
 
 
@@ -326,9 +350,11 @@ def rate_text(state: RunState) -> str:
     """Return `1.2k images/s` if reported, else `3.1 steps/s`; empty if unknown."""
     if state.progress and state.progress.samples_per_s is not None:
         return f"{format_number(state.progress.samples_per_s)} {state.progress.unit or 'samples'}/s"
+
     per_step = state.laps.seconds_per_step
     if not per_step:
         return ""
+
     return (
         f"{format_number(1 / per_step)} steps/s"
         if per_step < 1

@@ -90,12 +90,15 @@ def build_command(
     recipe = _recipe(source, args, platform or "")
     names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
     name = build(recipe, names=names, options=options)
+
     if as_json:
         print_json({"image": name, "names": [name, *names], "inputs": f"sha256:{recipe.digest}"})
         return
+
     print_output(name)
     if len(names):
         print_message(f"  also called {', '.join(names)}")
+
     flags = [word for arg in args for word in ("--arg", arg)] + (
         ["--platform", platform] if platform else []
     )
@@ -141,12 +144,14 @@ def push_command(
         raise UsageError(
             f"{where} ends in a tag or a digest", hint=f"--to {without_tag(where)} --tag TAG"
         )
+
     recipe = _recipe(source, args, platform or CLOUD_PLATFORM)
     bar = progress_bar("pushing image", bytes_=True)
     again |= tag not in (None, recipe.tag)  # only our own tags are made from the content
     address = ensure_pushed(
         recipe, f"{where}:{tag or recipe.tag}", bar, rebuild=again, options=options
     )
+
     if as_json:
         print_json(
             {"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"}
@@ -164,6 +169,7 @@ def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
     if source.startswith("-"):
         options = (source, *options)
         source = "cuda"
+
     wrong = [
         word
         for word in options
@@ -175,6 +181,7 @@ def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
             " context, no output"
         )
         raise UsageError(f"{wrong[0]} among docker's options", hint=hint)
+
     return source, options
 
 
@@ -182,13 +189,16 @@ def _recipe(source: str, args: tuple[str, ...], platform: str) -> Recipe:
     wrong = [arg for arg in args if "=" not in arg]
     if wrong:
         raise UsageError(f"--arg {wrong[0]}: expected NAME=VALUE")
+
     settings = load_settings(Path.cwd())
     if source in KINDS:
         return our_recipe(source, (*(settings.get("image.args") or ()), *args), platform)
+
     dockerfile = Path(source).absolute()
     if not dockerfile.is_file():
         hint = f"{' or '.join(KINDS)} for our own image, or the path of a Dockerfile"
         raise UsageError(f"there is no file {source}", hint=hint)
+
     return recipe_of(dockerfile, (*(settings.get("image.build_args") or ()), *args), platform)
 
 
@@ -238,6 +248,7 @@ def template_command(provider: str, format_: str | None) -> None:
     if format_ and format_ not in formats:
         message = f"--format {format_}: unknown for {provider}{did_you_mean(format_, formats)}"
         raise UsageError(message, hint=f"one of: {', '.join(formats)}")
+
     write(infrastructure.template(format_ or formats[0]).rstrip("\n"))
 
 
@@ -273,8 +284,10 @@ def settings_command(
     if as_json:
         print_json(deployment.to_json())
         return
+
     for meaning, value in deployment.outputs.items():
         print_output(f"{meaning}: {value}")
+
     _write(deployment.settings, yes=yes)
     print_message(f"next: {command('doctor', provider)} checks that a job can run there")
 
@@ -294,10 +307,13 @@ def _write(settings: Mapping[str, SettingValue], *, yes: bool) -> None:
     print_message(f"{FILE_NAME}:")
     for line in edit.diff():
         print_message(f"  {line}")
+
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         hint = "--yes writes without asking, --json only prints the settings"
         raise RefusedError(f"{FILE_NAME} was not written: there is no terminal to ask", hint=hint)
+
     if not yes and not click.confirm(f"Write this to {edit.path}?", err=True):
         raise RefusedError(f"{FILE_NAME} was not written")
+
     edit.write()
     print_message(f"wrote {edit.path}")

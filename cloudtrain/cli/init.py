@@ -56,10 +56,12 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
             f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} already; no file was written"
         )
         raise UsageError(message, hint=command("init", "ANOTHER_FOLDER"))
+
     with storing(folder, command("init", "ANOTHER_FOLDER")):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+
     return paths
 
 

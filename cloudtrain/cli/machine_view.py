@@ -24,14 +24,17 @@ def machine_lines(plan: Plan) -> list[str]:
     choice = plan.target.choice
     if choice is None or plan.is_rehearsal:
         return []
+
     origin = (
         plan.where("resources.instance")
         if plan.spec.resources.instance.get(plan.target.provider)
         else ""
     )
     lines = [f"{choice.reason}{f'  ← {origin}' if origin else ''}"]
+
     if choice.cheaper:
         lines.append(f"cheaper: {'; '.join(_offer(offer, plan) for offer in choice.cheaper)}")
+
     return lines
 
 
@@ -40,6 +43,7 @@ def elsewhere(plan: Plan) -> str:
     offer = plan.target.choice.elsewhere if plan.target.choice else None
     if offer is None:
         return ""
+
     usd = offer.usd_per_hour * plan.spec.resources.nodes
     return (
         f"; {usd:.2f} USD/h in {offer.region} ({_price_date(offer)}); cloudtrain gpus --refresh"
@@ -51,6 +55,7 @@ def _offer(offer: Offer, plan: Plan) -> str:
     where = f"{offer.provider}, {offer.region}, " if offer.provider != plan.target.provider else ""
     gpus = f"{offer.gpus} x {offer.gpu}, " if offer.gpus else ""
     usd = offer.usd_per_hour * plan.spec.resources.nodes
+
     return f"{offer.instance_type} {usd:.2f} USD/h ({gpus}{where}{_price_date(offer)})"
 
 
@@ -82,20 +87,25 @@ def offers_table(
     rows = [list(_cells(offer, timestamp)) for offer in offers]
     text = table(rows, header)
     left_out: list[str] = []
+
     for name in LEFT_OUT_FIRST:
         if width is None or max(map(len, text.splitlines())) <= width:
             break
+
         left_out.append(name)
         index = header.index(name)
         for row in (header, *rows):
             del row[index]
+
         text = table(rows, header)
+
     return text, left_out
 
 
 def _cells(offer: MachineOffer, timestamp: float) -> tuple[str, ...]:
     row = offer.machine
     price = offer.price
+
     return (
         row.instance_type,
         f"{row.gpus} x {row.gpu}",
@@ -116,4 +126,5 @@ def _age(price: Price, timestamp: float) -> str:
     marks += ["your own table"] if price.source == OWN_TABLE else []
     marks += [NOT_CHECKED] if NOT_CHECKED in price.source else []
     shown = ", ".join(marks)
+
     return (price.as_of or "no date") + (f" ({shown})" if shown else "")

@@ -42,7 +42,11 @@ job_argument = click.argument(
 last_run_argument = click.argument("run", metavar="[RUN]", required=False, shell_complete=_run_ids)
 """Argument of `chosen_run`, by default the last run."""
 runs_argument = click.argument(
-    "runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_run_ids
+    "runs",
+    metavar="RUN RUN...",
+    nargs=-1,
+    required=True,
+    shell_complete=_run_ids,
 )
 set_option = click.option(
     "--set",
@@ -120,6 +124,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     completer = get_completion_class(shell)
     if completer is None:
         ctx.fail(f"no completion for {shell}")
+
     write(completer(ctx.find_root().command, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE").source())
 
 
@@ -140,6 +145,7 @@ class JobCommand(click.Command):
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
         own_args = args[:at]
+
         try:
             return super().parse_args(ctx, list(own_args))
         except click.NoSuchOption as error:
@@ -181,6 +187,7 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--nodes", type=click.IntRange(1), metavar="N", help="How many machines."),
     ):
         function = option(function)
+
     return function
 
 
@@ -193,6 +200,7 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the job, the provider and the rehearsal."""
     for option in (profile_option, as_option, provider_option, job_argument):
         function = option(function)
+
     return function
 
 
@@ -217,10 +225,12 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
             f"note: {one_line(str(spec_file))} is not read: {one_line(str(source))} is submitted"
             " without it"
         )
+
     flags = [
         FlagText(f"resources.{name}={value}", f"--{name} {options[name]}")
         for name, value in resources_of(options).items()
     ]
+
     return api.load(source, [*flags, *options["overrides"]], arguments=program_arguments())
 
 

@@ -70,6 +70,7 @@ def print_log_line(
         }
         write_json(document if trial is None else {"trial": trial, **document}, indent=None)
         return
+
     source = f"[{line.source or f'node {line.node}'}] " if names_source else ""
     write_log(source if trial is None else f"[trial {trial}] {source}", line.text)
 
@@ -95,6 +96,7 @@ def _program() -> str:
     called = sys.argv[0]
     if which("cloudtrain") or not called.endswith("cloudtrain"):
         return "cloudtrain"
+
     return called
 
 
@@ -113,6 +115,7 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
         "  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
     return "\n".join(lines)
 
 
@@ -148,6 +151,7 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
         points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
     if not points:
         return ""
+
     low = min(points) / 2
     span = max(points) / 2 - low  # halves: 1e308 and -1e308 lie too far apart
     return "".join(_BARS[round((value / 2 - low) / span * 7) if span else 0] for value in points)
@@ -172,5 +176,6 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
                     format_number(values[-1]),
                 )
             )
+
     width = max((len(row[0]) for row in rows), default=0)
     return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]

@@ -49,6 +49,7 @@ def headline(plan: Plan) -> str:
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:
         spot = ", spot" if resources.spot else ""
         return f"{resources.nodes} x {_machines(plan)}{spot}, {plan.target.where}"
+
     gpus = f", {count(plan.gpus, 'GPU')} each" if plan.gpus else ""
     processes = count(plan.processes, "process")
     return f"{count(resources.nodes, 'node')} x {processes}{gpus} {place(plan)}"
@@ -69,6 +70,7 @@ def _machines(plan: Plan) -> str:
         parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
         parts += [NETWORKS[row.network]] if row and row.network in NETWORKS else []
         described.append(f"{name} ({', '.join(parts)})" if parts else name)
+
     return " or ".join(described) or f"machine of {plan.target.cluster}"
 
 
@@ -89,6 +91,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     lines += [f"  note: {indented(note, 8)}" for note in start_notes(plan, issues)]
     if errors := sum(issue.is_error for issue in issues):
         lines.append(f"  refused  submit would refuse it: {count(errors, 'error')}")
+
     return "\n".join(lines)
 
 
@@ -137,6 +140,7 @@ def _input(plan: Plan, item: Input) -> str:
         return f"{location}  ({item.type})"
     if "://" not in location and not location.startswith("azureml:"):
         return location  # on this machine it is known what it is
+
     guess = "one file, by its suffix" if file_name(location) else "a folder, without a suffix"
     return f"{location}  ({guess}; set type: if not)"
 
@@ -146,12 +150,15 @@ def rehearsed(plan: Plan) -> str:
     rehearsal = plan.context.rehearsal
     if rehearsal is None:
         return ""
+
     when = f"on {time.strftime('%Y-%m-%d', time.localtime(rehearsal.time))} by {rehearsal.run}"
     if not rehearsal.changes:
         return f"{when}: the same request"
+
     changes = "; ".join(rehearsal.changes[:MAX_CHANGES])
     more = len(rehearsal.changes) - MAX_CHANGES
     changes += f"; and {more} more (cloudtrain plan --diff {rehearsal.run})" if more > 0 else ""
+
     return f"{when}, but changed since: {changes}"
 
 
@@ -159,6 +166,7 @@ def _packages(plan: Plan) -> str:
     """Return the packages to install, their file, and the place; may be empty."""
     dependencies = plan.spec.dependencies
     source = plan.context.source
+
     if not dependencies_document(plan):
         return ""
     packages = [hide_passwords(text) for text in dependencies.packages] or list(source.packages)
@@ -169,12 +177,14 @@ def _packages(plan: Plan) -> str:
     )
     file = dependencies.file or source.requirements
     torch = ", torch too if they ask for another" if dependencies.replace_torch else "; torch stays"
+
     if dependencies.vendor:
         where += (
             f", from {count(source.wheels, 'wheel')} sent along"
             if source.wheels
             else WHEELS_TO_COME
         )
+
     origin = file or plan.where("dependencies")
     return f"{', '.join(packages[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
 
@@ -192,6 +202,7 @@ def _overrides(plan: Plan) -> str:
     provider = plan.target.provider
     overrides = spec_overrides(plan.spec, provider)
     names = [dotted(override.keys) for override in overrides]
+
     return f"{', '.join(names)}  ← {provider}.request" if names else ""
 
 
@@ -217,10 +228,12 @@ def cost(plan: Plan) -> list[str]:
             f"unknown: no price for {machines} in"
             f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
         ]
+
     age = estimate.age_days(plan.context.time)
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
     old += " of your own table" if estimate.price.source == OWN_TABLE else ""
+
     if NOT_CHECKED in estimate.price.source:
         old = f"{estimate.price.as_of} {estimate.price.source}"
     spot = ", spot is less" if plan.spec.resources.spot else ""
@@ -232,9 +245,11 @@ def cost(plan: Plan) -> list[str]:
         else "  (by default; limits set another)"
     )
     transfers = ""
+
     if estimate.transfer_seconds:
         allowance = format_duration(estimate.transfer_seconds)
         transfers = f", {allowance} of it for image and data"
+
     lines.append(
         f"at most {estimate.worst_usd:.2f} USD of machine time{transfers}: "
         f"stops after {format_duration(estimate.max_seconds)}{reason}"
@@ -257,11 +272,13 @@ def _sweep(plan: Plan) -> list[str]:
         if sweep.method == sweep.chosen_sampler
         else f"{sweep.method} ({sweep.chosen_sampler})"
     )
+
     if sweep.engine == "native":
         method = get_provider(plan.target.provider).native_sweeps().method(plan)
     better = "highest" if sweep.objective.goal == "maximize" else "lowest"
     usd = planned(plan, sweep).worst_usd
     most = f", at most {usd:.2f} USD together" if usd is not None else ""
+
     return [
         f"{method}, {count(sweep.trial_count, 'trial')}, {sweep.parallel} at once: {space}",
         (
@@ -291,6 +308,7 @@ def _limits(plan: Plan) -> str:
     restarts = f"{count(limits.restarts, 'restart')} in place"
     early = plan.request.job.stop_after_seconds
     saves = f"; it saves and stops by itself after {format_duration(early)}" if early else ""
+
     return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}{saves}"
 
 
@@ -319,6 +337,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
 
     request = plan.request
     new = {"request": request.document, "job": request.job.to_json()}
+
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:
             old_request = json.loads(read_regular_text(against))
@@ -327,6 +346,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         except (ValueError, RecursionError) as error:
             hint = "cloudtrain plan --json > FILE writes one"
             raise UsageError(f"{against}: is not JSON: {error}", hint=hint) from None
+
         old = {"request": old_request}
         other_id = _id_of(old_request)
         new = {"request": request.document}
@@ -336,12 +356,15 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         run = find_run(against, data_dir=data_dir)
         old = {"request": run.folder.document("request.json")}
         other_id = run.id
+
         if (run.folder.path / "job.json").exists():
             old["job"] = run.folder.document("job.json")
+
     sides = [without_varying(old, other_id), without_varying(new, plan.run_id)]
     is_same = _lines(sides[0]) == _lines(sides[1])
     before, after = (_lines(_without_secrets(side)) for side in sides)
     lines = list(unified_diff(before, after, against, "plan", lineterm=""))
+
     return lines or ([] if is_same else ["only secrets differ"])
 
 

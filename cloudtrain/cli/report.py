@@ -33,17 +33,21 @@ def report(run: Run, state: RunState) -> None:
     took = format_duration(state.seconds(time.time()))
     for warning in state.lasting_warnings:
         print_message(f"warning: {warning}")
+
     if state.state == "failed":
         _report_failure(run, state, took)
         return
+
     print_message(
         f"{colour_state(state.state)} {'in' if state.state == 'succeeded' else 'after'} {took}"
         + (f": {indented(state.reason, 4)}" if state.reason else "")
     )
     for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         print_message(f"  {line}")
+
     artifacts = run.artifacts()
     rows = [(name, format_artifact(place)) for name, place in artifacts.items()]
+
     if format_cost(state):
         rows.append(("cost", format_cost(state)))
     if state.log_unread:
@@ -52,6 +56,7 @@ def report(run: Run, state: RunState) -> None:
         rows.append(("at step", str(state.checkpoint.step)))
     if slow := told_at_the_end(run.folder, state):
         rows.append(("slow", f"{slow.sentence}; {command('diagnose', run.id)}"))
+
     rows.append(("logs", command("logs", run.id)))
     if state.state == "stopped":
         rows.append(
@@ -66,6 +71,7 @@ def report(run: Run, state: RunState) -> None:
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
     elif artifacts:
         rows.append(("next", command("fetch", run.id)))
+
     for name, text in rows:
         print_message(f"  {name:<11} {one_line(text)}")
 
@@ -81,19 +87,25 @@ def rerun_command(run: Run, state: RunState) -> str:
 def _report_failure(run: Run, state: RunState, took: str) -> None:
     cause = state.error
     print_message(f"{run.id} {colour_state('failed')} after {took}: {indented(explain(state), 4)}")
+
     if cause and cause.file:
         print_message(f"  {one_line(source_line(cause))}")
+
     hint = hint_for(cause) if cause else hint_for_message(state.reason)
     if hint:
         print_message(f"  hint: {indented(hint, 8)}")
+
     if state.log_unread:
         print_message(
             f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}"
         )
+
     where = ("--rank", str(cause.rank)) if cause and cause.rank >= 0 else ()
     print_message(f"  {'logs':<11} {command('logs', run.id, *where)}")
+
     if format_cost(state):
         print_message(f"  {'cost':<11} {format_cost(state)}")
+
     if state.checkpoint:
         from_step = f"continues from the checkpoint of step {state.checkpoint.step}"
         print_message(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
@@ -114,6 +126,7 @@ def format_cost(state: RunState) -> str:
     bill = state.billing
     if bill is None:
         return ""
+
     trained = bill.training_seconds or 0
     billed = bill.billable_seconds
     if billed is not None:
@@ -125,6 +138,7 @@ def format_cost(state: RunState) -> str:
         text = f"{format_duration(max(1, trained))} of machine time"
     else:
         return ""
+
     prefix = "about " if billed is None else ""
     return text + (
         f", {prefix}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown"
@@ -140,6 +154,8 @@ def report_and_exit(
     """
     report(run, state)
     error_view.annotate_failure(run, state)
+
     if as_json:
         print_json({**state.to_json(), "results": dict(run.artifacts())})
+
     raise click.exceptions.Exit(0 if state.state == success else EXIT_CODES[state.state])

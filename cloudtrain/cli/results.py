@@ -71,10 +71,12 @@ def report_command(
     if not isinstance(target, Run):
         write_plot(target, output, force)
         return
+
     target.last_known()
     file = output_file(output, target.folder.path / f"{target.id}.html", force)
     with storing(file, "write it elsewhere with -o"):
         replace_text(file, run_page.page(target, time.time()))
+
     print_output(str(file))
 
 
@@ -99,8 +101,10 @@ def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
     """
     file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
     state = sweep.status()
+
     with storing(file, "write it elsewhere with -o"):
         replace_text(file, sweep_page.page(state, importance(state)))
+
     print_output(str(file))
 
 
@@ -115,6 +119,7 @@ def export_command(folder: str | None, /, sweep: str, output: Path | None, force
     file = output_file(output, exported.folder.path / f"{exported.id}.csv", force)
     with storing(file, "write it elsewhere with -o"):
         replace_text(file, _as_csv(exported.status()))
+
     print_output(str(file))
 
 
@@ -134,10 +139,12 @@ def _as_csv(state: SweepState) -> str:
             *COLUMNS[1:],
         ]
     )
+
     for trial in state.trials:
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else ""
         outcome = (trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run)
         writer.writerow([trial.number, *(_cell(trial.parameters[key]) for key in keys), *outcome])
+
     return file.getvalue()
 
 
@@ -162,11 +169,13 @@ def check_writable(file: Path, force: bool) -> None:
     """Raise UsageError if a file cannot be written, or exists and `force` is not set."""
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint=f"-o {file / 'page.html'} names a file in it")
+
     if not file.absolute().parent.is_dir():
         raise UsageError(
             f"{file}: there is no folder {file.parent}",
             hint="make it first, or name another file with -o",
         )
+
     if file.exists() and not force:
         raise UsageError(
             f"{file} is there already", hint="--force writes over it, -o names another file"
@@ -191,9 +200,11 @@ def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_jso
     """
     if as_csv and as_json:
         raise UsageError("--csv and --json ask for different things")
+
     shown_run = chosen_run(run, folder)
     shown_run.last_known()  # a cloud's log is read first
     points = shown_run.metrics()
+
     if as_json:
         print_json({"run": shown_run.id, "points": [point.to_json() for point in points]})
     elif as_csv:
@@ -222,9 +233,11 @@ def _csv(points: Iterable[MetricPoint]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["time", "step", "epoch", *(_column(name) for name in names)])
+
     for point in points:
         row = [point.time, point.step, point.epoch, *(point.values.get(name) for name in names)]
         writer.writerow(["" if cell is None else cell for cell in row])
+
     return text.getvalue()
 
 
@@ -256,8 +269,10 @@ def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool)
     compared_runs = [found_run for run in runs for found_run in _runs_of(run, folder)]
     if len({run.id for run in compared_runs}) < 2:
         raise UsageError("two or more runs are compared", hint="cloudtrain list shows them")
+
     for run in compared_runs:
         run.last_known()
+
     compared = compare(compared_runs)
     if as_json:
         print_json(compared.to_json())
@@ -278,14 +293,18 @@ def _rows(compared: Compared, timestamp: float) -> Iterable[Sequence[str]]:
     yield "state", *(colour_state(state.state) for state in states)
     yield "submitted", *(format_age(state.created, timestamp) for state in states)
     yield "took", *(format_duration(state.seconds(timestamp)) for state in states)
+
     if any(map(format_cost, states)):
         yield "cost", *(format_cost(state) for state in states)
+
     for name, values in compared.settings.items():
         yield name, *("" if value is None else _setting_cell(value) for value in values)
+
     for name in compared.metrics:
         series = [metrics.get(name) for metrics in compared.series]
         yield name, *("" if values is None else format_number(values.last[0]) for values in series)
         yield "  best", *("" if values is None else best_text(values) for values in series)
+
     if any(_rate(state) for state in states):
         yield "samples/s", *map(_rate, states)
 

@@ -62,12 +62,14 @@ def read_sizes(text: str) -> tuple[int, ...]:
         raise UsageError(
             f"--scaling {text}: is not a list of numbers of ranks", hint="--scaling 1,2,4"
         )
+
     sizes = tuple(sorted({int(word) for word in words}))
     if len(sizes) < 2:
         raise UsageError(
             "--scaling compares two numbers of ranks at least",
             hint=f"--scaling 1,{max(2, sizes[0])}",
         )
+
     return sizes
 
 
@@ -85,9 +87,11 @@ def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
         _confirm(plans)
     if archive is None:
         plans = {ranks: with_wheels(plan, print_message) for ranks, plan in plans.items()}
+
     archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
     with _every_end_is_an_interrupt():
         measured, is_interrupted = _measure(plans, archive)
+
     if not any(measurement.windows for measurement in measured.values()):
         _nothing_measured(measured, is_interrupted)
 
@@ -107,6 +111,7 @@ def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
         print_output(_drawn(curve))
         for name, text in rows:
             print_output(f"  {name:<11} {one_line(text)}")
+
     if is_interrupted:
         raise click.exceptions.Exit(130)
 
@@ -121,9 +126,11 @@ def _job(request: ScalingRequest) -> tuple[MakePlan, Plan, Run | None, Path | No
             return api.plan(api.load(path, overrides), request.provider, data_dir=request.data_dir)
 
         return make, make(()), None, None
+
     if request.target and _is_file(path):
         hint = "it takes a run, a job.yaml, a folder that has one, or a script"
         raise UsageError(f"--scaling runs a job, and {request.target} is none", hint=hint)
+
     run = chosen_run(request.target, request.data_dir)
 
     def replan(overrides: Sequence[str]) -> Plan:
@@ -136,12 +143,14 @@ def _job(request: ScalingRequest) -> tuple[MakePlan, Plan, Run | None, Path | No
 def _is_job(path: Path) -> bool:
     with suppress(OSError, ValueError):  # too long for a file name
         return path.is_dir() or (path.exists() and is_program(path))
+
     return False
 
 
 def _is_file(path: Path) -> bool:
     with suppress(OSError, ValueError):
         return path.is_file()
+
     return False
 
 
@@ -158,6 +167,7 @@ def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
         per_hour = estimate.usd_per_hour if estimate and not plan.is_rehearsal else None
         price = f", {per_hour:.2f} USD/h" if per_hour else ""
         print_message(f"  {count(ranks, 'rank'):<11} {one_line(headline(plan))}{price}")
+
     if _is_billed(plans):
         worst = _worst_usd(plans)
         most = (
@@ -178,6 +188,7 @@ def _announce(base: Plan, plans: dict[int, Plan]) -> list[str]:
     largest = plans[max(plans)]
     for note in (*start_notes(largest, largest.issues), *notes):
         print_message(f"  note: {indented(note, 8)}")
+
     return notes
 
 
@@ -214,6 +225,7 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be gone
                 print_message(f"\ninterrupted: stops {plan.run_id}")
+
             _stop(plan)
             return measured, True
         except CloudtrainError as error:
@@ -221,10 +233,12 @@ def _measure(plans: dict[int, Plan], archive: Path) -> tuple[dict[int, Measureme
             one = Measurement(ranks=ranks, failure=error.message, run=plan.run_id)
         else:
             one = measurement_of(run, state, ranks, _usd_per_hour(plan))
+
         print_message(
             f"  {one_line(one.failure) if one.failure else f'{format_number(one.rate)} samples/s'}"
         )
         measured[ranks] = one
+
     return measured, False
 
 
@@ -240,6 +254,7 @@ def _every_end_is_an_interrupt() -> Iterator[None]:
         if signal.getsignal(number) != signal.SIG_IGN
     ]
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
+
     try:
         yield
     finally:
@@ -253,11 +268,13 @@ def _run(plan: Plan, archive: Path) -> tuple[Run, RunState]:
     pushing = progress_bar("pushing image", bytes_=True)
     run = Run(submit(plan, archive=archive, sending=sending, pushing=pushing))
     view = View(run, output=False)
+
     try:
         for update in run.watch():
             view.show(update)
     finally:
         view.clear()
+
     return run, update.state
 
 
@@ -280,6 +297,7 @@ def _nothing_measured(measured: dict[int, Measurement], is_interrupted: bool) ->
     if is_interrupted:
         print_message("interrupted before the first measurement")
         raise click.exceptions.Exit(130)
+
     last = next(iter(measured.values())).run
     message = "nothing could be measured with any number of ranks"
     raise CloudtrainError(
@@ -300,6 +318,7 @@ def _drawn(curve: ScalingCurve) -> str:
         "",
     ]
     most = max(curve.measured) / curve.base
+
     return table([_cells(point, curve, most, priced=priced) for point in curve.points], header)
 
 
@@ -308,6 +327,7 @@ def _cells(point: Point, curve: ScalingCurve, most: float, *, priced: bool) -> l
     length = round(BAR * ideal / most)
     filled = min(length, round(BAR * point.speedup / most))
     usd = f"{point.usd_per_million:.2f}" if point.usd_per_million else "not known"
+
     return [
         str(point.ranks),
         format_number(point.samples_per_s),

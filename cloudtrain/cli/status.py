@@ -78,6 +78,7 @@ def list_command(
             import_remote_runs(provider, data_dir=folder, everything=everything)
         except StorageError as error:
             print_message(f"note: new runs of other machines are not listed: {error.message}")
+
     runs = [
         run
         for run in list_runs(data_dir=folder, provider=provider)
@@ -86,24 +87,31 @@ def list_command(
     if as_json:
         print_json(runs)
         return
+
     if not runs:
         print_message(
             f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one"
         )
         return
+
     if not everything:
         runs = _with_sweeps(runs, folder)
+
     shown = runs if everything else runs[:DEFAULT_LIMIT]
     print_output(_table_of(shown))
+
     for run in shown:
         if "ended_because" in run:
             print_message(f"{run['run']}: {run['ended_because']}")
+
     for reason in dict.fromkeys(run["reason"] for run in shown if _is_as_last_seen(run)):
         print_message(f"shown as last seen, {reason}")
+
     now = time.time()
     for run in runs:
         if (run["kept_until"] or 0) > now:
             print_message(f"{run['run']}: {_kept_machines(run['run'], run['kept_until'] - now)}")
+
     if len(shown) < len(runs):
         print_message(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
 
@@ -113,12 +121,15 @@ def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     sweeps = sweep_ids(folder)
     trials = {}
+
     for run in runs:
         sweep = sweep_of_run(run["run"], sweeps)
         if sweep:
             trials[run["run"]] = sweep
+
     if not trials:
         return runs
+
     from cloudtrain.cli.sweep_view import as_listed
     from cloudtrain.sweeps.sweep import list_sweeps
 
@@ -129,6 +140,7 @@ def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[
         if listed.id in shown
     ]
     rows = [run for run in runs if run["run"] not in trials] + lines
+
     return sorted(rows, key=lambda run: -run["created"])
 
 
@@ -137,6 +149,7 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
     now = time.time()
     rows = []
     foreign = any(run["owner"] for run in runs)
+
     for run in runs:
         begin = run["started"] or run["created"]
         took = (
@@ -156,6 +169,7 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
                 format_age(run["created"], now) if run["created"] else "",
             )
         )
+
     return table(
         rows,
         (
@@ -212,36 +226,46 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
         if len(running) > 1:
             print_output(_table_of(running))
             return
+
         run = running[0]["run"]
+
     target = chosen(run, folder)
     if not isinstance(target, Run):
         _print_sweep(target, as_json)
         return
+
     failure: CloudError | None = None
     try:
         state = target.status()
     except CloudError as error:  # what is known here is shown all the same
         state = target.cached_status()
         failure = error
+
     if as_json:
         if failure is not None:
             raise failure
+
         forecast = target.forecast()
         more = {
             "forecast": forecast.to_json() if forecast else None,
             "folder": str(target.folder.path),
         }
         print_json({**state.to_json(), **more, "results": dict(target.artifacts())})
+
         return
+
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
     print_output(
         f"{target.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}"
     )
+
     for name, text in _status_rows(target, state):
         print_prose(f"  {name:<11} {indented(text, 14)}")
+
     if target.unstored:
         print_message(f"note: {target.unstored}")
+
     if failure is not None:
         print_message("that is what was last seen; asking again failed:")
         raise failure
@@ -255,13 +279,16 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         print_json(sweep_as_json(state))
         return
+
     driven = "" if state.ended or sweep.folder.is_driven() else ", and nothing drives it"
     print_output(f"{sweep.id}  {colour_state(state.state)}{driven}  {summary_line(state)}")
     dashboard = sweep.folder.path / RAY_DASHBOARD
+
     if not state.ended and dashboard.is_file():
         with suppress(OSError):
             address = read_regular_text(dashboard, errors="replace")
             print_output(f"  Ray's dashboard    {one_line(address)}")
+
     if state.trials:
         print_output(trial_table(state))
     if state.why_ended:
@@ -277,8 +304,10 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         ("submitted", format_age(state.created, time.time())),
         ("took" if state.ended else verb, format_duration(state.seconds(time.time()))),
     ]
+
     if state.instance:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))
+
     if state.image:
         digest = (
             f" ({state.image_digest})"
@@ -286,6 +315,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
             else ""
         )
         rows.append(("image", one_line(state.image + digest)))
+
     if state.phase and not state.has_ended:
         rows.append(
             (
@@ -303,27 +333,33 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("kept", _kept_machines(run.id, state.kept_until - time.time())))
     if state.error and state.error.file:
         rows.append(("at", one_line(source_line(state.error))))
+
     rows += [("warning", warning) for warning in state.lasting_warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
 
     at = state.position
     now = time.time()
+
     if state.activity and not state.has_ended:
         rows.append(("doing", one_line(activity_text(state, now))))
+
     if at.step is not None and not state.has_ended:
         eta = remaining_seconds(state, now)
         remaining = f", {format_duration(eta)} left" if eta is not None else ""
         rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{remaining}"))
+
     if forecast := run.forecast():
         rows.append(("forecast", shown(forecast)))
         if forecast.ending and not state.limit_too_low:
             rows.append(("limit", limit_warning(forecast)))
+
     if state.metrics:
         latest = "  ".join(
             f"{name} {format_number(value)}" for name, value in state.metrics.items()
         )
         rows.append(("metrics", one_line(latest)))
+
     rows += [
         ("", line)
         for line in learning_curves({name: curve.values for name, curve in state.curves.items()})
@@ -335,6 +371,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("checkpoint", f"step {state.checkpoint.step}"))
     if format_cost(state):
         rows.append(("cost", format_cost(state)))
+
     rows += [(name, format_artifact(place)) for name, place in run.artifacts().items()]
     if state.ref and state.ref.get("url"):
         rows.append(("console", state.ref["url"]))
@@ -342,4 +379,5 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows.append(("logs", command("logs", run.id)))
     if state.state in ("failed", "stopped"):
         rows.append(("next", rerun_command(run, state)))
+
     return rows

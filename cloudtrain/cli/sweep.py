@@ -61,6 +61,7 @@ class SweepGroup(click.Group):
             if args and ctx.parent and not Path(args[0]).exists():
                 _refuse_command_of_runs(args, ctx.parent)
             args = [START, *args]
+
         return super().parse_args(ctx, args)
 
 
@@ -146,25 +147,39 @@ def start_command(
     provider = options["provider"]
     as_ = options["as_"]
     bar = progress_bar("reading source")
-    plan = plan_sweep(loaded, provider, as_=as_, sweep_id=sweep_id, data_dir=folder, progress=bar)
+    plan = plan_sweep(
+        loaded,
+        provider,
+        as_=as_,
+        sweep_id=sweep_id,
+        data_dir=folder,
+        progress=bar,
+    )
     issues = [*preflight(as_checked_here(plan.job), starting=not dry_run), *sweep_issues(plan.job)]
     raise_errors(issues)
     print_message(overview(plan))
+
     for issue in issues:
         print_message(f"  note: {indented(issue.render(), 8)}")
+
     if dry_run:
         if as_json:
             print_json(_as_json(plan))
+
         return
+
     if plan.is_billed and not yes:
         confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
+
     plan = replace(plan, job=with_wheels(plan.job, print_message))
     sweep = start_sweep(
         plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image")
     )
+
     if detach:
         _tell(sweep, as_json)
         return
+
     follow_and_exit(sweep, as_json)
 
 
@@ -207,16 +222,20 @@ def more_command(
     if sweep is not None and sweep.isdecimal() and len(sweep) < 10 and not trials:
         trials = int(sweep)  # `sweep more 20`
         sweep = None
+
     resumed = find_sweep(sweep, data_dir=folder) if sweep else _last_sweep(folder, trials)
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
     extension = resumed.plan_extension(trials, parallel=parallel, budget=budget)
     print_message("\n".join(extension_lines(resumed, extension)))
+
     if extension.worst_usd is not None and not yes:
         confirm_cost(Path.cwd(), extension.worst_usd)
+
     resumed.extend(extension)
     if detach:
         _tell(resumed, as_json)
         return
+
     follow_and_exit(resumed, as_json)
 
 
@@ -228,6 +247,7 @@ def _last_sweep(data_dir: str | None, trials: int) -> Sweep:
             f"{newest.id} is a run, not a sweep",
             hint=command("sweep", "more", "SWEEP", str(trials)),
         )
+
     return newest
 
 
@@ -245,6 +265,7 @@ def _tell(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         print_json({"sweep": sweep.id, "folder": str(sweep.folder.path)})
         return
+
     from cloudtrain.cli.sweep_view import next_commands
 
     print_output(sweep.id)
@@ -257,20 +278,24 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
     document = override(read_source(job), ())
     has_section = "sweep" in document.values
     flags: list[str] = []
+
     if space and not has_section:
         values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))
     else:
         if space:
             flags.append(FlagText(f"sweep.space={json.dumps(space)}", "--set"))
+
         if options["objective"]:
             objective = json.dumps(read_objective(options["objective"]))
             flags.append(
                 FlagText(f"sweep.objective={objective}", f"--objective {options['objective']}")
             )
+
     for name in ("trials", "parallel"):
         if options[name]:
             flags.append(FlagText(f"sweep.{name}={options[name]}", f"--{name} {options[name]}"))
+
     return load_job(job, {**options, "overrides": (*flags, *overrides)})
 
 
@@ -279,5 +304,6 @@ def _as_json(plan: SweepPlan) -> dict[str, Any]:
     document = {**plan.definition.to_json(), "worst_usd": plan.worst_usd}
     if plan.definition.engine != "native":
         return document
+
     request = get_provider(plan.job.target.provider).native_sweeps().render(plan.job)
     return {**document, "request": dict(request.document)}

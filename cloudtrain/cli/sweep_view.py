@@ -41,12 +41,16 @@ def overview(plan: SweepPlan) -> str:
     """Return what a sweep does, and the most that it may cost."""
     definition = plan.definition
     where = definition.provider
+
     if definition.as_:
         where = f"{plan.job.target.provider} rehearsed on {definition.provider}"
+
     trials = count(definition.trials, "trial")
     until = ""
+
     if definition.target is not None:
         until = f", until {format_number(definition.target)} is reached"
+
     lines = [
         f"{definition.sweep_id}  {trials}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}{until}",
@@ -62,6 +66,7 @@ def overview(plan: SweepPlan) -> str:
         lines.append(
             f"  time        every trial ends after {format_duration(definition.budget.seconds)}"
         )
+
     return "\n".join(lines)
 
 
@@ -69,6 +74,7 @@ def _method(plan: SweepPlan) -> str:
     definition = plan.definition
     if definition.engine == "native":
         return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
+
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
     return definition.method + engine
 
@@ -79,12 +85,14 @@ def _earlier(plan: SweepPlan) -> str:
     sweep = plan.job.spec.sweep
     if not earlier or sweep is None:
         return ""
+
     return f", from {count(len(earlier), 'result')} of {sweep.learn_from}"
 
 
 def _stopping(definition: Definition) -> str:
     if not definition.rungs:
         return "none: every trial trains to its end"
+
     shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
     how = "from its checkpoints" if definition.promotes else "and the others end"
     return f"after report {shown} the best 1/{definition.eta} continues {how}"
@@ -93,9 +101,11 @@ def _stopping(definition: Definition) -> str:
 def _cost(plan: SweepPlan) -> str:
     if not plan.is_billed:
         return "nothing: it runs here"
+
     trial_usd = plan.definition.trial_cap.usd
     if plan.worst_usd is None or trial_usd is None:
         return "unknown: no price of these machines is known"
+
     budget = plan.definition.budget.usd
     held = f", the budget of {budget:.2f} USD holds" if budget is not None else ""
     return f"at most {plan.worst_usd:.2f} USD: {trial_usd:.2f} USD a trial{held}"
@@ -106,11 +116,14 @@ def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
     parts = [count(extension.new_trials, "new trial")] if extension.new_trials else []
     if extension.resumed:
         parts.append(f"{count(len(extension.resumed), 'interrupted trial')} resumed")
+
     state = sweep.status()
     lines = [f"{sweep.id}  {' and '.join(parts) or 'no new trial'}"]
+
     if state.definition.trial_cap.usd is not None and extension.worst_usd is not None:
         spent = f", beside {state.spent_usd:.2f} USD spent before"
         lines.append(f"  cost        at most {extension.worst_usd:.2f} USD{spent}")
+
     return lines
 
 
@@ -125,11 +138,13 @@ def follow(sweep: Sweep) -> SweepState:
             for event in update.events:
                 if isinstance(event, RunEnded) and not screen.live:
                     print_message(trial_line(update.state, update.state.trials[event.trial]))
+
             screen.draw(update.state)
     except KeyboardInterrupt:
         screen.clear()
         print_message(f"\n{sweep.id} keeps running\n{next_commands(sweep)}")
         raise click.exceptions.Exit(130) from None
+
     screen.clear()
     return update.state
 
@@ -150,6 +165,7 @@ class _Screen:
         """Replace the shown trials by the current ones."""
         if not self.live or state.ended:
             return
+
         width = shutil.get_terminal_size().columns
         lines = [
             line[: width - 1]
@@ -171,11 +187,13 @@ def summary_line(state: SweepState) -> str:
     running = sum(trial.state == "running" for trial in state.trials)
     ended = sum(trial.state not in ("running", "waiting") for trial in state.trials)
     parts = [f"{ended} of {count(state.wanted, 'trial')} done, {running} running"]
+
     if state.best is not None and state.best.value is not None:
         parts.append(
             f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial"
             f" {state.best.number})"
         )
+
     if state.definition.trial_cap.usd is not None:
         budget = state.definition.budget.usd
         parts.append(
@@ -183,6 +201,7 @@ def summary_line(state: SweepState) -> str:
             + (f" of {budget:.2f}" if budget is not None else "")
             + " USD spent"
         )
+
     return "; ".join(parts)
 
 
@@ -214,6 +233,7 @@ def trial_table(state: SweepState, most: int = 0) -> str:
         state.definition.metric.upper(),
         "STATE",
     )
+
     return table(rows, (*header, *(("USD",) if billed else ())))
 
 
@@ -224,6 +244,7 @@ def trial_line(state: SweepState, trial: Trial) -> str:
         "" if trial.value is None else f"  {state.definition.metric} {format_number(trial.value)}"
     )
     reason = f": {trial.reason}" if trial.reason else ""
+
     return f"trial {trial.number}  {one_line(values)}  {trial.state}{value}{indented(reason, 4)}"
 
 
@@ -245,8 +266,10 @@ def report(sweep: Sweep, state: SweepState) -> None:
         print_message(f"  fetch    {command('fetch', best.run)}")
     elif state.trials:
         print_message(f"  logs     {command('logs', state.trials[-1].run)}")
+
     if any(trial.state == "failed" for trial in state.trials):
         print_message(f"  why      {command('diagnose', sweep.id)}")
+
     print_message(f"  trials   {command('status', sweep.id)}")
 
 
@@ -258,14 +281,18 @@ def show_failed_trials(sweep: Sweep, *, as_json: bool) -> bool:
     groups = failed_trials(sweep)
     if not groups:
         return False
+
     if as_json:
         print_json({"sweep": sweep.id, "failed": [group.to_json() for group in groups]})
         return True
+
     failed = sum(len(group.trials) for group in groups)
     all_trials = len(sweep.status().trials)
     print_output(f"{sweep.id}: {failed} of {count(all_trials, 'trial')} failed")
+
     for group in groups:
         print_output("\n".join(_failed_lines(group)))
+
     return True
 
 
@@ -274,12 +301,14 @@ def _failed_lines(group: FailedTrials) -> list[str]:
     numbers = ", ".join(map(str, group.trials[:MAX_NUMBERS]))
     more = ", …" if len(group.trials) > MAX_NUMBERS else ""
     rows = [("cause", diagnosis.cause), ("trials", f"{numbers}{more}")]
+
     if diagnosis.evidence:
         rows.append(("evidence", f"{diagnosis.evidence[0].place}  {diagnosis.evidence[0].text}"))
     if diagnosis.remedy:
         rows.append(("remedy", diagnosis.remedy))
     if group.runs[0]:
         rows.append(("more", command("diagnose", group.runs[0])))
+
     shown = [f"    {name:<11} {indented(one_line(text), 16)}" for name, text in rows]
     return [f"  {count(len(group.trials), 'trial')}", *shown]
 
@@ -304,7 +333,9 @@ def print_logs(
     except KeyboardInterrupt:
         if following and not sweep.has_ended:
             print_message(f"{sweep.id} keeps running; {command('stop', sweep.id)} stops it")
+
         raise click.exceptions.Exit(130) from None
+
     if not shown:
         print_message(f"no such lines; {command('status', sweep.id)} shows the trials")
 

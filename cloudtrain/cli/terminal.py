@@ -80,8 +80,10 @@ def log_text(text: str, *, colours: bool) -> str:
     text = text.rstrip("\r")
     parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
     marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
+
     if not colours or not marks:
         return "".join(map(one_line, parts))
+
     return "".join(
         one_line(part) + mark for part, mark in zip(parts, [*marks, _RESET], strict=True)
     )
@@ -112,8 +114,10 @@ def write(text: str = "", *, err: bool = False, wraps: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     shown = printable(text)
     width = columns(stream)
+
     if wraps and width is not None:
         shown = "\n".join(wrapped(line, width) for line in shown.split("\n"))
+
     click.echo(shown, err=err, color=coloured(stream))
 
 
@@ -135,9 +139,11 @@ def wrapped(line: str, width: int) -> str:
     label_length = len(_LABEL.match(line)[0])  # type: ignore[index]  # it matches an empty text
     if len(click.unstyle(line)) <= width or line[label_length:].startswith(_COMMANDS):
         return line
+
     indent = len(click.unstyle(line[:label_length]))
     if indent > width // 2 or label_length == len(line) - len(line.lstrip()):
         indent = len(line) - len(line.lstrip()) + 2
+
     return "\n".join(
         textwrap.wrap(
             line,
@@ -217,6 +223,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
         nonlocal shown
         if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
             return
+
         shown = True
         amount = (
             f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
@@ -242,6 +249,7 @@ def _escaped(match: re.Match[str]) -> str:
         return f"\\x{code:02x}"
     if code < 0x10000:
         return f"\\u{code:04x}"
+
     return f"\\U{code:08x}"
 
 

@@ -57,9 +57,11 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
     target = chosen(run, folder)
     if not isinstance(target, Run):
         follow_and_exit(target, as_json)
+
     state = target.status()
     if not state.has_ended:
         state = follow(target, tail=tail)
+
     report_and_exit(target, state, as_json)
 
 
@@ -76,12 +78,15 @@ def top_command(folder: str | None, /, run: str | None) -> None:
     target = chosen_run(run, folder)
     terms = terms_of(target.folder)
     lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
+
     if not sys.stdout.isatty() or target.status().has_ended:
         update = next(target.watch(tail=MAX_LOG_LINES))
         print_output("\n".join(_frame(update, update.lines, terms, DEFAULT_HEIGHT)))
         return
+
     with suppress(KeyboardInterrupt):
         _watch(target, lines, terms)
+
     print_output(
         "\n".join(_frame(Update(target.cached_status(), [], []), lines, terms, DEFAULT_HEIGHT))
     )
@@ -100,7 +105,15 @@ def _watch(run: Run, lines: deque[LogLine], terms: Terms) -> None:
 def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
     width = shutil.get_terminal_size((100, DEFAULT_HEIGHT)).columns
     printed = [line for line in lines if not line.kind]
-    found = screen(update.state, printed, terms, now=time.time(), width=width, height=height)
+    found = screen(
+        update.state,
+        printed,
+        terms,
+        now=time.time(),
+        width=width,
+        height=height,
+    )
+
     return [*found, f"asking again: {update.last_error}"[:width]] if update.last_error else found
 
 
@@ -111,6 +124,7 @@ def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:
     state = follow(sweep)
     if as_json:
         print_json(sweep_as_json(state))
+
     report(sweep, state)
     raise click.exceptions.Exit(EXIT_CODES[state.state])
 
@@ -140,10 +154,12 @@ def screen(
     room = height - len(head) - MIN_LOG_LINES - 1
     parts = [_curves(state, width), machines, ranks]
     shown = list(head)
+
     for part in parts:
         visible = _cut(part, room)
         room -= len(visible)
         shown += visible
+
     shown += _log(lines, max(0, height - len(shown)))
     return [one_line(line)[:width] if line else "" for line in shown if line is not None][:height]
 
@@ -152,6 +168,7 @@ def _headline(state: RunState) -> str:
     size = f"{state.nodes} x {state.processes} ranks"
     where = f"{state.provider}" + (f", {state.instance}" if state.instance else "")
     restarts = f"  {state.restarts} restarts" if state.restarts else ""
+
     return f"{state.run_id}  {state.state}  {size}  {where}{restarts}"
 
 
@@ -160,9 +177,11 @@ def _cost(state: RunState, terms: Terms, time: float) -> str:
     took = format_duration(state.seconds(time))
     if format_cost(state):
         return f"{took}  {format_cost(state)}"
+
     hourly = terms.usd_per_hour if terms.is_billed else None
     if hourly is None or not state.started:
         return took
+
     # Machines taken away are free.
     waits = time - state.waiting_since if state.waiting_since else 0.0
     usd = hourly * max(0.0, state.seconds(time) - state.waited - waits) / 3600
@@ -178,6 +197,7 @@ def _outlook(state: RunState, terms: Terms, time: float) -> list[str]:
     prediction = forecast(state, terms, now=time)
     if prediction is None:
         return []
+
     limit = limit_warning(prediction)
     return [f"forecast: {in_all(prediction)}", *([f"warning: {limit}"] if limit else [])]
 
@@ -187,10 +207,12 @@ def _curves(state: RunState, width: int) -> list[str]:
     curves: dict[str, Curve] = {}
     for name, curve in state.progress_curves.items():
         curves[f"running {name}" if name in state.curves else name] = curve
+
     curves |= state.curves
     rows = [(name, curve.values) for name, curve in curves.items() if curve.values][:MAX_CURVES]
     if not rows:
         return []
+
     labels = max(len(short_name(name)) for name, _ in rows)
     columns = max(10, min(80, width - labels - 24))
 
@@ -198,11 +220,14 @@ def _curves(state: RunState, width: int) -> list[str]:
     for name, values in rows:
         heights = values
         scale = ""
+
         if "loss" in name and values[-1] < values[0] and all(value > 0 for value in values):
             heights = [math.log(value) for value in values]  # shows late, small improvements
             scale = " log"
+
         label = f"{short_name(name):<{labels}}  {format_number(values[0]):>8}"
         lines.append(f"{label} {sparkline(heights, columns)} {format_number(values[-1])}{scale}")
+
     return [*lines, ""]
 
 
@@ -212,15 +237,19 @@ def _machines(state: RunState, time: float) -> list[str]:
     for node, usage in sorted(state.usage.items()):
         age = time - usage.time
         parts = [f"node {node}"]
+
         if usage.cpu_percent is not None and usage.cores:
             parts.append(
                 f"cpu {_meter(usage.cpu_percent, 100 * usage.cores)} of {usage.cores} cores"
             )
+
         if usage.memory_gb is not None and usage.memory_total_gb:
             parts.append(f"memory {_amount(usage.memory_gb, usage.memory_total_gb)}")
         if age > STALE_SECONDS and not state.has_ended:
             parts.append(f"measured {format_duration(age)} ago")
+
         lines += ["  ".join(parts), *_gpus(usage)]
+
     return [*lines, ""] if lines else []
 
 
@@ -231,13 +260,17 @@ def _gpus(usage: Usage) -> list[str]:
         parts = [f"  gpu {number}"]
         if number in (usage.gpu_percent or {}):
             parts.append(f"busy {_meter((usage.gpu_percent or {})[number], 100)}")
+
         total = (usage.gpu_memory_total_gb or {}).get(number)
         if total:
             parts.append(f"memory {_amount((usage.gpu_memory_gb or {}).get(number, 0.0), total)}")
+
         for values, unit in ((usage.gpu_power_w, "W"), (usage.gpu_temperature_c, "°C")):
             if number in (values or {}):
                 parts.append(f"{(values or {})[number]:.0f} {unit}")
+
         lines.append("  ".join(parts))
+
     return lines
 
 
@@ -248,9 +281,11 @@ def _ranks(state: RunState) -> list[str]:
     for usage in state.usage.values():
         cpu |= usage.rank_cpu_percent or {}
         memory |= usage.rank_memory_gb or {}
+
     names = sorted({*cpu, *memory}, key=_by_number)
     if not names:
         return []
+
     rows = [
         (
             name,
@@ -259,6 +294,7 @@ def _ranks(state: RunState) -> list[str]:
         )
         for name in names
     ]
+
     return [*table(rows, ("RANK", "CPU", "MEMORY")).split("\n"), ""]
 
 

@@ -87,10 +87,12 @@ class Raised:
         """Place such as `train.py:41, in torch/nn/functional.py:2238`; empty if unknown."""
         if not self.frames:
             return ""
+
         own_frame = self.own_frame
         last = self.frames[-1]
         if own_frame is None or own_frame is last:
             return last.place
+
         return f"{own_frame.place}, in {last.place}"
 
     @property
@@ -102,6 +104,7 @@ class Raised:
         ]
         if frames:
             frames[0] += f": {self.frames[-1].code.replace('<', '(')}"
+
         return " < ".join([f"{self.name}: {message}", *frames])
 
 
@@ -135,45 +138,57 @@ class TracebackReader:
         if _SEPARATOR.match(text):
             self._open.pop(key, None)
             return True
+
         is_in_group = bool(_IN_GROUP.match(text)) and not _BOXED.match(text)
         if is_in_group:
             text = _IN_GROUP.sub("", text)
+
         traceback = self._open.get(key)
         self.is_ignored = (traceback is not None and traceback.is_ignored) or key in self._ignored
         raised = self._read(text, key)
+
         if is_in_group and isinstance(raised, Raised) and not GROUP.search(raised.name):
             raised.is_leaf = True
+
         return raised
 
     def _read(self, text: str, key: object) -> Raised | bool:
         if _HEADER in text:
             if len(self._open) < MAX_OPEN:
                 self._open[key] = _Traceback(has_header=True, is_ignored=key in self._ignored)
+
             self._ignored.discard(key)
             return True
+
         if _IGNORED.search(text) and len(self._ignored) < MAX_OPEN:
             self._ignored.add(key)
             return False
+
         traceback = self._open.get(key)
         if frame := _FRAME.match(text) or _NOTEBOOK.match(text) or _BOXED.match(text):
             return self._add(traceback, frame, key)
         if traceback is None:
             return _raised(_ALONE.match(text.lstrip()), ())
+
         stripped = text.lstrip()
         is_code = traceback.wants_code and traceback.indent == 0 and not _ALONE.match(text)
         is_inside = _INSIDE.match(text) and not (
             len(text) - len(stripped) < traceback.indent and _ALONE.match(stripped)
         )
+
         if is_code or is_inside:
             if traceback.wants_code and traceback.frames:
                 traceback.frames[-1].code = stripped[:_MAX_TEXT]
                 traceback.wants_code = False
+
             return True
+
         del self._open[key]
         raised = _raised(
             (_AT_THE_END if traceback.has_header else _ALONE).match(stripped),
             tuple(traceback.frames),
         )
+
         return True if traceback.is_ignored else raised
 
     def _add(self, traceback: _Traceback | None, frame: re.Match[str], key: object) -> bool:
@@ -184,6 +199,7 @@ class TracebackReader:
             traceback.frames.append(Frame(frame[2][-_MAX_TEXT:], int(frame[3][:9]), function))
             traceback.indent = len(frame[1])
             traceback.wants_code = True
+
         return True
 
 
@@ -292,9 +308,11 @@ class Candidate:
             return SYMPTOM if is_exception else LINE_OF_SYMPTOM
         if is_exception:
             return EXCEPTION
+
         is_from_outside = self.line.source == "platform" or _FROM_OUTSIDE.search(self.line.text)
         if is_from_outside:
             return LINE_FROM_OUTSIDE
+
         return ERROR_LINE if ERROR_LIKE.search(self.line.text) else LINE
 
     @property

@@ -125,9 +125,11 @@ def diagnose_candidate(
     is_vague = rule is None or rule.is_consequence or rule.is_symptom
     lines = [member.line for member in (candidate, *candidate.chain)]
     cause = headline
+
     if rule is not None:
         cause = f"the cause is not in what was read: {rule.cause}"
         cause = cause if rule.is_consequence else rule.cause
+
     return Diagnosis(
         headline=headline,
         cause=cause,
@@ -148,16 +150,21 @@ def _headline(candidate: Candidate) -> str:
     raised = candidate.raised
     if raised is None:
         return candidate.line.text[:MAX_HEADLINE]
+
     rank = candidate.line.rank
     who = f"rank {rank}" if rank is not None else "the program"
+
     if not raised.name:
         return f"{who} failed: {candidate.line.text}"[:MAX_HEADLINE]
+
     where = f" ({raised.place})" if raised.place else ""
     text = f"{who} raised {raised.name}{_message(raised)}{where}"
     word = "with" if GROUP.search(raised.name) else "from"
+
     for member in candidate.chain:
         if candidate.is_direct and member.raised:
             text += f", {word} {member.raised.name}{_message(member.raised)}"
+
     return text[:MAX_HEADLINE]
 
 
@@ -175,12 +182,19 @@ def _explained_text(candidate: Candidate, rule: Rule) -> str:
 def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
     cause = "no line of it reports a failure"
     lines = tuple(search.last_lines or (() if notes else search.tail))
+
     if search.open_traceback:
         cause = "an exception was raised; the log that was read does not name it"
         lines = tuple(search.tail)
     elif not search.lines:
         cause = "there is no text in it"
-    return Diagnosis(cause=cause, confidence="none", last_lines=lines, notes=tuple(notes))
+
+    return Diagnosis(
+        cause=cause,
+        confidence="none",
+        last_lines=lines,
+        notes=tuple(notes),
+    )
 
 
 def _consequences(search: Search, rule: Rule | None) -> tuple[Consequence, ...]:
@@ -199,21 +213,26 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     ended = folder.last_event(Ended)
     search = Search(_lines_of_success(folder)).read(run_evidence(folder, state))
     whole = diagnose_search(search)
+
     if was_refused(state) and ended is not None:
         return _of_refusal(whole, state, ended.hint)
+
     cause = state.error
     if cause is None:
         says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
         return replace(whole, cause=state.reason) if says_nothing and state.reason else whole
+
     own = _candidate_of(cause)
     better = _better(own, cause, search)
     diagnosis = replace(
         diagnose_candidate(better or own, search), headline=explain(state) or whole.headline
     )
+
     if better is None and own.rule is None:
         diagnosis = replace(diagnosis, cause=diagnosis.headline)
     if cause.hint and better is None:
         diagnosis = replace(diagnosis, remedy=cause.hint)
+
     return diagnosis
 
 
@@ -227,8 +246,10 @@ def _candidate_of(cause: Cause) -> Candidate:
     candidate.line = line
     rule = rule_of(line.text)
     candidate.rule = rule or (None if candidate.chain else candidate.rule)
+
     if candidate.chain:
         candidate.explain()
+
     return candidate
 
 
@@ -237,15 +258,18 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     if cause.consequence or own.is_consequence:
         best = search.best()
         return best if best and best.kind < CONSEQUENCE else None
+
     is_exit = cause.exception == "exit" or cause.message.startswith("exited with code")
     is_symptom = own.rule is not None and own.rule.is_symptom
     if not is_exit and not is_symptom:
         return None
+
     # what the rank itself printed may only explain an exit; other lines are not of a rank
     own_rank = cause.rank if is_exit and cause.rank >= 0 else None
     best = search.best(rank=own_rank, node=cause.node)
     if best is None or best.kind > (BARE_EXCEPTION if is_exit else LINE_FROM_OUTSIDE):
         return None
+
     has_own_message = bool(cause.traceback)
     return None if has_own_message and best.kind < LINE_FROM_OUTSIDE else best
 
@@ -261,8 +285,10 @@ def _lines_of_success(folder: RunFolder) -> frozenset[str]:
     last = next(
         (run for run in runs if run["state"] == "succeeded" and [run["name"]] == names), None
     )
+
     if last is None:
         return frozenset()
+
     reader = LogReader(RunFolder(folder.path.parent / last["run"]))
     lines = islice(reader.read_all(), MAX_LINES_OF_SUCCESS)
     return frozenset(shape(part.text) for line in lines for part in evidence_of(line.text, "", 0))
@@ -277,6 +303,7 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
         return None
     if diagnosis.rule.name != "time-is-up":
         return diagnosis
+
     limit = (
         "limits.max_wait"
         if "limits.max_wait" in state.reason
@@ -284,8 +311,10 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
     )
     step = state.checkpoint.step if state.checkpoint else None
     restart = "no checkpoint was told of, so that a rerun begins at the start"
+
     if step is not None:
         restart = f"cloudtrain rerun continues from the checkpoint of step {step}"
+
     return replace(diagnosis, remedy=f"raise {limit}; {restart}")
 
 
@@ -298,8 +327,10 @@ def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
     """Return the cause of a refused submit: a missing right is the client's, not the job's."""
     is_known = diagnosis.rule is not None and diagnosis.rule.name not in _RIGHTS_OF_JOBS
     remedy = hint or (diagnosis.remedy if is_known else "")
+
     if is_known:
         return replace(diagnosis, remedy=remedy)
+
     return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=remedy)
 
 
@@ -313,6 +344,7 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
     for reason in (ended.platform_reason if ended else "", state.reason):
         if reason and not (state.error and reason == f"{process_name(state.error)} failed"):
             yield Evidence(reason[:MAX_REASON_CHARS], "platform")
+
     numbers = Counter[int]()
     for line in LogReader(folder).read_all():
         numbers[line.node] += 1

@@ -39,6 +39,7 @@ class Evidence:
         where = f"{self.source}:{self.line}" if self.line else self.source
         if self.rank is None:
             return where
+
         who = f"rank {self.rank}" + (f" (node {self.node})" if self.node is not None else "")
         return f"{who}, {where}" if where else who
 
@@ -84,6 +85,7 @@ def evidence_of(
         text = _CONTROLS.sub("", plain).rstrip()[:MAX_CHARS]
         if len(text) < len(plain) and _is_binary(plain):
             continue
+
         text, own_rank, own_node = _without_prefixes(text)
         if text:
             evidence.append(
@@ -95,6 +97,7 @@ def evidence_of(
                     node if own_node is None else own_node,
                 )
             )
+
     return evidence
 
 
@@ -111,12 +114,15 @@ def _without_prefixes(text: str) -> tuple[str, int | None, int | None]:
         match = _PREFIX.match(text, at)
         if match is None:
             break
+
         at = match.end()
         named = next((match[name] for name in "abcd" if match[name]), None)
         rank = int(named) if named and len(named) < 7 else rank
         node = int(match["n"]) if match["n"] and len(match["n"]) < 7 else node
+
     if rank is None and (rank_match := _RANK_TOLD.search(text, at)):
         rank = int(rank_match[1])
+
     return text[at:], rank, node
 
 
@@ -138,9 +144,11 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
     odd = 0
     count = 0
     blocks = _plain(iter(lambda: file.read(_BLOCK), b""), notes)
+
     for number, raw in _numbered_lines(_ends(blocks, notes)):
         if not raw.strip(b"\0 \t\r"):
             continue
+
         texts = _messages(raw.decode("utf-8", "replace"))
         lines = [line for text in texts for line in evidence_of(text, source, number)]
         odd += not lines and any(text.strip() for text in texts)
@@ -180,6 +188,7 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
         while remainder:
             if member.eof:
                 member = zlib.decompressobj(wbits=31)
+
             try:
                 plain = member.decompress(remainder, _BLOCK)
             except zlib.error:
@@ -187,11 +196,15 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
                     "the compressed log is damaged: what comes after that place was not read"
                 )
                 return
+
             if plain:
                 yield plain
+
             remainder = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+
     while plain := member.decompress(b"", _BLOCK) if not member.eof else b"":
         yield plain
+
     if not member.eof:
         notes.append("the compressed log is not complete: its end is missing")
 
@@ -200,6 +213,7 @@ def _messages(line: str) -> list[str]:
     """Return a line, or the lines of its message if it is a record in JSON."""
     if not line.lstrip().startswith(("{", "[", '"')) or not (messages := _MESSAGE.findall(line)):
         return [line]
+
     level = _LEVEL.search(line)
     mark = f"{level[1].upper()}: " if level and len(messages) == 1 else ""
     return [mark + part for text in messages for part in _unquoted(text).split("\n") if part]
@@ -220,6 +234,7 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
         read += len(block)
         if read >= HEAD_BYTES:
             break
+
     tail = deque[bytes]()
     size = bytes_left_out = lines_left_out = 0
     for block in blocks:
@@ -230,8 +245,10 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
             size -= len(dropped)
             bytes_left_out += len(dropped)
             lines_left_out += dropped.count(b"\n")
+
     if bytes_left_out:
         notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
+
     for number, block in enumerate(tail):
         yield block, 0 if number else lines_left_out
 
@@ -246,6 +263,8 @@ def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, 
         for line in lines:
             yield number, line[:_MAX_LINE]
             number += 1
+
         unfinished = unfinished[:_MAX_LINE]
+
     if unfinished:
         yield number, unfinished

@@ -146,17 +146,20 @@ class Search:
         for line in lines:
             self.lines += 1
             self.tail.append(line)
+
             if shape(line.text) in self._known:
                 continue
             self._read_line(line)
             if "\n" in line.text:  # a message of several lines, such as a cloud's reason
                 for part in line.text.splitlines():
                     self._read_line(replace(line, text=part))
+
         for late in self._late:
             rank = self._rank(late.line)
             if late.order > rank.outlived:
                 late.rule = rule_of(late.line.text)
                 self._add(rank, late)
+
         self._late.clear()
         return self
 
@@ -173,6 +176,7 @@ class Search:
         for candidate in candidates:
             if candidate.kind in (ERROR_LINE, LINE):
                 candidate.is_harmless = self._order - candidate.order > OLD_LINES
+
         return min(candidates, key=lambda candidate: candidate.score, default=None)
 
     def exceptions(self) -> list[tuple[Raised, Candidate]]:
@@ -187,6 +191,7 @@ class Search:
             rank = _Rank()
             if len(self._ranks) < MAX_RANKS:
                 self._ranks[key] = rank
+
         return rank
 
     def _read_line(self, line: Evidence) -> None:
@@ -197,21 +202,26 @@ class Search:
         if raised is True:
             self._read_frame(rank, line)
             return  # the code of a frame may contain any word
+
         if self._thrown and (message := _WHAT.match(line.text)):
             thrower, name = self._thrown
             thrower.candidates.pop(thrower.latest, None)
             raised = Raised(name, message[1][:500])
+
         thrown = _THROWN.search(line.text)
         self._thrown = (rank, thrown[1]) if thrown else None
         rank.has_warned = bool(_LOGGED_WARNING.match(line.text))
+
         if isinstance(raised, Raised):
             self.open_traceback = None
             self._read_exception(rank, line, raised)
             return
+
         if _DIRECT in line.text or _CONTEXT in line.text:
             rank.led_by = rank.last_exception
             rank.is_led_directly = _DIRECT in line.text
             return
+
         if rank.message and self._order - rank.message.order <= MESSAGE_LINES:
             rank.message.more = f"{rank.message.more}\n{line.text}"[:_MAX_MESSAGE]
         if not self._reads_on(rank, line):
@@ -222,6 +232,7 @@ class Search:
             rule = rule_of(f"{header[1]}: ")
             self._header = Candidate(line, self._order, Raised(header[1], ""), rule)
             self._header.is_mention = True
+
         if not self._tracebacks.is_ignored:
             self.open_traceback = self.open_traceback or line
         rank.is_caught = rank.is_caught or rank.has_warned
@@ -230,6 +241,7 @@ class Search:
     def _read_exception(self, rank: _Rank, line: Evidence, raised: Raised) -> None:
         is_caught = rank.is_caught
         rank.is_caught = False
+
         if _INFORMATION.search(line.text[:160]) or _GOES_ON.search(line.text):
             return
         self.last_lines.append(line)
@@ -237,14 +249,17 @@ class Search:
         if rule is None or rule.is_symptom:
             places = (rule for rule in RULES if rule.knows_place(raised.described))
             rule = next(places, rule)
+
         candidate = Candidate(line, self._order, raised, rule, is_harmless=is_caught)
         if rank.led_by is not None:
             self._chain(candidate, rank.led_by, is_direct=rank.is_led_directly)
             rank.led_by = None
+
         group = rank.candidates.get("exception")
         if raised.is_leaf and group and group.raised and GROUP.search(group.raised.name):
             self._chain(group, candidate, is_direct=True)
             return
+
         rank.last_exception = candidate
         rank.message = candidate
         self._add(rank, candidate)
@@ -260,9 +275,11 @@ class Search:
             if self._order - rank.latest_order <= 2:
                 rank.candidates.pop(rank.latest, None)
             return True
+
         if _DONE.search(line.text) and not ERROR_LIKE.search(line.text):
             self._outlive(rank)
             return True
+
         if not _PROGRESS.search(line.text) or ERROR_LIKE.search(line.text):
             return False
         position = " ".join(_SHAPE.findall(line.text)[:3])
@@ -270,8 +287,10 @@ class Search:
             rank.positions.append(position)
             rank.progress += 1
             rank.candidates.pop("harmless", None)
+
             if rank.progress >= PROGRESS_LINES:
                 self._outlive(rank)
+
         return False
 
     def _outlive(self, rank: _Rank) -> None:
@@ -289,9 +308,11 @@ class Search:
             return
         goes_on = rank.open is not None and self._order - rank.open.order <= MESSAGE_LINES
         is_error_like = bool(ERROR_LIKE.search(line.text))
+
         if shape(line.text) not in self._shapes and len(self._shapes) >= MAX_SHAPES:
             self._late.append(Candidate(line, self._order))
             return
+
         rule = self._rule_of(line)
         is_warning = bool(_WARNING.search(line.text)) and not _FATAL_WARNING.search(line.text)
         if is_error_like and not is_warning and not (rule and rule.is_consequence):
@@ -304,7 +325,9 @@ class Search:
             explained.explain()
             rank.candidates.pop(rank.latest, None)
             self._add(rank, explained)
+
             return
+
         mention = _MENTIONED.search(line.text) if rule is None else None
         raised = Raised(mention[1].rpartition(".")[2], mention[2][:500]) if mention else None
         candidate = Candidate(line, self._order, raised, rule, is_warning=is_warning)
@@ -326,8 +349,10 @@ class Search:
         if rule is not None and (rule.is_consequence or rule.is_symptom):
             consequence = self.consequences.setdefault(rule.name, Consequence(rule))
             consequence.count += 1
+
             if candidate.line.rank is not None and len(consequence.ranks) < MAX_RANKS:
                 consequence.ranks.add(candidate.line.rank)
+
         if candidate.is_harmless:
             key = "harmless"
             replaces = True
@@ -337,6 +362,7 @@ class Search:
         else:
             key = rule.name if rule else "line"
             replaces = rule is None
+
         rank.latest = key
         says_little = rule is None or rule.is_symptom
         rank.open = candidate if says_little and not candidate.is_warning else None

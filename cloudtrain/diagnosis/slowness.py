@@ -110,6 +110,7 @@ def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
     wall = max((sums.wall for sums in state.step_times.totals().values()), default=0.0)
     if wall < TOLD_FROM_SECONDS:
         return None
+
     slowness = diagnose_slowness(folder, state)
     clear = slowness.confidence >= TOLD_FROM_CONFIDENCE and slowness.share >= TOLD_FROM_SHARE
     return slowness if slowness.is_slow and clear else None
@@ -120,8 +121,10 @@ def setup_of(folder: RunFolder, state: RunState) -> Setup:
     spec: Mapping[str, Any] = {}
     with suppress(StorageError):
         spec = RunRecord(folder).spec
+
     ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
     argv = (spec.get("args") or {}).get("argv") or []
+
     return Setup(
         ranks=ranks,
         nodes=max(1, state.nodes),
@@ -140,6 +143,7 @@ def _option(argv: Sequence[str], name: str) -> str:
             return after
         if word.startswith(f"{name}="):
             return word.partition("=")[2]
+
     return ""
 
 
@@ -154,28 +158,40 @@ def why_slow(
     totals = times.totals()
     intervals = times.intervals()
     wall = max((sums.wall for sums in totals.values()), default=0.0)
+
     if times.steps < LEAST_STEPS or wall < LEAST_SECONDS:
         return _without_times(times, setup, utilization)
+
     straggler = find_lasting_straggler(totals, intervals)
     shares = without_single(costs(totals, times.message_mb, straggler), intervals)
     cause = largest_cost(shares)
     straggler = straggler if cause in ("straggler", "other-work") else None
     idle = _idle_gpu_share(utilization)
+
     if not cause and idle and setup.has_gpus:
         cause = "too-small"
         shares["too-small"] = idle
+
     rank = straggler.rank if straggler else None
     phase = straggler.phase if straggler else ""
     confidence = confidence_of(cause, intervals, times.message_mb, rank)
     share = round(shares[cause] if cause else compute_share(totals), 3)
     cause = cause or "compute"
+
     return Slowness(
         cause=cause,
         rank=rank,
         phase=phase,
         share=share,
         confidence=round(confidence, 2),
-        sentence=sentence_for(cause, share, setup, rank, phase, idle),
+        sentence=sentence_for(
+            cause,
+            share,
+            setup,
+            rank,
+            phase,
+            idle,
+        ),
         change=change_for(cause, share, setup, rank, phase),
         shares={phase: round(_mean_share(totals, phase), 3) for phase in PHASES},
     )
@@ -195,15 +211,21 @@ def _without_times(
         )
         if times.steps >= LEAST_STEPS:
             few = "all steps after the first ones took less than a second"
+
         change = "" if reports or setup.trainer else _HOOK
         return Slowness(cause="unknown", sentence=f"not known: {few}", change=change)
+
     if percent < BUSY_GPU_PERCENT:
         sentence = (
             f"the GPUs were busy {percent:.0f} % of the time: what they waited for was not reported"
         )
         return Slowness(
-            cause="unknown", share=round(1 - percent / 100, 3), sentence=sentence, change=_HOOK
+            cause="unknown",
+            share=round(1 - percent / 100, 3),
+            sentence=sentence,
+            change=_HOOK,
         )
+
     return Slowness(
         cause="compute",
         share=round(percent / 100, 3),
@@ -244,15 +266,18 @@ def sentence_for(
     """Return what takes the time, as a sentence without its full stop."""
     of = f"{share:.0%} of the time"
     workers = "GPUs" if setup.has_gpus else "processes"
+
     if cause == "straggler":
         return f"rank {rank} is slower than the others, which wait for it {of}: {_DOING[phase]}"
     if cause == "too-small" and idle:
         return f"the steps are too small for the GPU, which is idle {of}"
+
     if cause == "other-work":
         return (
             f"other work on its machine takes the core of rank {rank}: the other ranks wait for it"
             f" {of}"
         )
+
     return {
         "input": f"training waits for its data {of}",
         "communication": (
@@ -273,11 +298,13 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
     is_own_program = not setup.trainer
     if cause == "straggler":
         return _about_straggler(rank, phase, setup)
+
     if cause == "other-work":
         return (
             "end what else runs there, or run no more ranks than the machine has cores that are"
             " free (cloudtrain top)"
         )
+
     return {
         "input": (
             "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is"
@@ -316,12 +343,14 @@ def _less_communication(setup: Setup) -> str:
             "accumulate gradients (no_sync), exchange them in bf16 (a DDP communication hook), or"
             " use fewer ranks"
         )
+
     more = setup.accumulate * 4
     if setup.strategy == "ddp":
         return (
             f"--accumulate {more} with a batch {more} times as large exchanges gradients {more}x as"
             " rarely"
         )
+
     return (
         "--strategy ddp if the model fits on one device, or hsdp, which exchanges gradients between"
         " nodes once per step"

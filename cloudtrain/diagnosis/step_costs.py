@@ -70,14 +70,17 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     """Return the rank that is busy while the others wait for it, or None."""
     if len(ranks) < 2:
         return None
+
     busy = {
         rank: sum(sums.seconds.get(phase, 0.0) for phase in BUSY) for rank, sums in ranks.items()
     }
     slowest = max(busy, key=lambda rank: busy[rank])
     excess = busy[slowest] - _median_of_others(busy, slowest)
     waits = {rank: sums.seconds.get("communication", 0.0) for rank, sums in ranks.items()}
+
     if excess <= 0 or _median_of_others(waits, slowest) - waits[slowest] < excess / 2:
         return None
+
     by_phase = {
         phase: {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()}
         for phase in BUSY
@@ -87,7 +90,13 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     )
     delays = {rank: sums.run_delay for rank, sums in ranks.items()}
     without_core = delays[slowest] - _median_of_others(delays, slowest)
-    return Straggler(rank=slowest, seconds=excess, phase=phase, without_core=without_core)
+
+    return Straggler(
+        rank=slowest,
+        seconds=excess,
+        phase=phase,
+        without_core=without_core,
+    )
 
 
 def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggler | None:
@@ -95,6 +104,7 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
     straggler = find_straggler(totals)
     if straggler is None:
         return None
+
     stragglers = [find_straggler(ranks) for ranks in intervals]
     agreeing = sum(one is not None and one.rank == straggler.rank for one in stragglers)
     return straggler if agreeing >= LASTING * len(stragglers) else None
@@ -109,6 +119,7 @@ def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[
     wall = median(sums.wall for sums in ranks.values())
     if wall <= 0:
         return {}
+
     too_small = _is_too_small(ranks, message_mb, straggler)
     straggler = None if too_small else straggler
     seconds = {
@@ -117,10 +128,12 @@ def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[
         "saving": _over(ranks, "saving", max),
         "evaluation": _over(ranks, "evaluation", max),
     }
+
     if too_small:
         seconds["too-small"] = _over(ranks, "communication", mean)
     elif message_mb >= SMALL_MESSAGE_MB:
         seconds["communication"] = _waits_for_messages(ranks)
+
     return {cause: min(1.0, spent / wall) for cause, spent in seconds.items()}
 
 
@@ -136,6 +149,7 @@ def _waits_for_messages(ranks: Ranks) -> float:
         delays = [peer_sums.run_delay for peer, peer_sums in ranks.items() if peer != rank]
         held_up = max(delays, default=0.0)
         waits.append(max(0.0, sums.seconds.get("communication", 0.0) - held_up))
+
     return min(waits)
 
 
@@ -145,6 +159,7 @@ def compute_share(ranks: Ranks) -> float:
     computing = 0.0
     for sums in ranks.values():
         computing += sums.seconds.get("compute", 0.0) + sums.seconds.get("optimizer", 0.0)
+
     return computing / wall
 
 
@@ -156,12 +171,14 @@ def _is_too_small(ranks: Ranks, message_mb: float, straggler: Straggler | None) 
     """
     if len(ranks) < 2 or message_mb >= SMALL_MESSAGE_MB:
         return False
+
     steps = max(1, max(sums.steps for sums in ranks.values()))
     shortest = _over(ranks, "compute", min)
     if shortest / steps >= SMALL_STEP_SECONDS:
         return False
     if straggler is None:
         return True
+
     is_known = any(sums.run_delay > 0 for sums in ranks.values())
     is_own = is_known and straggler.seconds - straggler.without_core >= OWN_EXCESS * shortest
     return not is_own and straggler.seconds / steps < SMALL_EXCESS_SECONDS
@@ -188,6 +205,7 @@ def without_single(shares: Mapping[str, float], intervals: Sequence[Ranks]) -> d
         )
         for cause in RARE
     }
+
     return {cause: share for cause, share in shares.items() if intervals_with.get(cause, 2) >= 2}
 
 
@@ -208,6 +226,7 @@ def confidence_of(
     if cause in RARE:
         agree = sum(shares.get(cause, 0.0) > 0 for shares in interval_costs)
         return (agree + 1) / (agree + 2)
+
     if cause in ("straggler", "other-work"):
         named = [find_straggler(ranks) for ranks in intervals]
         agree = sum(straggling is not None and straggling.rank == straggler for straggling in named)
@@ -216,4 +235,5 @@ def confidence_of(
             largest_cost({k: v for k, v in shares.items() if k not in RARE}) == cause
             for shares in interval_costs
         )
+
     return (agree + 1) / (len(interval_costs) + 2)

@@ -98,6 +98,7 @@ def reports_of(all_events: Iterable[Event]) -> Reports:
     for event in all_events:
         if event.seq is None or seen.add(event.node, event.rank, event.seq):
             reports.add(event)
+
     return reports
 
 
@@ -182,6 +183,7 @@ def _last_lines_of(run: Run, rank: int | None) -> str:
             for line in islice(chosen, MAX_LINES)
         ]
         return "\n".join(line[:MAX_LINE] for line in reversed(latest))
+
     return ""
 
 
@@ -229,6 +231,7 @@ def _origin(run: Run) -> dict[str, str]:
         commit = record.git_commit[:12]
         digest = record.source_digest[:12]
         return {"git commit": commit, "source sha256": digest, "cloudtrain": record.version}
+
     return {}
 
 
@@ -280,6 +283,7 @@ def _results(shown: _Shown) -> list[str]:
     if len(metrics) > MAX_METRICS:
         title = f"All {len(metrics)} metrics; the first {MAX_METRICS} are drawn below"
         return [folded(title, content)]
+
     return [element("h2", words("Results")), content]
 
 
@@ -303,10 +307,13 @@ def _documents(shown: _Shown) -> list[str]:
                 text = json.dumps(shown.run.folder.document(name), indent=2, ensure_ascii=False)
             else:
                 text = shown.run.folder.text(name)
+
             if len(text) > MAX_DOCUMENT_CHARACTERS:
                 excess = len(text) - MAX_DOCUMENT_CHARACTERS
                 text = f"{text[:MAX_DOCUMENT_CHARACTERS]}\n… and {excess} more characters"
+
             documents.append(folded(name, element("pre", words(text))))
+
     return documents
 
 
@@ -329,6 +336,7 @@ def unseen_values(points: Sequence[Point]) -> str:
         sentences.append(
             f"{len(points) - len(finite)} of {len(points)} values are NaN or infinite."
         )
+
     if beyond:
         sentences.append(f"{len(beyond)} values lie outside of the chart.")
     return " ".join(sentences)

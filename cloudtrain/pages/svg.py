@@ -35,6 +35,7 @@ def element(name: str, *children: str, **attributes: object) -> str:
         for key, value in attributes.items()
         if value is not None and value != ""
     )
+
     return f"<{name}{shown}>{''.join(children)}</{name}>" if children else f"<{name}{shown}/>"
 
 
@@ -61,7 +62,16 @@ def text(
         if room is None or text_width(content) <= room
         else {"textLength": room, "lengthAdjust": GLYPHS}
     )
-    return element("text", words(content), x=x, y=y, text_anchor=anchor, class_=class_, **pressed)
+
+    return element(
+        "text",
+        words(content),
+        x=x,
+        y=y,
+        text_anchor=anchor,
+        class_=class_,
+        **pressed,
+    )
 
 
 def text_width(content: object) -> float:
@@ -89,6 +99,7 @@ def steps(points: Sequence[Point], end: float) -> Sequence[Point]:
         if corners:
             corners.append((x, corners[-1][1]))
         corners.append((x, y))
+
     return [*corners, (end, corners[-1][1])] if corners else []
 
 
@@ -153,9 +164,11 @@ class Scale:
         span = self.high - self.low
         if not 1e-300 < span < 1e300:
             return [self.low] if self.low == self.high else [self.low, self.high]
+
         unit = 10.0 ** math.floor(math.log10(span / 5))
         step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 6)
         first = math.ceil(self.low / step - 1e-9)
+
         return [
             number * step
             for number in range(first, first + 12)
@@ -174,12 +187,14 @@ def y_scale(*curves: Iterable[float], ends: Sequence[float] = ()) -> Scale:
         finite = [value for value in values if math.isfinite(value)]
         if finite:
             reached += usual_range(finite)
+
     if not reached[len(ends) :]:
         reached += usual_range([])
 
     low = min(reached)
     high = max(reached)
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
+
     return Scale(low if low in ends else low - room, high + room, BOTTOM, TOP)
 
 
@@ -196,13 +211,16 @@ def usual_range(values: Iterable[float]) -> tuple[float, float]:
     ordered = sorted(value for value in values if math.isfinite(value))
     if not ordered:
         return 0.0, 1.0
+
     quarter = ordered[len(ordered) // 4]
     three = ordered[(3 * len(ordered)) // 4]
     reach = 5 * (three - quarter) or math.inf
     low = max(ordered[0], quarter - reach)
     high = min(ordered[-1], three + reach)
+
     if ordered[-1] / FLATTENED - ordered[0] / FLATTENED > high - low:
         return low, high
+
     return ordered[0], ordered[-1]
 
 
@@ -224,6 +242,7 @@ def pieces(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
                 finite.index(choose(finite, key=lambda point: point[1])) for choose in (min, max)
             }
             parts[-1] += [finite[number] for number in sorted(ends)]
+
     return [piece for piece in parts if piece]
 
 
@@ -238,16 +257,19 @@ def frame(
         for tick, label in zip(y.ticks(), labels, strict=True)
     ]
     across = x.ticks() if x_ticks is None else x_ticks
+
     for tick, label in zip(across, labels_of(across), strict=True):
         parts += [
             line([(x.at(tick), BOTTOM), (x.at(tick), BOTTOM + 4)], "axis"),
             text(label, x.at(tick), BOTTOM + 17, anchor="middle"),
         ]
+
     parts += [
         line([(LEFT, BOTTOM), (RIGHT, BOTTOM)], "axis"),
         text(x_name, (LEFT + RIGHT) / 2, HEIGHT - 8, anchor="middle", class_="name"),
         text(shortened(y_name, MAX_NAME), 4, 14, class_="name"),
     ]
+
     return "\n".join(parts)
 
 
@@ -258,6 +280,7 @@ def labels_of(ticks: Sequence[float]) -> Sequence[str]:
     while len(set(labels)) < len({*ticks}) and digits <= 17:
         labels = [f"{tick:.{digits}g}" for tick in ticks]
         digits = digits + 5
+
     return labels
 
 
@@ -303,6 +326,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, wraps: bool =
     lines += [
         "\n" + element("tr", *(element("td", words(cell) or " ") for cell in row)) for row in rows
     ]
+
     return (
         element("div", element("table", *lines, class_="wraps" if wraps else ""), class_="drawing")
         if lines

@@ -47,6 +47,7 @@ def page(state: SweepState, shares: Importance) -> str:
         chart("Curves", _about_curves(state), curves(state)),
         chart("Importance of settings", _sentence(shares.method), _bars(shares)),
     ]
+
     body = [
         element("h1", words(definition.sweep_id)),
         element("p", words(_summary(state))),
@@ -59,6 +60,7 @@ def page(state: SweepState, shares: Importance) -> str:
         element("main", *charts),
         _table(state),
     ]
+
     return document(f"{definition.sweep_id}: {definition.metric}", *body)
 
 
@@ -83,13 +85,16 @@ def _summary(state: SweepState) -> str:
         f"objective {definition.metric}, {goal}",
         f"method {definition.method}, on {definition.provider}",
     ]
+
     if definition.trial_cap.usd is not None:
         parts.append(f"{state.spent_usd:.2f} USD spent")
+
     if best is not None and best.value is not None:
         values = ", ".join(
             f"{key} {format_number(value)}" for key, value in best.parameters.items()
         )
         parts.append(f"best is trial {best.number} with {format_number(best.value)}: {values}")
+
     return "; ".join(parts) + "."
 
 
@@ -97,6 +102,7 @@ def _bars(shares: Importance) -> str:
     """Draw a bar for each setting."""
     if not shares.shares:
         return ""
+
     parts = []
     for row, (key, share) in enumerate(shares.shares.items()):
         y = 14.0 + 34 * row
@@ -104,6 +110,7 @@ def _bars(shares: Importance) -> str:
         parts.append(text(f"{share:.2f}", 436, y, anchor="end"))
         parts.append(line([(4.0, y + 10), (436.0, y + 10)], "bar-room"))
         parts.append(line([(4.0, y + 10), (4 + max(432 * min(share, 1.0), 0.1), y + 10)], "bar"))
+
     return picture(440, 34.0 * len(shares.shares) + 4, "importance of each setting", *parts)
 
 
@@ -120,6 +127,7 @@ def _table(state: SweepState) -> str:
         "time",
         "run",
     ]
+
     rows = [
         [
             str(trial.number),
@@ -133,6 +141,7 @@ def _table(state: SweepState) -> str:
         ]
         for trial in state.trials
     ]
+
     return folded(f"All {len(rows)} trials", table(header, rows))
 
 
@@ -163,6 +172,7 @@ def mark(state: str, x: float, y: float, *, best: bool = False, title: str = "")
     shape = MARKS[state][0]
     place = f"translate({plain(x)} {plain(y)})" + (" scale(1.5)" if best else "")
     kind = f"mark {shape}" + (" best" if best else "")
+
     return element("path", *tooltip(title), d=_PATHS[shape], transform=place, class_=kind)
 
 
@@ -176,11 +186,13 @@ def legend(states: Iterable[str]) -> str:
     }
     meanings = {MARKS[state]: "running" if state == "waiting" else state for state in states}
     items = []
+
     for shape in dict.fromkeys(MARKS.values()):
         if shape in meanings:
             state = meanings[shape]
             drawing = element("svg", mark(state, 8, 8), **square)
             items.append(element("li", drawing, words(f" {state}: {shape[1]}")))
+
     return element("ul", "", *items, class_="legend")
 
 
@@ -209,10 +221,12 @@ def over_trials(state: SweepState) -> str:
     better = max if state.definition.goal == "maximize" else min
     best: list[Point] = []
     best_value: float | None = None
+
     for trial, value in zip(state.trials, values, strict=True):
         if value is not None and trial.state not in ("failed", "too_large"):
             best_value = value if best_value is None else better(best_value, value)
             best.append((x.at(trial.number), y.at(best_value)))
+
     marks = [
         mark(
             trial.state,
@@ -227,7 +241,15 @@ def over_trials(state: SweepState) -> str:
     names = frame(
         x, y, "trial", state.definition.metric, [tick for tick in x.ticks() if tick == int(tick)]
     )
-    return picture(WIDTH, HEIGHT, label, names, line(steps(best, x.end), "so-far"), *marks)
+
+    return picture(
+        WIDTH,
+        HEIGHT,
+        label,
+        names,
+        line(steps(best, x.end), "so-far"),
+        *marks,
+    )
 
 
 def curves(state: SweepState) -> str:
@@ -245,6 +267,7 @@ def curves(state: SweepState) -> str:
         )
     ]
     parts += _rungs([x.at(rung) for rung in state.definition.rungs if rung <= x.high])
+
     for trial in sorted(state.trials, key=lambda trial: trial is best):
         kind = "curve best" if trial is best else "curve"
         parts += [
@@ -260,6 +283,7 @@ def curves(state: SweepState) -> str:
             parts.append(
                 mark(trial.state, *place, best=trial is best, title=trial_text(state, trial))
             )
+
     return picture(
         WIDTH, HEIGHT, f"{state.definition.metric} over the reports of each trial", *parts
     )
@@ -275,4 +299,5 @@ def _rungs(at: Sequence[float]) -> Sequence[str]:
         if x <= free - text_width(name) or free == RIGHT:
             free = min(x, RIGHT - text_width(name))
             parts.append(text(name, free, TOP - 7, class_="rung-name"))
+
     return parts

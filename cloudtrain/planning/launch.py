@@ -93,6 +93,7 @@ class JobDocument:
             value = getattr(self, item.name)
             if value != item.default:
                 document[item.name] = list(value) if isinstance(value, tuple) else value
+
         return document
 
 
@@ -116,6 +117,7 @@ def job_document(plan: Plan) -> JobDocument:
     """Return the job document, the same for every platform."""
     spec = plan.spec
     kind, target = entrypoint_of(spec.entrypoint)
+
     return JobDocument(
         run_id=plan.run_id,
         name=spec.name,
@@ -155,6 +157,7 @@ def _trial(plan: Plan) -> dict[str, Any] | None:
     rules = plan.context.trial
     if rules is None:
         return None
+
     values = {item.name: (getattr(rules, item.name), item.default) for item in fields(rules)}
     changed = {name: value for name, (value, default) in values.items() if value != default}
     return {**changed, "rungs": list(rules.rungs)}
@@ -166,6 +169,7 @@ def dependencies_document(plan: Plan) -> dict[str, Any]:
     file = dependencies.file or plan.context.source.requirements
     if dependencies.off or not (dependencies.packages or file):
         return {}
+
     return {
         **({"packages": list(dependencies.packages)} if dependencies.packages else {"file": file}),
         **({"wheels": WHEELS} if dependencies.vendor else {}),
@@ -186,9 +190,11 @@ def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:
     """Return the kind of program (script, module, notebook, trainer) and its name."""
     if entrypoint is None:
         return "trainer", ""
+
     words = entrypoint.split()
     if words[0] == "-m":
         return "module", words[1]
+
     name = entrypoint.strip()
     return ("notebook" if name.endswith(".ipynb") else "script"), name
 
@@ -265,5 +271,14 @@ def launches(
             },
         }
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
-        result.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))
+        result.append(
+            Launch(
+                node=node,
+                argv=argv,
+                cwd=cwd,
+                env=env,
+                secrets=plan.secrets,
+            )
+        )
+
     return tuple(result)

@@ -185,6 +185,7 @@ class Plan:
         while keys and keys not in self.origins:
             cut = max(keys.rfind("."), keys.rfind("["))
             keys = keys[:cut] if cut > 0 else ""
+
         return self.origins.get(keys, "")
 
     def located(self, issue: Issue) -> Issue:
@@ -229,8 +230,10 @@ def make_plan(
         issue.at(origins.get(issue.field) or document.origin(issue.path))
         for issue in (*target.problems, *_unsupported(spec, target))
     ]
+
     if issues:
         raise SpecError(issues)
+
     return Plan(
         run_id=context.run_id,
         spec=spec,
@@ -270,9 +273,11 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
     issues: list[Issue] = []
     name = target.provider
     resources = spec.resources
+
     if resources.nodes > target.max_nodes:
         message = f"{resources.nodes} nodes exceed the limit of {name} ({target.max_nodes})"
         issues.append(Issue(("resources", "nodes"), message))
+
     for key, item in spec.inputs.items():
         uri = target.location_for(item.uri)
         if uri is None:
@@ -280,6 +285,7 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
                 Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …")
             )
             continue
+
         scheme = uri.partition("://")[0].lower() if "://" in uri else ""
         if scheme not in target.declaration.input_schemes:
             example = target.declaration.input_example
@@ -287,6 +293,7 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
             issues.append(
                 Issue(("inputs", key), f"{uri} cannot be read by the {name} provider", hint)
             )
+
     for key, locations in spec.secrets.items():
         if target.location_for(locations) is None:
             hint = (
@@ -295,6 +302,7 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
                 else f"add {name}: …"
             )
             issues.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
+
     return issues
 
 
@@ -305,6 +313,7 @@ def _owner(scheme: str) -> str:
         for declaration in declarations()
         if scheme and declaration.input_example.startswith(f"{scheme}://")
     )
+
     return next(owners, "uri")
 
 
@@ -321,4 +330,5 @@ def _is_set(values: Mapping[str, Any], path: str) -> bool:
         if not isinstance(value, Mapping) or key not in value:
             return False
         value = value[key]
+
     return value is not None  # null unsets a field

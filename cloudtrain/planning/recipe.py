@@ -56,6 +56,7 @@ def our_contents(kind: str) -> ImageContents:
     )
     locked = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.MULTILINE))
     names = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
+
     return ImageContents(
         frozenset({*names, "pip", "setuptools"}), names.get("torch", ""), _PYTHON[kind]
     )
@@ -140,8 +141,10 @@ def recipe_of(
     args_by_name = dict(arg.partition("=")[::2] for arg in args)
     digest = sha256(repr((dockerfile.name, sorted(args_by_name.items()), platform)).encode())
     size = 0
+
     if kind:
         digest.update(payload_archive())
+
     try:
         for path, info in sorted(_files(dockerfile).items()):
             size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
@@ -154,11 +157,13 @@ def recipe_of(
                     message,
                     hint="name what it needs in a .dockerignore, or give it a separate folder",
                 )
+
             name = path.relative_to(dockerfile.parent).as_posix()
             digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
             digest.update(_content(path, info))
     except OSError as error:
         raise SourceError(f"{error.filename or dockerfile}: {error.strerror or error}") from None
+
     return Recipe(
         dockerfile=str(dockerfile),
         kind=kind,
@@ -181,6 +186,7 @@ def payload_archive() -> bytes:
             member.size = len(content)
             member.mode = 0o644
             tar.addfile(member, io.BytesIO(content))
+
     return buffer.getvalue()
 
 
@@ -189,6 +195,7 @@ def _ignore_file(dockerfile: Path) -> str:
     for name in (f"{dockerfile.name}.dockerignore", ".dockerignore"):
         if (file := dockerfile.with_name(name)).is_file():
             return read_regular_text(file, errors="surrogateescape")
+
     return ""
 
 
@@ -198,11 +205,13 @@ def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
     info_by_path = {dockerfile: dockerfile.stat()}
     rules = read_rules(_ignore_file(dockerfile))
     searches_all = has_exceptions(rules)
+
     try:
         sources = _copied_sources(read_regular_text(dockerfile, errors="surrogateescape"))
         named = patterns_of(sources)
     except (Unclear, SourceError):
         named = None
+
     top = dockerfile.parent
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
@@ -213,21 +222,25 @@ def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
             for name in folders
             if searches_all or not rules.match_file((inside / name).as_posix())
         ]
+
         for name in names:
             path = Path(folder) / name
             below = (inside / name).as_posix()
             info = path.lstat()
+
             if stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
                 continue
             if named is not None and not named.match_file(below):
                 continue
             if path == dockerfile or rules.match_file(below):
                 continue
+
             info_by_path[path] = info
             # A file that an exception brings back needs the folders above it.
             for parent in path.parents:
                 if top in parent.parents and parent not in info_by_path:
                     info_by_path[parent] = parent.lstat()
+
     return info_by_path
 
 
@@ -272,6 +285,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
         raise Unclear  # another language, or other line ends
     if _HEREDOC.search(text):
         raise Unclear
+
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in re.sub(r"\\[ \t]*\n", " ", lines).splitlines():
         instruction, _, arguments = line.strip().partition(" ")
@@ -285,16 +299,20 @@ def _named(instruction: str, arguments: str) -> Iterator[str]:
         yield from _mounted(arguments)
     if instruction not in ("COPY", "ADD"):
         return
+
     flags = ""
     while match := _FLAGS.match(arguments):
         flags += match[0]
         arguments = arguments[match.end() :]
+
     if "--from=" in flags:  # another stage, or another image
         return
+
     try:
         words = json.loads(arguments) if arguments.startswith("[") else arguments.split()
     except ValueError:
         raise Unclear from None
+
     for source in words[:-1]:
         if "://" not in source and not source.startswith("git@"):
             yield _certain(source)
@@ -315,6 +333,7 @@ def _certain(source: str) -> str:
         or ".." in source.split("/")
     ):
         raise Unclear
+
     return source
 
 
@@ -340,12 +359,15 @@ def _patterns(lines: Iterable[str]) -> Iterator[GitIgnoreSpecPattern]:
         # Docker compares such a pattern with the end of the path.
         pattern = re.sub(r"^\*\*(?=[^/*])", "**/*", pattern)
         pattern = posixpath.normpath(pattern).lstrip("/")
+
         if pattern == ".":
             continue
+
         if len(re.findall(r"\*+", pattern)) > MAX_WILDCARDS:
             raise SourceError(
                 f"{line!r} in a .dockerignore has more than {MAX_WILDCARDS} wildcards"
             )
+
         try:
             yield GitIgnoreSpecPattern(f"{sign}/{pattern}")
         except (ValueError, re.error) as error:

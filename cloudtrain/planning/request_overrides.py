@@ -46,6 +46,7 @@ def _merge(
         path = (*at, name)
         earlier = merged.get(name)
         key = form.list_keys.get(".".join(path))
+
         if value is None:
             merged.pop(name, None)
         elif isinstance(value, Mapping):
@@ -55,6 +56,7 @@ def _merge(
             merged[name] = _merge_items(earlier or [], value, key, form, path)
         else:
             merged[name] = value
+
     return merged
 
 
@@ -66,6 +68,7 @@ def _merge_items(
     for item in overrides:
         name = item[key]
         merged[name] = _merge(merged.get(name, {}), item, form, (*at, name))
+
     return list(merged.values())
 
 
@@ -135,6 +138,7 @@ def override_path(
     there: Any = document
     names: Names = ()
     keys: Keys = (form.section, "request")
+
     for part in path:
         key = form.list_keys.get(".".join(names))
         if isinstance(there, list) and isinstance(part, int):
@@ -142,9 +146,11 @@ def override_path(
             index = _position(here, there, part, key)
             if index is None:
                 return None
+
             here = here[index]
             if key and isinstance(there, Mapping):
                 names = (*names, str(there.get(key)))
+
             keys = (*keys, index)
         elif isinstance(here, Mapping) and part in here:
             here = here[part]
@@ -155,6 +161,7 @@ def override_path(
             return keys  # a member is missing beside what the spec sets
         else:
             return None
+
     return keys
 
 
@@ -164,5 +171,6 @@ def _position(overrides: Any, item: Any, index: int, key: str | None) -> int | N
         return None
     if key is None or not _is_keyed(overrides, key) or not isinstance(item, Mapping):
         return index if index < len(overrides) else None
+
     same = (number for number, own in enumerate(overrides) if own[key] == item.get(key))
     return next(same, None)

@@ -115,6 +115,7 @@ def training_job(
         },
     }
     network = (instance_type, interface)
+
     return TrainingJob(
         name=name,
         instance_type=instance_type,

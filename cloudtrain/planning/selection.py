@@ -91,6 +91,7 @@ def recipe_for(
         if not selected.is_build:
             args = (*machine_args, *(settings.get("image.args") or ()))
             return our_recipe("cuda" if gpu else "cpu", args, platform), []
+
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():
             return None, [
@@ -100,6 +101,7 @@ def recipe_for(
                     "the path counts from the folder of job.yaml",
                 )
             ]
+
         # What `image.args` name is ours: their BASE_IMAGE is another.
         args = settings.get("image.build_args") or ()
         return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []

@@ -92,6 +92,7 @@ class Target:
                 f"the target of {self.provider} has {type(self.config).__name__}, not"
                 f" {kind.__name__}"
             )
+
         return self.config
 
     def location_for(self, locations: Mapping[str, str]) -> str | None:
@@ -104,10 +105,12 @@ class Target:
         if self.image is not None:
             recipe = self.image.recipe
             facts |= {"image": self.image.address, "recipe": recipe.to_json() if recipe else None}
+
         if self.instances:
             facts["instances"] = list(self.instances)
         if self.borrowed:
             facts["borrowed"] = list(self.borrowed)
+
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "facts": facts,

@@ -53,6 +53,7 @@ def is_rehearsed_trial(plan: Plan) -> bool:
     """Return whether a plan rehearses a trial of the cloud's own search engine."""
     sweep = plan.spec.sweep
     values = plan.spec.args.values
+
     if (
         not plan.is_rehearsal
         or sweep is None
@@ -60,6 +61,7 @@ def is_rehearsed_trial(plan: Plan) -> bool:
         or plan.context.trial is not None
     ):
         return False
+
     return isinstance(values, Mapping) and all(argument_of(key) in values for key in sweep.space)
 
 
@@ -79,20 +81,25 @@ def room_for(plan: Plan) -> tuple[Plan, Rules]:
     space = plan.spec.sweep.space if plan.spec.sweep else {}
     settings = {key: argument_of(key) for key in space if argument_of(key)}
     groups = _groups(plan.spec.args)
+
     for argument in settings.values():
         groups[argument] = [_flag(argument), ""]
+
     values = plan.spec.args.values if isinstance(plan.spec.args.values, Mapping) else {}
     argv = tuple(word for words in groups.values() for word in words)
     room = Arguments(argv, {**values, **dict.fromkeys(settings.values())})
     starts = {}
     at = 0
+
     for argument, words in groups.items():
         starts[argument] = at
         at = at + len(words)
+
     rules = {
         key: {"at": starts[argument] + 1, "key": argument, **_rule(space[key])}
         for key, argument in settings.items()
     }
+
     return replace(plan, spec=plan.spec.model_copy(update={"args": room})), rules
 
 
@@ -105,6 +112,7 @@ def parameters_of(rules: Rules, texts: Mapping[str, str]) -> dict[str, Scalar]:
                 result[key] = value_of(rules[key], texts[key])
             except ValueError:
                 result[key] = texts[key]
+
     return result
 
 
@@ -117,6 +125,7 @@ def named_texts(rules: Rules, texts: Mapping[str, str]) -> dict[str, str]:
             if candidate in texts:
                 result[key] = texts[candidate]
                 break
+
     return result
 
 
@@ -138,6 +147,8 @@ def _groups(arguments: Arguments) -> dict[str, list[str]]:
         count = 0 if value is False else 1 if value is True else 2
         if isinstance(value, (list, tuple)):
             count = 1 + len(value)
+
         groups[key] = words[:count]
         words = words[count:]
+
     return groups

@@ -35,6 +35,7 @@ def make_private_folder(folder: Path) -> None:
     while not folder.exists():  # below a file the disk says what is wrong
         missing.append(folder)
         folder = folder.parent
+
     for folder in reversed(missing):
         folder.mkdir(FOLDER_MODE, exist_ok=True)
 
@@ -74,12 +75,14 @@ def read_lines(
     file.seek(offset)
     tail = b""
     left_out = 0
+
     while block := file.read(BLOCK_BYTES):
         *lines, tail = (tail + block).split(b"\n")
         for line in lines:
             offset += len(line) + left_out + 1
             left_out = 0
             yield line[:max_line_bytes], offset
+
         left_out += max(0, len(tail) - max_line_bytes)
         tail = tail[:max_line_bytes]
 
@@ -90,14 +93,18 @@ def read_lines_backward(
     """Yield the complete lines before a byte offset, the last one first."""
     position = end - 1
     tail = b""
+
     while position > 0:
         size = min(BLOCK_BYTES, position)
         position -= size
         file.seek(position)
         tail, *lines = (file.read(size) + tail).split(b"\n")
+
         for line in reversed(lines):
             yield line[:max_line_bytes]
+
         tail = tail[:max_line_bytes]
+
     if end > 0:
         yield tail
 
@@ -110,8 +117,10 @@ def end_of_lines(file: IO[bytes]) -> int:
         position -= size
         file.seek(position)
         newline = file.read(size).rfind(b"\n")
+
         if newline >= 0:
             return position + newline + 1
+
     return 0
 
 
@@ -142,6 +151,7 @@ def replace_text(file: Path, text: str) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     with open(temporary, "wb", opener=private_opener) as draft:
         draft.write(encode_json(text))
+
     temporary.replace(file)
 
 
@@ -174,6 +184,7 @@ def append_lines(path: Path, lines: str, *, durable: bool) -> None:
         # A writer that died left an incomplete line: the next one begins on a new one.
         is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
         data = (b"\n" if is_incomplete else b"") + encode_json(lines)
+
         if os.write(file, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if durable:
@@ -194,6 +205,7 @@ def new_folder(path: Path, documents: Mapping[str, str], kind: str) -> Iterator[
             for name, text in documents.items():
                 with open(draft / name, "wb", opener=private_opener) as file:
                     file.write(encode_json(text))
+
             yield draft
             draft.rename(path)
         except OSError as error:
@@ -204,4 +216,5 @@ def new_folder(path: Path, documents: Mapping[str, str], kind: str) -> Iterator[
                 raise RunExists(
                     f"{kind} {path.name} exists already", hint=f"cloudtrain status {path.name}"
                 ) from None
+
             raise

@@ -21,9 +21,11 @@ def fold(run_id: str, new_events: Iterable[Event], state: RunState | None = None
     for event in new_events:
         if event.seq is not None and not state.seen.add(event.node, event.rank, event.seq):
             continue
+
         apply = _APPLY.get(type(event))
         if apply is not None:
             apply(state, event)
+
     return state
 
 
@@ -53,6 +55,7 @@ def _submitted(state: RunState, event: events.Submitted) -> None:
         state.reason = ""
         state.ended = 0
         state.results = None
+
     state.ref = event.ref
     _advance(state, "pending")
 
@@ -62,6 +65,7 @@ def _phase(state: RunState, event: events.Phase) -> None:
     state.phase_seen = event.time
     state.phase_since = event.since or event.time
     state.instance = event.instance or state.instance
+
     if event.running:
         state.started = min(state.started or state.phase_since, state.phase_since)
         _advance(state, "running")
@@ -119,8 +123,10 @@ def _limit_too_low(state: RunState, event: events.LimitTooLow) -> None:
 def _metrics(state: RunState, event: events.Metrics) -> None:
     state.metrics |= event.values
     state.reported = event
+
     if state.progress is None:  # progress counts the steps
         state.laps.reported(event.time, event.step)
+
     for name, value in event.values.items():
         state.curves.setdefault(name, Curve()).add(value)
 
@@ -129,10 +135,12 @@ def _progress(state: RunState, event: events.Progress) -> None:
     # Metrics may have counted something else.
     if state.progress is None and not state.laps.leads_to(event.step):
         state.laps = state.laps.forgotten()
+
     state.progress = event
     for name, value in (("loss", event.loss), ("samples/s", event.samples_per_s)):
         if value is not None:
             state.progress_curves.setdefault(name, Curve()).add(value)
+
     state.laps.reported(event.time, event.step)
 
 
@@ -197,12 +205,14 @@ def _stop_requested(state: RunState, event: events.StopRequested) -> None:
 def _ended(state: RunState, event: events.Ended) -> None:
     if state.has_ended:  # the first end counts
         return
+
     state.state = event.state
     state.ended = event.time
     state.reason = event.reason
     state.billing = event.billing
     state.results = event.left
     cause = event.error
+
     if cause is not None:  # its traceback is in the event of the error itself
         where = (cause.node, cause.rank, cause.time)
         matching = (

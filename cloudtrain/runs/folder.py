@@ -54,14 +54,18 @@ class RunFolder:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"{name} cannot be read: {error}") from None
+
         if not isinstance(document, dict):
             raise self.damaged(f"{name} cannot be read: it is not a mapping")
+
         for path, kind in (required or {}).items():
             value: Any = document
             for key in path.split("."):
                 value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+
             if not isinstance(value, kind):
                 raise self.damaged(f"{name} cannot be read: it does not say {path}")
+
         return document
 
     def text(self, name: str) -> str:
@@ -86,11 +90,13 @@ class RunFolder:
         locked = is_locked(self.path / SUBMIT_LOCK)
         if locked:
             return True
+
         submitter, age = self._submitter()
         if submitter is None or submitter.is_from_earlier_boot():
             return False
         if locked is False and (submitter.shares_pid_namespace() or submitter.shares_kernel()):
             return False
+
         return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
 
     def was_submitted_by_a_dead_process(self) -> bool:
@@ -138,6 +144,7 @@ class RunFolder:
                 events_read.append(event)
             if max_bytes is not None and offset - begin >= max_bytes:
                 break
+
         return events_read, offset
 
     def events_end(self) -> int:

@@ -130,6 +130,7 @@ def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Fore
         result = _forecast(state, terms, now)
     except (ArithmeticError, ValueError):  # a program may report numbers that no run has
         return None
+
     return result if result is not None and result.total.high < LONGEST_SECONDS else None
 
 
@@ -137,6 +138,7 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
     laps = state.laps
     steps = state.progress.steps if state.progress else None
     terms = terms or Terms()
+
     if (
         state.has_ended
         or not state.started
@@ -154,6 +156,7 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         END,
     ]
     unseen = []
+
     for activity, part in (
         ("evaluating", _evaluating(state, steps, pace)),
         ("saving", _saving(state, steps, pace)),
@@ -161,7 +164,9 @@ def _forecast(state: RunState, terms: Terms | None, now: float) -> Forecast | No
         if part is None:
             unseen.append(activity)
             part = 0.0, 0.0, UNSEEN[activity] * seconds_left * steps_left / steps
+
         parts.append(part)
+
     other_pauses = (pauses for activity, pauses in laps.pauses.items() if activity not in UNSEEN)
     parts += [_repeated(pauses, _times(state, pauses, steps)) for pauses in other_pauses]
 
@@ -198,8 +203,10 @@ def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
     laps = state.laps
     schedule = state.schedule
     pauses = laps.pauses.get("evaluating")
+
     if schedule is None or schedule.evaluations is None:
         return _repeated(pauses, _times(state, pauses, steps)) if pauses else None
+
     count = schedule.evaluations - math.floor(schedule.evaluations * laps.step / steps + 1e-9)
     if count <= 0:
         return 0.0, 0.0, 0.0
@@ -207,9 +214,11 @@ def _evaluating(state: RunState, steps: float, pace: float) -> _Part | None:
         return _repeated(pauses, count)
     if not (schedule.evaluation_samples and schedule.step_samples):
         return None
+
     as_steps = count * pace * schedule.evaluation_samples / schedule.step_samples
     waiting = max((sums.share("data") for sums in state.step_times.totals().values()), default=0.0)
     low, likely, high = EVALUATION
+
     return as_steps * low, as_steps * (waiting + (1 - waiting) * likely), as_steps * high
 
 
@@ -218,13 +227,16 @@ def _saving(state: RunState, steps: float, pace: float) -> _Part | None:
     laps = state.laps
     schedule = state.schedule
     pauses = laps.pauses.get("saving")
+
     if schedule is None:
         return _repeated(pauses, _times(state, pauses, steps)) if pauses else None
+
     count = 1  # the last one
     if schedule.checkpoint_steps:
         count += int(steps // schedule.checkpoint_steps - laps.step // schedule.checkpoint_steps)
     if schedule.checkpoint_seconds:
         count += int((steps - laps.step) * pace // schedule.checkpoint_seconds)
+
     return _repeated(pauses, max(1, count)) if pauses else None
 
 
@@ -252,10 +264,12 @@ def _ending(
     """Return the effect of the time limit, or of the cost limit as time."""
     if not terms.seconds or terms.seconds >= total.high:
         return None
+
     needs = total.high
     rate = terms.usd_per_hour
     if terms.limit == "limits.max_cost" and rate is not None:
         needs = rate * (total.high + terms.overhead_seconds) / 3600
+
     share = (terms.seconds - seconds_done) / max(1e-9, total.likely - seconds_done)
 
     certainty: Literal["sure", "likely", "possible"] = "possible"
@@ -263,6 +277,7 @@ def _ending(
         certainty = "sure"
     elif terms.seconds < total.likely:
         certainty = "likely"
+
     return Ending(
         certainty=certainty,
         limit=terms.limit,
@@ -283,6 +298,7 @@ def in_all(forecast: Forecast) -> str:
         text += (
             f", {forecast.usd.likely:.2f} USD ({_interval(forecast.usd, lambda usd: f'{usd:.2f}')})"
         )
+
     return text
 
 
@@ -302,6 +318,7 @@ def limit_warning(forecast: Forecast) -> str:
     ending = forecast.ending
     if ending is None:
         return ""
+
     limit = ending.limit or "the platform's time limit"
     at = f"after {format_duration(ending.seconds)}, at about step {ending.step} of {forecast.steps}"
     return f"{limit} {_ENDS[ending.certainty]} this run {at}: it needs {in_all(forecast)}"
@@ -319,15 +336,18 @@ def raised_limit(forecast: Forecast) -> str:
     """Return `limits.max_cost=13 USD`, enough for the end of the interval, or ""."""
     if forecast.ending is None:
         return ""
+
     needs = forecast.ending.needs
     if forecast.ending.limit == "limits.max_cost":
         usd = math.ceil(needs) if needs >= 10 else math.ceil(needs * 100) / 100
         return f"limits.max_cost={usd:g} USD"
+
     unit = 1
     if needs > 86400:
         unit = 3600
     elif needs > 60:
         unit = 60
+
     return f"limits.max_runtime={format_duration(math.ceil(needs / unit) * unit)}"
 
 

@@ -62,7 +62,9 @@ class History:
                 self._store_events(observation.events, durable, unstored_ok)
             if observation.lines is not None:
                 self._store_lines(observation.lines, unstored_ok)
+
             self.read()
+
         return has_events
 
     def _store_events(self, events: Sequence[Event], durable: bool, unstored_ok: bool) -> None:
@@ -109,6 +111,7 @@ def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) ->
             files = LogSync(run)
             for part in read(files.positions):
                 files.add(part)
+
     return is_owner
 
 
@@ -135,14 +138,18 @@ class LogSync:
         for when, line in part.lines:
             job_events, output = split_events([line], part.node)
             events += job_events
+
             for output_line in output:
                 text += format_timestamp(when).encode() + b" " + output_line + b"\n"
+
         path = log_file(self._run.path, part.node)
         size = self._sizes.get(str(part.node), 0)
+
         with storing(path), open(os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE), "r+b") as file:
             file.truncate(size)
             file.seek(size)
             file.write(text)
+
         self._sizes[str(part.node)] = size + len(text)
         self.positions[part.stream] = dict(part.position)
         cursor = Cursor(time=time.time(), streams=self.positions, sizes=self._sizes)
@@ -156,6 +163,7 @@ def log_reader_lock(run: RunFolder) -> Iterator[bool]:
     with storing(path):
         path.parent.mkdir(exist_ok=True)
         lock = acquire(path, wait=False)
+
     try:
         yield lock is not None
     finally:

@@ -112,6 +112,7 @@ class Laps:
             return
         if self._reported and (step < self.step or time < self.time):
             self.restart()
+
         if not self._reported:
             self._reported = True
             self.first = self.first or time
@@ -119,6 +120,7 @@ class Laps:
             return  # said twice: the time belongs to the steps that follow
         else:
             self._lap(time, step)
+
         self.time = time
         self.step = step
         self.paused = 0.0
@@ -128,9 +130,11 @@ class Laps:
         if self._pause is not None:
             name, since = self._pause
             self._pause = None
+
             if self._reported and time >= since:
                 self.paused += time - since
                 self.pauses.setdefault(name, Pauses()).add(time - since, self.trained)
+
         if activity:
             self._pause = activity, time
 
@@ -160,6 +164,7 @@ class Laps:
             seconds = seconds + lap.seconds
             if seconds >= RECENT_SECONDS:
                 break
+
         return seconds / steps if steps and seconds else None
 
     def leads_to(self, step: float | None) -> bool:
@@ -175,9 +180,11 @@ class Laps:
         steps = step - self.step
         seconds = max(0.0, time - self.time - self.paused)
         self.trained += steps
+
         if self.step - self._begin < WARM_UP_STEPS:
             self.warm_up += seconds
             return
+
         self.laps.append(Lap(step, steps, seconds))
         if len(self.laps) >= 2 * KEPT_LAPS:
             pairs = zip(self.laps[::2], self.laps[1::2], strict=True)
@@ -190,6 +197,7 @@ def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
     seconds = sum(lap.seconds for lap in steady)
     steps = sum(lap.steps for lap in steady)
     mean = seconds / steps
+
     return mean, math.hypot(
         FLOOR, WIDTH * max(_standard_error(steady, seconds / parts, mean) for parts in SCALES)
     )
@@ -211,6 +219,7 @@ def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
         * len(parts)
     )
     variance = (squares + USUAL_PARTS * USUAL_SPREAD**2) / (len(parts) - 1 + USUAL_PARTS)
+
     return math.sqrt(variance / len(parts))
 
 
@@ -221,5 +230,7 @@ def _put_together(laps: Sequence[Lap], seconds: float) -> list[Lap]:
         if merged and merged[-1].seconds < seconds:
             last = merged.pop()
             lap = Lap(lap.end, last.steps + lap.steps, last.seconds + lap.seconds)
+
         merged.append(lap)
+
     return merged

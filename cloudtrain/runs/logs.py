@@ -104,6 +104,7 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[b
             line_of_metrics = metric_line(events[-1])
             if line_of_metrics is not None:
                 output.append(line_of_metrics)
+
     return events, output
 
 
@@ -128,6 +129,7 @@ class LogReader:
             size += len(line.text)
             if len(lines) >= BATCH_LINES or size >= BATCH_CHARACTERS:
                 break
+
         return lines
 
     def read_all(self) -> Iterator[LogLine]:
@@ -146,6 +148,7 @@ class LogReader:
                 file = _open(path, stack)
                 self._offsets[path] = end_of_lines(file)
                 parts.append(_backwards(node, file, self._offsets[path]))
+
             for _, line in heapq.merge(*parts, key=lambda part: -part[0]):
                 yield line
 
@@ -157,6 +160,7 @@ class LogReader:
             return []
         except OSError as error:
             raise StorageError(f"{self._folder}: cannot be read: {error.strerror}") from None
+
         return sorted((int(match[1]), path) for match, path in names if match)
 
     def _forwards(
@@ -225,6 +229,7 @@ def metric_line(event: Event) -> bytes | None:
         text = progress_text(event)
     else:
         return None
+
     who = f"rank {event.rank}" if event.rank >= 0 else f"node {event.node}"
     line = f"[{who} {kind}] {text}".replace("\n", " ").replace("\r", " ")
     return line.encode("utf-8", "backslashreplace") if text else None
@@ -237,6 +242,7 @@ def metrics_text(event: Metrics) -> str:
         for name, value in (("epoch", event.epoch), ("step", event.step))
         if value is not None
     ]
+
     return "  ".join(
         [*where, *(f"{name} {format_number(value)}" for name, value in event.values.items())]
     )
@@ -249,6 +255,7 @@ def progress_text(event: Progress) -> str:
         parts.append(f"loss {format_number(event.loss)}")
     if event.samples_per_s is not None:
         parts.append(f"{format_number(event.samples_per_s)} {event.unit or 'samples'}/s")
+
     return "  ".join(parts)
 
 

@@ -69,6 +69,7 @@ class RunRecord:
         """
         with suppress(StorageError):
             return "adopted" in self._plan
+
         return False
 
     @property
@@ -119,6 +120,7 @@ class RunRecord:
             return frozenset(
                 str(facts[key]) for key in ("folder", "submitted_from") if facts.get(key)
             )
+
         return frozenset()
 
     @property
@@ -136,6 +138,7 @@ class RunRecord:
         """Seconds until the launcher stops it, before the platform does; 0: never or unknown."""
         with suppress(StorageError):
             return int(self._folder.document(JOB).get("stop_after_seconds") or 0)
+
         return 0
 
     @property
@@ -192,6 +195,7 @@ class RunRecord:
         value = self._part(*above).get(key, self)
         if value is None or isinstance(value, kind):
             return value
+
         raise self._missing(path)
 
     def _missing(self, path: str) -> StorageError:
@@ -207,6 +211,7 @@ def part_of(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     part: Any = document
     for key in keys:
         part = part.get(key) if isinstance(part, dict) else None
+
     return part if isinstance(part, dict) else {}
 
 
@@ -237,8 +242,10 @@ def terms_of(folder: RunFolder) -> Terms:
         usd = part_of(quote, "price").get("usd")
         allowed = part_of(record.spec, "limits").get("max_runtime")
         seconds = int(quote.get("max_seconds") or allowed or 0)
+
         if record.trial:  # a trial ends early, at a rung
             seconds = 0
+
         return Terms(
             usd_per_hour=None if usd is None else usd * quote.get("nodes"),
             is_billed=not record.is_rehearsal,
@@ -248,4 +255,5 @@ def terms_of(folder: RunFolder) -> Terms:
             + int(quote.get("overhead_seconds") or 0),
             limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
         )
+
     return Terms()

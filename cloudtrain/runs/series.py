@@ -52,6 +52,7 @@ def metric_points(events: Iterable[Event]) -> list[MetricPoint]:
             event.seq is None or seen_events.add(event.node, event.rank, event.seq)
         ):
             result.append(MetricPoint(event.time, event.step, event.epoch, event.values))
+
     return result
 
 
@@ -91,4 +92,5 @@ def series_of(points: Iterable[MetricPoint]) -> dict[str, Series]:
                 result[name] = Series(name, series.first if series else at, at, at, at)
             else:
                 series._add(value, point.step)
+
     return result

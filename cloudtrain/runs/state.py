@@ -51,8 +51,10 @@ class Curve:
         """Add a value."""
         if self.count % self.stride == 0:
             self.points.append(value)
+
         self.count = self.count + 1
         self.latest = value
+
         if len(self.points) > KEPT_POINTS:
             del self.points[1::2]
             self.stride *= 2
@@ -77,10 +79,12 @@ class SeenEvents:
         """Add an event. Return whether it is new."""
         if not -_MAX_SEQ <= seq < _MAX_SEQ:
             return True  # no clock gives such a number, and an array cannot hold it
+
         sequence = self._sequences.setdefault((node, rank), array("q"))
         at = len(sequence) if not sequence or seq > sequence[-1] else bisect_left(sequence, seq)
         if at < len(sequence) and sequence[at] == seq:
             return False
+
         sequence.insert(at, seq)
         return True
 
@@ -205,6 +209,7 @@ class RunState:
             latest = latest.replace(step=self.reported.step)
             if self.reported.epoch is not None and latest.epoch is None:
                 latest = latest.replace(epoch=self.reported.epoch)
+
         return latest
 
     def eta_seconds(self, now: float) -> float | None:
@@ -212,9 +217,11 @@ class RunState:
         at = self.position
         if at.steps is None or at.step is None or self.has_ended:
             return None
+
         per_step = self.laps.seconds_per_step or at.seconds_per_step
         if not per_step:
             return None
+
         return max(0.0, (at.steps - at.step) * per_step - max(0.0, now - self.laps.time))
 
     @property

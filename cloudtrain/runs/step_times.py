@@ -38,6 +38,7 @@ class PhaseSums:
         self.steps = self.steps + more.steps
         self.wall = self.wall + more.wall
         self.run_delay += more.run_delay
+
         for phase, seconds in more.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
@@ -76,13 +77,16 @@ class StepTimesHistory:
         if event.warm_up:
             _add(self.warm_up, event.rank, sums_of(event))
             return
+
         if not event.steps:
             return  # time after the last step, such as a last checkpoint
+
         step = event.step or 0
         at = bisect_left(self._ends, step)
         if at == len(self._ends):
             self._ends.append(step)
             self._intervals.append({})
+
         _add(self._intervals[at], event.rank, sums_of(event))
         if len(self._ends) > 2 * KEPT_INTERVALS:
             self._halve()
@@ -98,11 +102,14 @@ class StepTimesHistory:
         for number, part in enumerate(self._intervals):
             if number == 0 or expected <= intervals[-1].keys():
                 intervals.append({})
+
             for rank, sums in part.items():
                 _add(intervals[-1], rank, sums)
+
         if len(intervals) > 1 and not expected <= intervals[-1].keys():
             for rank, sums in intervals.pop().items():
                 _add(intervals[-1], rank, sums)
+
         return list(intervals)
 
     def totals(self) -> dict[int, PhaseSums]:
@@ -111,6 +118,7 @@ class StepTimesHistory:
         for interval in self._intervals:
             for rank, sums in interval.items():
                 _add(totals, rank, sums)
+
         return dict(sorted(totals.items()))
 
     @property
@@ -125,6 +133,7 @@ class StepTimesHistory:
         for at in range(0, len(intervals) - 2, 2):
             for rank, sums in intervals[at].items():
                 _add(intervals[at + 1], rank, sums)
+
         keep = [*range(1, len(intervals) - 1, 2), len(intervals) - 1]
         self._ends = [ends[at] for at in keep]
         self._intervals = [intervals[at] for at in keep]

@@ -124,9 +124,11 @@ class RunStore:
                 assert lock is not None  # noqa: S101  (the draft is private)
                 submit_lock.append(lock)
                 os.write(lock.file, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
+
             if first_event is not None:
                 RunFolder(draft).append(first_event, durable=True)
             self._drop_from_index(run_id)
+
         return folder
 
     def _drop_from_index(self, run_id: str) -> None:
@@ -170,6 +172,7 @@ class RunStore:
             raise RunNotFound(
                 f"there are no runs in {self.runs_dir}", hint="cloudtrain submit starts one"
             )
+
         if name == "last":
             matches = sorted(
                 (RunFolder(self.runs_dir / run_id) for run_id in ids if self._is_own(run_id)),
@@ -183,16 +186,19 @@ class RunStore:
                 for run_id in sorted(ids)
                 if name and run_id.startswith(name) and self._is_own(run_id)
             ]
+
         if len(matches) > 1:
             shown = ", ".join(run.run_id for run in matches[:5])
             raise RunNotFound(
                 f"{name!r} fits {len(matches)} runs: {shown}", hint="give more letters of the id"
             )
+
         if not matches:
             raise RunNotFound(
                 f"there is no run {name!r}{did_you_mean(name, ids)}",
                 hint="cloudtrain list shows all runs; one of another machine needs its whole id",
             )
+
         return matches[0]
 
     def _is_own(self, run_id: str) -> bool:
@@ -302,12 +308,15 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
         except StorageError as error:
             indexed[run_id] = _damaged(folder, error.message)
             continue
+
         if not state.created:
             indexed[run_id] = _damaged(folder, "its events do not tell how it began")
             continue
+
         indexed[run_id] = summary_of(state)
         if _belongs(state):
             fresh.append(indexed[run_id])
+
     if fresh:
         _append(store, fresh)
     return sorted(indexed.values(), key=lambda s: s["created"], reverse=True)
@@ -342,6 +351,7 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
         created = folder.path.stat().st_mtime
     except OSError:
         created = 0
+
     state = RunState(run_id=folder.run_id, state=DAMAGED, reason=reason, created=created)
     return summary_of(state)
 
@@ -366,6 +376,7 @@ def _read(store: RunStore) -> list[Any]:
         data = read_regular_file(store.data_dir / "index.jsonl", MAX_INDEX_BYTES)
     except OSError:
         return []
+
     lines = data[: data.rfind(b"\n")]
     try:
         return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
@@ -373,6 +384,7 @@ def _read(store: RunStore) -> list[Any]:
         # The index is a cache and is written again, if the disk allows.
         with suppress(OSError):
             (store.data_dir / "index.jsonl").unlink()
+
         return []
 
 

@@ -94,11 +94,14 @@ def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name:
                 # An extended header may claim this, and cause an endless loop.
                 if member.size < 0 or tar.offset <= reached:
                     raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
+
                 reached = tar.offset
                 limit.take(member.size + ENTRY_BYTES)
                 _keep(stream, member, results)
+
                 if stream.tell() > tar.offset:
                     raise tarfile.ReadError(f"{member.name} continues past its end")
+
             # The checksum is at the very end, after what tar reads.
             while block := stream.read(_BLOCK):
                 limit.take(len(block))
@@ -107,6 +110,7 @@ def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name:
             f"{name}: the archive is damaged or hostile: {error}",
             hint="aws s3 cp brings it as it is",
         ) from None
+
     return results.finish()
 
 
@@ -127,6 +131,7 @@ class _Limit:
                 f"of {format_size(self._packed)} it would become more than"
                 f" {format_size(self._limit)}"
             )
+
         if self._taken > self._limit:
             raise OSError(
                 errno.ENOSPC,
@@ -138,6 +143,7 @@ def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> 
     path = _plain(member.name)
     if path is None:
         raise ValueError(f"{member.name!r} is not a path inside a folder")
+
     if member.type == tarfile.DIRTYPE:
         results.add_folder(path)
     elif not path:
@@ -167,13 +173,16 @@ def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes 
             raise tarfile.ReadError(f"{member.name} has parts that are not in it")
         if start > at:
             yield start - at
+
         at = start
         while at < start + length:
             block = stream.read(min(_BLOCK, start + length - at))
             if not block:
                 raise EOFError(f"{member.name} ends early")
+
             at += len(block)
             yield block
+
     if at < member.size:
         yield member.size - at
 

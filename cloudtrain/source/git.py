@@ -70,14 +70,17 @@ def git_files(folder: Path) -> list[str] | None:
     top = repository_top(folder)
     if top is None:
         return None
+
     from subprocess import SubprocessError
 
     try:
         if top != Path(os.path.realpath(folder)) and _is_ignored(folder):
             return None
+
         listing = _git(folder, *_LIST, strict=True)
     except (OSError, ValueError, SubprocessError):
         return None
+
     return [os.fsdecode(name) for name in listing.split(b"\0") if name]
 
 
@@ -86,6 +89,7 @@ def git_state(folder: Path) -> GitState:
     top = repository_top(folder)
     if top is None:
         return GitState()
+
     from subprocess import SubprocessError
 
     try:
@@ -98,6 +102,7 @@ def git_state(folder: Path) -> GitState:
         status = _git(top, *(word for setting in off for word in ("-c", setting)), *_STATUS)
     except (OSError, ValueError, SubprocessError):
         return GitState()
+
     commit = _COMMIT.search(status)
     changed = _CHANGED.search(status) is not None
     # Without its filter, a file whose content git stores in another form looks changed.
@@ -117,8 +122,10 @@ def _own_filters(top: Path) -> set[str]:
     words = _git(top, *_FILTERS, may_fail=True).decode(errors="replace").split("\0")
     keys = [key for scope, key in zip(words[::2], words[1::2], strict=False) if scope not in _USERS]
     names = {key.removeprefix("filter.").rpartition(".")[0] for key in keys}
+
     if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name, re.ASCII)]:
         raise ValueError(f"filters with odd names: {odd}")
+
     return names
 
 
@@ -141,19 +148,24 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
     ) as process:
         timer = Timer(TIMEOUT, _kill, (process,))
         timer.start()
+
         try:
             assert process.stdout is not None  # noqa: S101  (a pipe)
             output = process.stdout.read(MAX_OUTPUT_BYTES)
             is_partial = len(output) == MAX_OUTPUT_BYTES
             has_warning = process.stderr is not None and bool(process.stderr.read(1))
+
             if is_partial or has_warning:
                 _kill(process)
+
             code = process.wait()
         finally:
             timer.cancel()
             _kill(process)
+
     if is_partial or has_warning or (code and not (may_fail and code == _NO_MATCH)):
         raise subprocess.CalledProcessError(code, words)
+
     return output
 
 
@@ -172,6 +184,7 @@ def _environment() -> dict[str, str]:
     # A relative entry would be looked up in the repository, which may hold a program called git.
     absolute = [entry for entry in os.get_exec_path() if Path(entry).is_absolute()]
     environment["PATH"] = os.pathsep.join(absolute)
+
     return environment | {
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_NO_LAZY_FETCH": "1",
@@ -203,6 +216,7 @@ class IgnoreFile:
         for regex, ignores in self._rules:
             if regex.fullmatch(relative):
                 return ignores
+
         return None
 
     def may_bring_back_below(self, folder: str) -> bool:
@@ -227,6 +241,7 @@ def _read_rule(line: str) -> tuple[re.Pattern[str], bool] | None:
             pattern = GitIgnoreSpecPattern(line)
             if pattern.include is None or pattern.regex is None:
                 return None
+
             text = pattern.regex.pattern
             return re.compile(_SHORT.get(text, text), re.DOTALL), pattern.include
     except (ValueError, re.error):
@@ -238,9 +253,11 @@ def _plain_parts(pattern: str) -> list[str]:
     pattern = pattern.removesuffix("/")
     if "/" not in pattern:
         return []
+
     plain_parts = []
     for part in pattern.removeprefix("/").split("/"):
         if re.search(r"[*?\[\\]", part):
             break
         plain_parts.append(part)
+
     return plain_parts

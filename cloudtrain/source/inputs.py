@@ -43,6 +43,7 @@ def list_input(place: str) -> InputListing:
         if stat.S_ISREG(info.st_mode):
             input_listing.files.append(InputFile(Path(place).name, place, info))
             return input_listing
+
     todo = [("", place, frozenset({os.path.realpath(place)}))]
     while todo:
         prefix, folder, above = todo.pop()
@@ -52,6 +53,7 @@ def list_input(place: str) -> InputListing:
         except OSError as error:
             input_listing.problems.append(f"{prefix or folder} cannot be read ({error.strerror})")
             continue
+
         for entry in entries:
             if _is_folder(entry):
                 real = os.path.realpath(entry.path)
@@ -62,6 +64,7 @@ def list_input(place: str) -> InputListing:
                     todo.append((f"{prefix}{entry.name}/", entry.path, above | {real}))
             else:
                 _take(entry, prefix + entry.name, input_listing)
+
     return input_listing
 
 
@@ -71,6 +74,7 @@ def input_problem(place: str) -> str | None:
     if problems:
         more = f", and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
         return f"{place}: {', '.join(problems[:MAX_NAMED])}{more}"
+
     return None if files else f"{place} is empty: the job would run on nothing"
 
 
@@ -81,6 +85,7 @@ def is_empty(place: str) -> bool:
     for top, folders, names in os.walk(place):
         if names or any(os.path.islink(f"{top}/{folder}") for folder in folders):  # noqa: PTH114
             return False
+
     return True
 
 
@@ -102,13 +107,16 @@ def digest_input(
                 digest = read_content(file.place, file.info.st_size, follow=True)
             except OSError as error:
                 raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
+
         if digest is None:
             raise SourceError(
                 f"{file.place} changed while it was read",
                 hint="wait until it is written, then run again",
             )
+
         cache.put(file.path, file_stamp, file.info, digest)
         digests[file.path] = digest
+
     cache.save()
     lines = [f"{digests[path]} {path}\n" for path in sorted(digests)]
     return hashlib.sha256("".join(["cloudtrain input 1\n", *lines]).encode()).hexdigest(), digests

@@ -49,6 +49,7 @@ def program_fault(file: Path) -> ProgramFault | None:
             parse_program(file)
     except NotAProgram as error:
         return error.fault
+
     return None
 
 
@@ -60,6 +61,7 @@ def parse_program(file: Path) -> ast.Module:
     if file.suffix == ".ipynb":
         cells = [plain_code(source)[0].rstrip("\n") for source in code_cells(file)]
         return _parse("\n".join(cells).encode("utf-8", "replace"))
+
     return _parse(_read(file, MAX_CODE_BYTES))
 
 
@@ -78,15 +80,18 @@ def code_cells(notebook: Path) -> list[str]:
         raise NotAProgram(
             ProgramFault("is not a notebook: it holds a number that is too long")
         ) from None
+
     cells = document.get("cells") if isinstance(document, dict) else None
     if not isinstance(cells, list):
         raise NotAProgram(ProgramFault("is not a notebook: it has no list of cells"))
+
     sources = []
     for cell in cells:
         if not isinstance(cell, dict):
             raise NotAProgram(ProgramFault("is not a notebook: a cell is not a mapping"))
         if cell.get("cell_type") == "code":
             sources.append(_source_of(cell))
+
     return sources
 
 
@@ -95,12 +100,14 @@ def _source_of(cell: dict[str, object]) -> str:
     lines = [source] if isinstance(source, str) else source
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise NotAProgram(ProgramFault("is not a notebook: the source of a cell is not text"))
+
     return "".join(lines)
 
 
 def _parse(source: bytes) -> ast.Module:
     if len(source) > MAX_CODE_BYTES:
         raise NotAProgram(None)
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in the user's texts
@@ -154,17 +161,21 @@ def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
     imports: dict[str, Import] = {}
     waiting = [*entrypoints]
     files = {*entrypoints}
+
     while waiting and len(files) <= MAX_FILES:
         file = waiting.pop(0)
         for names, level, line in _imports(_tree(file)):
             own_files = [path for name in names for path in _own_files(name, level, file, root)]
             waiting += [path for path in own_files if path not in files]
             files.update(own_files)
+
             if own_files or level:
                 continue
+
             first = names[0].partition(".")[0]
             if first not in sys.stdlib_module_names and not _is_folder(first, file, root):
                 imports.setdefault(first, Import(first, str(file.relative_to(root)), line))
+
     return list(imports.values())
 
 
@@ -201,6 +212,7 @@ def names_in(file: Path) -> frozenset[str] | None:
             names.add(node.id)
         elif isinstance(node, ast.alias):
             names.add(node.asname or node.name.partition(".")[0])
+
     unclear = {"*", "__getattr__", "globals", "setattr", "exec", "eval", "vars"}
     return frozenset(names) if names and unclear.isdisjoint(names) else None
 
@@ -211,11 +223,13 @@ def install_lines(notebook: Path) -> list[InstallLine]:
         cells = code_cells(notebook)
     except NotAProgram:
         return []
+
     lines = []
     for number, source in enumerate(cells, 1):
         for line in plain_code(source)[1]:
             if INSTALLS.match(line):
                 lines.append(InstallLine(line, f"{notebook.name}, cell {number}"))
+
     return lines
 
 
@@ -254,6 +268,7 @@ def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             continue
         if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
             continue
+
         yield node
         if isinstance(node, (ast.If, ast.With, ast.For, ast.While, ast.ClassDef)):
             waiting += [*ast.iter_child_nodes(node)][::-1]
@@ -272,11 +287,14 @@ def _own_files(name: str, level: int, file: Path, root: Path) -> list[Path]:
         parts = [part for part in name.split(".") if part]
         steps = [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)] or [base]
         candidates = []
+
         for step in steps:
             candidates += [step / "__init__.py", step.with_suffix(".py")]
+
         files = [path for path in candidates if path.is_file()]
         if files:
             return files
+
     return []
 
 

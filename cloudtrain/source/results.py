@@ -51,6 +51,7 @@ class Results:
         self._folders: set[str] = set()
         self._links: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
+
         for top, inner, names in os.walk(folder):
             below = os.path.relpath(top, folder)
             self._files.update(os.path.normpath(f"{below}/{name}") for name in names)
@@ -76,6 +77,7 @@ class Results:
         """Add a file with these blocks; a number is the length of a hole."""
         if not self._is_free(path):
             return
+
         self._parents(path)
         place = self._place(path)
         with open(os.open(place, _NEW, 0o777 if executable else 0o666), "wb") as file:
@@ -84,10 +86,13 @@ class Results:
                     file.seek(block, os.SEEK_CUR)
                 else:
                     file.write(block)
+
             file.truncate()
+
         if modified_ns is not None:
             with suppress(OSError, OverflowError):  # times that this disk cannot hold
                 os.utime(place, ns=(modified_ns, modified_ns))
+
         self._files.add(path)
 
     def add_hard_link(self, path: str, source: str) -> None:
@@ -118,9 +123,11 @@ class Results:
             for path, why in wrong.items():
                 self.leave_out(path, why)
                 del self._links[path]
+
         for path, target in self._links.items():
             self._parents(path)
             os.symlink(target, self._place(path))  # noqa: PTH211
+
         return bool(self._files or self._links)
 
     def _is_free(self, path: str, *, folder: bool = False) -> bool:
@@ -133,15 +140,19 @@ class Results:
                     path,
                     f"{above} is a {'file' if above in self._files else 'link'}, and no folder",
                 )
+
                 return False
+
         if path in self._folders or (folder and (path in self._files or path in self._links)):
             self.leave_out(
                 path, "another entry of that name is a folder, or it is one and the other is not"
             )
             return False
+
         if path in self._files:
             self._files.discard(path)
             os.unlink(self._place(path))  # noqa: PTH108
+
         self._links.pop(path, None)
         return True
 
@@ -182,6 +193,7 @@ def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -
                 entries = sorted(listing, key=lambda entry: entry.name)
         except FileNotFoundError:
             continue
+
         for entry in entries:
             path = prefix + entry.name
             with suppress(FileNotFoundError):
@@ -197,6 +209,7 @@ def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -
                     )
                 else:
                     _copy_file(results, path, entry.path)
+
     return results.finish()
 
 
@@ -211,9 +224,11 @@ def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
             path.read_bytes()
         )
         path.unlink()
+
     results = Results(folder, (), note)
     for name, target in links.items():
         results.add_link(name, target)
+
     return results.finish()
 
 
@@ -225,9 +240,11 @@ def _copy_file(results: Results, path: str, source: str) -> None:
         if not stat.S_ISREG(info.st_mode):
             results.leave_out(path, "not a file any more")
             return
+
         if path.endswith(LINK) and info.st_size <= LONGEST_TARGET:  # of a rehearsal as Azure ML
             results.add_link(path.removesuffix(LINK), os.fsdecode(os.read(fd, LONGEST_TARGET)))
             return
+
         executable = info.st_mode & stat.S_IXUSR != 0
         results.add_file(
             path, _blocks(fd, info.st_size), executable=executable, modified_ns=info.st_mtime_ns
@@ -247,10 +264,12 @@ def _blocks(fd: int, size: int) -> Iterator[bytes | int]:
                 at += hole
                 os.lseek(fd, at, os.SEEK_SET)
                 continue
+
         os.lseek(fd, at, os.SEEK_SET)
         block = os.read(fd, _BLOCK)
         if not block:  # it has become shorter
             return
+
         yield block
         at += len(block)
 

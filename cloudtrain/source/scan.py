@@ -67,12 +67,14 @@ def scan(
             f"the source folder {root} {'is not a folder' if root.exists() else 'does not exist'}",
             hint="name the folder that holds your code as `source`",
         )
+
     started = time.time_ns()
     top = os.path.abspath(root)  # noqa: PTH100
     if not top.strip("/"):
         raise SourceError(
             "the source folder cannot be the whole file system", hint="name the folder of your code"
         )
+
     cache = HashCache(cache_dir, top, started)
     content = walk(top)
     outputs = _own_outputs()
@@ -82,6 +84,7 @@ def scan(
             for path, info in content.files
             if (info.st_dev, info.st_ino) not in outputs
         ]
+
     if limit_bytes is not None:
         refuse_large(Path(top), {path: info.st_size for path, info in content.files}, limit_bytes)
 
@@ -90,6 +93,7 @@ def scan(
     entries = _hash(top, added, listed, cache, content, progress)
     entries += _links(top, content)
     cache.save()
+
     if content.problems:
         raise SourceError(_refusal(root, content.problems), hint="correct these and run again")
 
@@ -115,6 +119,7 @@ def _own_outputs() -> frozenset[tuple[int, int]]:
             info = os.fstat(fd)
             if stat.S_ISREG(info.st_mode):
                 outputs.add((info.st_dev, info.st_ino))
+
     return frozenset(outputs)
 
 
@@ -126,6 +131,7 @@ def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
             or not {".", ".."}.isdisjoint(name.split("/"))
         ):
             raise SourceError(f"payload name {name!r} is not a plain relative path")
+
     return {f"{PAYLOAD_FOLDER}/{name}": file.absolute() for name, file in payload.items()}
 
 
@@ -140,12 +146,14 @@ def _payload_files(added: Mapping[str, Path], content: WalkResult) -> _Listed:
                 Issue((), why, "name a readable file as the payload", origin=str(file))
             )
             continue
+
         if stat.S_ISREG(info.st_mode):
             files.append((path, info))
         else:
             content.problems.append(
                 Issue((), "not a file", "name a file as the payload", origin=str(file))
             )
+
     return files
 
 
@@ -173,15 +181,18 @@ def _hash(
             except OSError as error:
                 content.problems.append(unreadable(path, error))
                 continue
+
         if digest is None:
             issue = Issue((), "changed while it was read", "run again", origin=path)
             content.problems.append(issue)
             continue
+
         cache.put(path, file_stamp, info, digest)
         executable = info.st_mode & stat.S_IXUSR != 0
         entries.append(
             SourceEntry(path=path, size=info.st_size, executable=executable, sha256=digest)
         )
+
     if progress is not None:
         progress(len(listed), len(listed))
     return entries
@@ -199,6 +210,7 @@ def _links(top: str, content: WalkResult) -> list[SourceEntry]:
             del targets[path]
             why = "a link to a name that is not valid UTF-8"
             content.problems.append(Issue((), why, "rename the target", origin=path))
+
     if not targets:
         return []
     files = {path: None for path, _ in content.files}
@@ -213,6 +225,7 @@ def _links(top: str, content: WalkResult) -> list[SourceEntry]:
             entries.append(
                 SourceEntry(path=path, size=0, executable=False, sha256=digest, link=target)
             )
+
     return entries
 
 
@@ -256,21 +269,25 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
             if progress is not None:
                 progress(count, count)
             return target
+
         make_private_folder(store)
         try:
             with open(temporary, "xb", opener=private_opener) as stream:
                 _write(tree, stream, progress)
                 stream.flush()
                 os.fsync(stream.fileno())
+
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
+
         sync_folder(store)
     except OSError as error:
         raise StorageError(
             f"cannot write the source archive {target}: {error.strerror or error}",
             hint="free some space there, or make the folder writable",
         ) from error
+
     return target
 
 
@@ -283,6 +300,7 @@ def is_whole(archive: Path) -> bool:
         with gzip.open(archive) as stream:
             while stream.read(_BLOCK):
                 pass
+
             return stream.tell() > 0
     except (OSError, EOFError, zlib.error):
         return False
@@ -299,6 +317,7 @@ def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> Non
             _copy(tree, entry, archive)
         elif _current_link(tree, entry) != entry.link:
             raise _changed(entry)
+
     # tar ends with two empty blocks, padded to a whole record.
     archive.write(bytes(2 * _TAR_BLOCK + -(archive.size + 2 * _TAR_BLOCK) % _TAR_RECORD))
     archive.finish()
@@ -342,6 +361,7 @@ def _copy(tree: SourceTree, entry: SourceEntry, archive: _Gzip) -> None:
         if archive.failure is error:
             raise
         raise _changed(entry, error.strerror) from error
+
     if digest != entry.sha256:
         raise _changed(entry)
     if padding := -entry.size % _TAR_BLOCK:
@@ -372,4 +392,5 @@ def _header(entry: SourceEntry) -> bytes:
     if entry.link is not None:
         info.type = tarfile.SYMTYPE
         info.linkname = entry.link
+
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")

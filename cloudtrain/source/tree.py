@@ -71,6 +71,7 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
     for entry in entries:
         kind = "link" if entry.link is not None else "exec" if entry.executable else "file"
         lines.append(f"{kind} {entry.sha256} {entry.path}\n")
+
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -78,8 +79,10 @@ def check_size(tree: SourceTree, limit_bytes: int = LIMIT_BYTES) -> str | None:
     """Return a warning above `WARN_BYTES`. Raise SourceError above `limit_bytes`."""
     sizes = {entry.path: entry.size for entry in tree.own}
     refuse_large(tree.root, sizes, limit_bytes)
+
     if sum(sizes.values()) <= WARN_BYTES:
         return None
+
     return f"{_sizes_in_words(tree.root, sizes)}; {_SIZE_ADVICE}"
 
 
@@ -99,6 +102,7 @@ def _sizes_in_words(root: Path, sizes: Mapping[str, int], and_limit: str = "") -
     largest = nlargest(3, sizes, key=lambda path: sizes[path])
     listed = ", ".join(f"{path} ({format_size(sizes[path])})" for path in largest)
     total = format_size(sum(sizes.values()))
+
     return (
         f"the source folder {root} is {total} in {len(sizes)} files{and_limit}; the largest:"
         f" {listed}"
@@ -126,6 +130,7 @@ def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
         for top in (root.rstrip("/") for root in roots):
             if plain == top or plain.startswith(top + "/"):
                 return os.path.relpath(plain, os.path.dirname(f"{top}/{path}"))  # noqa: PTH120
+
     return target
 
 
@@ -143,25 +148,30 @@ def link_problem(
     folder = path.split("/")[:-1]
     todo = _parts(links[path])
     hops = 0
+
     while todo:
         part = todo.pop()
         if part in (".", ""):
             continue
         if part == "/" or (part == ".." and not folder):
             return f"a link that leads out of {top} ({links[path]})"
+
         if part == "..":
             folder.pop()
             continue
+
         name = "/".join((*folder, part))
         if name in links:
             hops += 1
             if hops > _MAX_HOPS:
                 return f"a link that leads in a circle ({links[path]})"
+
             todo += _parts(links[name])
         elif name in folders or (name in files and not todo):
             folder.append(part)
         else:
             return f"a broken link: {name} does not exist or is not in the archive"
+
     return None
 
 
@@ -173,6 +183,7 @@ def folders_of(paths: Mapping[str, object]) -> set[str]:
         while folder and folder not in folders:
             folders.add(folder)
             folder = folder.rpartition("/")[0]
+
     return folders
 
 
@@ -209,15 +220,18 @@ def read_content(
     digest = hashlib.sha256()
     remaining = size
     fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
+
     try:
         # Read one byte more than expected, to notice a file that has grown.
         while remaining >= 0 and (block := os.read(fd, min(remaining + 1, _BLOCK))):
             remaining -= len(block)
             digest.update(block)
+
             if sink is not None:
                 sink(block)
     finally:
         os.close(fd)
+
     return None if remaining else digest.hexdigest()
 
 
@@ -236,6 +250,7 @@ class HashCache:
         self._known: dict[str, str] = {}
         self._fresh: dict[str, str] = {}
         """Path -> stamp and sha256, as `stamp(...) + " " + digest`."""
+
         if cache_dir is not None:
             self._file = cache_dir / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
             content = _read(self._file)
@@ -256,16 +271,19 @@ class HashCache:
         """Write the hashes of this scan if they are new. An unwritable folder is not an error."""
         if self._file is None or self._fresh == self._known:
             return
+
         import json
 
         content = {"head": _head(self._root), "files": self._fresh}
         body = json.dumps(content, separators=(",", ":")).encode()
         temporary = self._file.with_name(f"{self._file.name}.{os.urandom(8).hex()}.tmp")
+
         try:
             make_private_folder(self._file.parent)
             try:
                 with open(temporary, "wb", opener=private_opener) as file:
                     file.write(_checksum_line(body) + body)
+
                 temporary.replace(self._file)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -279,10 +297,12 @@ def _read(file: Path) -> dict[str, Any]:
         data = read_regular_file(file, MAX_CACHE_BYTES)
     except OSError:
         return {}
+
     seal = data[:65]
     body = data[65:]
     if not body or seal != _checksum_line(body):
         return {}
+
     import json
 
     content: dict[str, Any] = json.loads(body)

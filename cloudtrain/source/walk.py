@@ -91,6 +91,7 @@ def walk(root: str) -> WalkResult:
                 walker.result.problems.append(unreadable(folder.path or ".", error))
         else:
             todo += walker.visit(folder, entries)
+
     return walker.result
 
 
@@ -113,29 +114,41 @@ class _Walker:
         """Return the root, with what applies to it from above."""
         listed = self._list("")
         git: Chain = ()
+
         if listed is None:
             self.lead, git = _rules_above(self.root)
-        return _Folder(path="", scope=_Scope.GIT, listed=listed, git=git)
+
+        return _Folder(
+            path="",
+            scope=_Scope.GIT,
+            listed=listed,
+            git=git,
+        )
 
     def visit(self, folder: _Folder, entries: list[os.DirEntry[str]]) -> Iterator[_Folder]:
         """Take what is to be archived of one folder, and yield the folders to look into."""
         entered = self._enter(folder, {entry.name for entry in entries})
         if entered is None:
             return
+
         scope = entered.scope
         own_rules = entered.own_rules
         prefix = entered.path
+
         for entry in entries:
             name = entry.name
             if name == ".git" or (not prefix and name == PAYLOAD_FOLDER):
                 continue
+
             path = prefix + name
             is_folder = entry.is_dir(follow_symlinks=False)
             verdict = _verdict(own_rules, path, is_folder)
             is_cache = scope < _Scope.ALL and _is_cache(name, is_folder)
             is_secret = scope < _Scope.ALL and is_likely_secret(path, name, is_folder)
+
             if verdict or (is_cache and verdict is None):
                 continue
+
             if verdict is False:
                 inner = _Scope.ALL if is_cache or is_secret else max(scope, _Scope.CACHES)
             elif scope == _Scope.GIT and entered.is_ignored_by_git(
@@ -144,9 +157,11 @@ class _Walker:
                 inner = _Scope.NOTHING
             else:
                 inner = scope
+
             if is_secret and verdict is None and inner:
                 self.result.secrets.append(path + "/" * is_folder)
                 inner = _Scope.NOTHING
+
             if inner == _Scope.NOTHING:
                 if not is_folder or not any(
                     rules.may_bring_back_below(path) for rules in own_rules
@@ -154,6 +169,7 @@ class _Walker:
                     continue
             elif not _has_usable_name(path, name, self.result):
                 continue
+
             if is_folder:
                 is_back = verdict is False
                 yield replace(entered, path=f"{path}/", scope=inner, brought_back=is_back)
@@ -170,25 +186,38 @@ class _Walker:
         listed = folder.listed
         git = folder.git
         own_rules = folder.own_rules
+
         if prefix and "pyvenv.cfg" in names and scope < _Scope.ALL:
             if not folder.brought_back:
                 return None
+
             scope = _Scope.ALL
+
         # Below what is brought back .gitignore does not apply, and below what is ignored no ignore
         # file does.
         if scope == _Scope.GIT and prefix and ".git" in names:  # a submodule
             listed = self._list(prefix)
+
         if scope == _Scope.GIT and listed is None and ".gitignore" in names:
             base = self.lead + prefix
             git = (*_read_rules(f"{self.root}/{prefix}.gitignore", base), *git)
+
         if scope and ".cloudtrainignore" in names:
             own_rules = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", prefix), *own_rules)
-        return replace(folder, scope=scope, listed=listed, git=git, own_rules=own_rules)
+
+        return replace(
+            folder,
+            scope=scope,
+            listed=listed,
+            git=git,
+            own_rules=own_rules,
+        )
 
     def _list(self, prefix: str) -> frozenset[str] | None:
         names = git_files(Path(self.root, prefix))
         if names is None:
             return None
+
         paths = dict.fromkeys(f"{prefix}{name.rstrip('/')}" for name in names)
         return frozenset(paths) | folders_of(paths)
 
@@ -197,6 +226,7 @@ def _verdict(chain: Chain, path: str, is_folder: bool) -> bool | None:
     for rules in chain:
         if (verdict := rules.ignores(path, is_folder)) is not None:
             return verdict
+
     return None
 
 
@@ -210,6 +240,7 @@ def _take(entry: os.DirEntry[str], path: str, result: WalkResult) -> None:
     except OSError as error:
         result.problems.append(unreadable(path, error))
         return
+
     if stat.S_ISREG(info.st_mode):
         result.files.append((path, info))
     elif stat.S_ISLNK(info.st_mode):
@@ -225,6 +256,7 @@ def _take(entry: os.DirEntry[str], path: str, result: WalkResult) -> None:
 def _has_usable_name(path: str, name: str, result: WalkResult) -> bool:
     if name.isascii() and name.isprintable():
         return True
+
     try:
         name.encode()
         bad = any(char < " " or "\x7f" <= char < "\xa0" for char in name)
@@ -232,12 +264,14 @@ def _has_usable_name(path: str, name: str, result: WalkResult) -> bool:
     except UnicodeEncodeError:
         bad = True
         why = "a name that is not valid UTF-8"
+
     if bad:
         remedy = (
             "rename it, or leave it out by a pattern with ? for each such character in"
             " .cloudtrainignore"
         )
         result.problems.append(Issue((), why, remedy, origin=path))
+
     return not bad
 
 
@@ -253,6 +287,7 @@ def _read_rules(file: str, base: str) -> Chain:
         content = read_regular_file(file, follow=False)
     except OSError:
         return ()
+
     lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
     rules = IgnoreFile(lines, base=base)
     return (rules,) if rules else ()
@@ -267,13 +302,16 @@ def _rules_above(root: str) -> tuple[str, Chain]:
     top = repository_top(folder)
     if top is None:
         return "", ()
+
     chain = _read_rules(f"{top}/.git/info/exclude", "")
     lead = ""
     for part in folder.relative_to(top).parts:
         chain = (*_read_rules(f"{top}/{lead}.gitignore", lead), *chain)
         if _verdict(chain, lead + part, True):
             return "", ()
+
         lead += f"{part}/"
+
     return lead, chain
 
 
@@ -343,4 +381,5 @@ def is_likely_secret(path: str, name: str, is_folder: bool) -> bool:
         return True
     if name.startswith(".env."):
         return not name.endswith(_EXAMPLES)
+
     return path.endswith(_PLACES)

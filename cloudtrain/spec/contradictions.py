@@ -38,6 +38,7 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
         message = "conflicts with gpu: both choose the machine"
         hint = "keep gpu (any cloud picks a machine) or instance (you pick it), not both"
         issues.append(Issue(("resources", "instance"), message, hint))
+
     if resources.get("gpu") and resources.get("gpus") is None:
         message = "names a GPU model without a count"
         issues.append(Issue(("resources", "gpu"), message, "set gpus: the number per node"))
@@ -57,6 +58,7 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
     for name in mapping_of(values, "secrets"):
         if name in env:
             issues.append(Issue(("secrets", name), "is also set by env", "keep one of them"))
+
     return issues
 
 
@@ -74,18 +76,22 @@ def _unknown_placeholders(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
         text = str(item)
         if "${" not in text:
             continue
+
         for place in re.finditer(_PLACE, text):
             kind = place["kind"]
             name = place["name"]
             names = set(names_by_kind[kind])
             spelling = name
+
             if place["doubled"]:  # Azure ML has no hyphens in names
                 names = {known_name.replace("-", "_") for known_name in names}
                 spelling = name.replace("-", "_")
+
             if spelling not in names:
                 suggestion = did_you_mean(name, names_by_kind[kind])
                 message = f"unknown {kind[:-1]} {name!r}{suggestion}"
                 issues.append(Issue(("args", key), message))
+
     return issues
 
 
@@ -102,23 +108,28 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
             "is empty",
             "name a script, '-m package.module' or a notebook; omit it to use the shared trainer",
         )
+
     if not (source / entrypoint).is_file() and (problem := _command_problem(entrypoint)):
         return problem
     if entrypoint.split()[0] == "-m":
         return _module_problem(entrypoint.split()[1:], source)
+
     if Path(entrypoint).is_absolute():
         return (
             f"{entrypoint!r} is an absolute path",
             "write a path relative to the source folder",
         )
+
     target = source / entrypoint
     if not Path(os.path.realpath(target)).is_relative_to(source):
         return (
             f"{entrypoint!r} is outside the source folder",
             "move it into the source folder",
         )
+
     if target.is_dir():
         return f"{entrypoint!r} is a folder", "name a script in this folder"
+
     if not target.is_file():
         names = tuple(
             str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in PROGRAMS
@@ -127,11 +138,13 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
             f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}",
             None,
         )
+
     if target.suffix not in PROGRAMS:
         return (
             f"{entrypoint!r} is not a .py script or an .ipynb notebook",
             "put arguments into args",
         )
+
     return None
 
 
@@ -139,24 +152,30 @@ def _command_problem(entrypoint: str) -> Problem | None:
     """Return the problem of a command line in place of a program."""
     words = entrypoint.split()
     hint = "name only the program: a script, '-m package.module' or a notebook; put arguments into args"
+
     if _LAUNCHERS.fullmatch(words[0]):
         message = f"starts with {words[0]!r}, but torchrun already starts the program on every node"
         return message, hint
+
     has_arguments = len(words) > (2 if words[0] == "-m" else 1)
     if has_arguments and (words[0] == "-m" or words[0].endswith(PROGRAMS)):
         return "contains arguments", hint
+
     return None
 
 
 def _module_problem(words: Sequence[str], source: Path) -> Problem | None:
     if len(words) != 1 or not re.fullmatch(r"\w+(\.\w+)*", words[0]):
         return "expected '-m package.module'", "put arguments into args"
+
     first, *parents = words[0].split(".")
     if not (source / first).is_dir():
         return None  # a file or a module of the image, which is not known here
+
     place = source.joinpath(first, *parents)
     if place.with_suffix(".py").is_file() or (place / "__main__.py").is_file():
         return None
+
     return (
         f"no module {words[0]} in the source folder",
         f"expected {place.relative_to(source)}.py or {place.relative_to(source)}/__main__.py",
@@ -199,6 +218,7 @@ def is_secret_argument(name: str, value: str) -> bool:
     """
     if _VALUE.search(value):
         return True
+
     is_named_so = _NAME.fullmatch(name.lstrip("-+").replace("-", "_")) is not None
     is_long = len(value) >= MIN_ARGUMENT_CHARACTERS and not re.search(r"\s", value)
     return is_named_so and is_long and not _NOT_SECRET.fullmatch(value)
@@ -209,7 +229,9 @@ def secret_arguments(args: Arguments) -> Iterator[tuple[Keys, str]]:
     if not isinstance(args.values, Mapping):
         for at, option in _secret_words(args.argv):
             yield ("args", at), option.lstrip("-+")
+
         return
+
     for key, value in args.values.items():
         if any(_secret_words(read_arguments({key: value}).argv)):
             yield ("args", key), key
@@ -220,6 +242,7 @@ def hide_secrets(argv: Sequence[str]) -> list[str]:
     shown = list(argv)
     for at, option in _secret_words(argv):
         shown[at] = f"{option}={HIDDEN}" if argv[at].startswith(f"{option}=") else HIDDEN
+
     return shown
 
 
@@ -232,6 +255,7 @@ def _secret_words(argv: Sequence[str]) -> Iterator[tuple[int, str]]:
             yield at, name
         elif not word.startswith("-") and is_secret_argument(option, word):
             yield at, option
+
         option = word if word.startswith("-") and not equals else ""
 
 
@@ -246,4 +270,5 @@ def hide_setting(path: str, value: object) -> object:
     is_secret = (section == "args" and is_secret_argument(name, text)) or (
         is_variable and is_secret_variable(name.rpartition(".")[2], text)
     )
+
     return HIDDEN if is_secret else value

@@ -65,6 +65,7 @@ def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         hint = EMPTY_HINT if value is None else None
         raise FieldError(f"expected {name}, got {kind_of(value)}", hint)
+
     return value
 
 
@@ -87,11 +88,13 @@ def read_text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, (int, float)):
         return str(getattr(value, "text", value))
+
     expect(value, str, "one value")
     if "\0" in value:
         raise FieldError("contains a NUL character")
     if re.search("[\ud800-\udfff]", value):
         raise FieldError("is not UTF-8 text")
+
     return str(value)
 
 
@@ -100,6 +103,7 @@ def read_name(value: Any) -> str:
     if not NAME.fullmatch(read_text(value)):
         rule = "up to 50 letters and digits, with hyphens only between them"
         raise FieldError(f"{read_text(value)!r} is not a valid job name", rule)
+
     return read_text(value)
 
 
@@ -112,14 +116,17 @@ def read_arguments(value: Any) -> Arguments:
         return value
     if value is None:
         raise FieldError("is empty", "remove args, or add values: args: {epochs: 3}")
+
     if isinstance(value, (list, tuple)):
         words = tuple(read_each(dict(enumerate(value)), read_text).values())
         return Arguments(words, words)
+
     pairs = read_each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
     argv: list[str] = []
     for key, words in pairs.items():
         if words is not None:
             argv += [key if key.startswith("-") else f"--{key}", *words]
+
     return Arguments(tuple(argv), plain(value))
 
 
@@ -132,6 +139,7 @@ def _argument(value: Any) -> tuple[str, ...] | None:
         return tuple(read_each(dict(enumerate(value)), read_text).values())
     if value is None:
         raise FieldError("has no value", "write true for a bare flag, '' for an empty text")
+
     return (read_text(value),)
 
 
@@ -145,6 +153,7 @@ def read_env(value: Any) -> Mapping[str, str]:
             limit = f"{size:,} bytes, the limit is {MAX_VARIABLE_BYTES:,}"
             message = f"is too large for an environment variable: {limit}"
             raise FieldError(message, "put the value into a file of the source folder", at=(name,))
+
     return variables
 
 
@@ -157,11 +166,13 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
             raise FieldError(
                 "expected a mapping from provider to the place of the secret", _NO_SECRETS
             )
+
         pairs = {provider: (provider, place) for provider, place in sources.items()}
         return read_each(pairs, _secret_address)
 
     if not isinstance(value, dict):
         raise FieldError("expected a mapping (NAME: place of the secret)", _NO_SECRETS)
+
     return read_each(value, read, _variable)
 
 
@@ -173,6 +184,7 @@ def _secret_address(pair: tuple[str, Any]) -> str:
     if store not in stores or not name.strip() or "\0" in name:
         forms = " or ".join(f"'{store}:{form}'" for store, form in stores.items())
         raise FieldError(f"expected {forms}", _NO_SECRETS)
+
     return str(address)
 
 
@@ -188,6 +200,7 @@ def read_request(value: Any) -> Mapping[str, Any]:
         json.dumps(members, allow_nan=False)
     except ValueError:
         raise FieldError("contains a number that is not finite") from None
+
     return members
 
 
@@ -197,9 +210,11 @@ def read_gpus(value: Any) -> tuple[str, ...]:
         return ()
     if isinstance(value, str) and value:
         return (_gpu(value),)
+
     names = expect(value, (list, tuple), "a GPU name or a list of them")
     if not names:
         raise FieldError("is an empty list", "remove gpu, or name at least one")
+
     return tuple(read_each(dict(enumerate(names)), _gpu).values())
 
 
@@ -209,6 +224,7 @@ def _gpu(name: Any) -> str:
             f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}",
             f"known: {', '.join(gpu_names())}",
         )
+
     return str(name)
 
 
@@ -231,6 +247,7 @@ def read_strings(value: Any) -> tuple[str, ...]:
     """Read one text, or a list of texts."""
     if isinstance(value, str):
         return (value,)
+
     expect(value, (list, tuple), "a text or a list of texts")
     texts = read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text")))
     return tuple(texts.values())
@@ -248,6 +265,7 @@ def _image(value: Any) -> str:
     text = read_text(expect(value, str, "text"))
     if not text.strip():
         raise FieldError("is empty", "remove it, or write auto")
+
     refuse_long(text)
     return text
 
@@ -256,6 +274,7 @@ def read_image(value: Any) -> str | Mapping[str, str]:
     """Read an image: `auto`, an address, one per provider, or `{build: Dockerfile}`."""
     if isinstance(value, str) and value.strip():
         return value
+
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
     if not mapping:
         raise FieldError("is empty", "remove it, or write auto")
@@ -298,6 +317,7 @@ def read_each(
             good[name] = read(item)
         except FieldErrors as error:
             issues += [replace(issue, path=(name, *issue.path)) for issue in error.issues]
+
     if issues:
         raise FieldErrors(issues)
     return good
@@ -308,6 +328,7 @@ def _variable(name: str) -> str:
         raise FieldError(
             "is not a valid variable name", "letters, digits and _, not starting with a digit"
         )
+
     if name.startswith("CLOUDTRAIN_"):
         raise FieldError("is reserved: cloudtrain sets CLOUDTRAIN_* itself", "choose another name")
     return name
@@ -320,6 +341,7 @@ def known_provider(name: str) -> str:
         raise FieldError(
             f"unknown provider{did_you_mean(name, providers)}", f"one of {', '.join(providers)}"
         )
+
     return name
 
 
@@ -346,9 +368,11 @@ def read_keep(value: Any) -> tuple[str, ...]:
         issue = _keep_problem(pattern)
         if issue is not None:
             issues.append(replace(issue, path=() if isinstance(value, str) else (at,)))
+
     if len(patterns) > MAX_PATTERNS:
         message = f"has {len(patterns)} patterns; the limit is {MAX_PATTERNS}"
         issues.append(Issue((), message, "name their folder"))
+
     if issues:
         raise FieldErrors(issues)
     return patterns
@@ -360,6 +384,7 @@ def _keep_problem(pattern: str) -> Issue | None:
         return Issue(
             (), f"{pattern!r} contains a variable, which is not replaced here", _OWN_FOLDERS
         )
+
     if pattern.startswith(("/", "~")):
         return Issue((), f"{pattern!r} is an absolute path", f"{_RELATIVE}; {_OWN_FOLDERS}")
     if ".." in parts:
@@ -367,4 +392,5 @@ def _keep_problem(pattern: str) -> Issue | None:
     if not any(part not in ("", ".") for part in parts):
         message = f"{pattern!r} is the whole working folder, including the source"
         return Issue((), message, "name the files that the program writes")
+
     return None

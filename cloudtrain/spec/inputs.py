@@ -50,17 +50,21 @@ def read_inputs(value: Any) -> Mapping[str, Input]:
         if variable in names:
             shared = f"shares the variable CLOUDTRAIN_INPUT_{variable} with {names[variable]!r}"
             raise FieldError(shared, "give one of them another name", at=(name,))
+
         names[variable] = name
+
     return inputs
 
 
 def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
         return value if isinstance(value, Input) else Input({"*": _uri(value)})
+
     places = dict(expect(value, dict, "a URI, a path, or a mapping"))
     mode = places.pop("mode", "copy")
     if mode not in ("copy", "stream"):
         raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
+
     kind = places.pop("type", None)
     if kind is not None and kind not in INPUT_TYPES:
         suggestion = did_you_mean(str(kind), INPUT_TYPES)
@@ -68,14 +72,17 @@ def _input(value: Any) -> Input:
             f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{suggestion}",
             at=("type",),
         )
+
     if not places:
         raise FieldError("the URI is missing", "write uri: …, or one URI per provider")
+
     uris = read_each(places, _uri, lambda k: k if k == "uri" else known_provider(k))
     slashed = next((uri for uri in uris.values() if uri.endswith("/")), None)
     if kind == "file" and slashed:
         raise FieldError(
             f"{slashed} ends in a slash, but a file does not", "type: folder", at=("type",)
         )
+
     return Input({"*" if key == "uri" else key: uri for key, uri in uris.items()}, mode, kind)
 
 
@@ -85,14 +92,17 @@ def _uri(value: Any) -> str:
         raise FieldError(
             "is empty", "write an address such as s3://bucket/data/, or a folder such as ./data"
         )
+
     if "://" not in uri:
         refuse_long(uri)
+
     try:
         Path(uri).expanduser()
     except RuntimeError:
         raise FieldError(
             f"unknown user: {kind_of(uri)}", "write ./~name for a folder of that name"
         ) from None
+
     return uri
 
 
@@ -101,6 +111,7 @@ def _input_name(name: str) -> str:
         raise FieldError(
             "is not a valid input name", "letters, digits, - and _, starting with a letter"
         )
+
     return name
 
 
@@ -147,10 +158,12 @@ def read_dependencies(value: Any) -> Dependencies:
         return Dependencies(off=True) if value == OFF else Dependencies(file=_file(value))
     if isinstance(value, (list, tuple)):
         return Dependencies(packages=_packages(value))
+
     if not isinstance(value, dict):
         raise FieldError(
             f"expected a file, a list of packages, a mapping or none, got {kind_of(value)}"
         )
+
     return _from_mapping(value)
 
 
@@ -159,18 +172,22 @@ def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
         if key not in _KEYS:
             hint = CONDA_WAY if key in ("conda", "conda_file") else f"one of {', '.join(_KEYS)}"
             raise FieldError(f"unknown key{did_you_mean(str(key), _KEYS)}", hint, at=(key,))
+
     if "file" in value and "packages" in value:
         raise FieldError(
             "conflicts with file: both choose the packages", "keep one of them", at=("packages",)
         )
+
     for key in ("vendor", "replace_torch"):
         if not isinstance(value.get(key, False), bool):
             raise FieldError(f"expected true or false, got {kind_of(value[key])}", at=(key,))
+
     python = read_text(value["python"]) if value.get("python") is not None else None
     if python is not None and not re.fullmatch(r"3\.\d{1,2}", python):
         raise FieldError(
             f"expected a version such as '3.12', got {kind_of(value['python'])}", at=("python",)
         )
+
     return Dependencies(
         file=_file(value["file"]) if "file" in value else None,
         packages=_packages(value["packages"]) if "packages" in value else (),
@@ -185,6 +202,7 @@ def _file(value: Any) -> str:
     path = PurePosixPath(name)
     if path.suffix in (".yml", ".yaml"):
         raise FieldError(f"{name} is a conda environment, which pip cannot read", CONDA_WAY)
+
     if not name.endswith(_FILES):
         hint = (
             f"for a package, write a list: dependencies: [{name}]"
@@ -192,10 +210,12 @@ def _file(value: Any) -> str:
             else "write none for no packages"
         )
         raise FieldError(f"{name!r} is not a requirements file, pyproject.toml or uv.lock", hint)
+
     if path.is_absolute() or ".." in path.parts:
         raise FieldError(
             f"{name!r} is not in the source folder", "write a path relative to the source folder"
         )
+
     return str(path)
 
 
@@ -203,24 +223,28 @@ def _packages(value: Any) -> tuple[str, ...]:
     packages = read_strings(value)
     if not packages:
         raise FieldError("is an empty list", f"for no packages, write dependencies: {OFF}")
+
     for number, text in enumerate(packages):
         if re.search(r"://[^/@\s]+@", text) and "${" not in text:
             hint = "write ${NAME} instead, and set NAME under secrets"
             raise FieldError(
                 "contains a password, which the run folder would store", hint, at=(number,)
             )
+
         if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
             raise FieldError(
                 f"{text!r} is a file",
                 f"for a file, write no list: dependencies: {text.split()[-1]}",
                 at=(number,),
             )
+
         if not re.match(r"--?[a-z]|[A-Za-z0-9.]", text) or "\n" in text:
             raise FieldError(
                 f"{text!r} is not a requirement",
                 "write a line of requirements.txt, such as einops==0.8.1",
                 at=(number,),
             )
+
     return packages
 
 
@@ -243,23 +267,28 @@ def read_metrics(value: Any) -> Mapping[str, str]:
     patterns = expect(value, dict, "a mapping (name: regular expression)")
     issues: list[Issue] = []
     names: dict[str, str] = {}
+
     for name, pattern in patterns.items():
         try:
             _check_name(name)
             _check_pattern(pattern)
+
             if pattern in names:
                 raise FieldError(
                     f"repeats the expression of {names[pattern]!r}", "keep one of them"
                 )
+
             names[pattern] = name
         except FieldErrors as error:
             issues += [
                 Issue((name, *issue.path), issue.message, issue.hint) for issue in error.issues
             ]
+
     if len(patterns) > MAX_METRICS:
         issues.append(Issue((), f"has {len(patterns)} metrics; the limit is {MAX_METRICS}"))
     if issues:
         raise FieldErrors(issues)
+
     return {str(name): str(pattern) for name, pattern in patterns.items()}
 
 
@@ -275,16 +304,19 @@ def _check_pattern(pattern: Any) -> None:
     text = expect(pattern, str, "a regular expression")
     if len(text) > MAX_PATTERN:
         raise FieldError(f"has {len(text)} characters; the limit is {MAX_PATTERN}")
+
     try:
         groups = re.compile(text).groups
     except (re.error, RecursionError, OverflowError) as error:
         raise FieldError(f"{text!r} is not a valid regular expression: {error}", _EXAMPLE) from None
+
     if groups != 1:
         count = "no group" if groups == 0 else f"{groups} groups"
         hint = "write (?:…) for the others" if groups else _EXAMPLE
         raise FieldError(
             f"{text!r} has {count}: it needs exactly one capture group, around the number", hint
         )
+
     problem = next(_problems(text), None)
     if problem:
         raise FieldError(f"{text!r} {problem}", _EXAMPLE)
@@ -299,6 +331,7 @@ def _problems(text: str) -> Iterator[str]:
         yield "names its group, which some engines do not support: write ( ) without a name"
     if parsed.getwidth()[0] == 0:
         yield "matches every line, even an empty one"
+
     yield from _in_parts(parsed, inside_repeat=False)
 
 
@@ -314,6 +347,7 @@ def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
             is_endless = int(most) > MANY
             if is_endless and inside_repeat:
                 yield "has a repeat inside a repeat, which may run forever on some lines"
+
             yield from _in_parts(repeated, inside_repeat=inside_repeat or is_endless)
 
         elif name == "SUBPATTERN":
@@ -322,6 +356,7 @@ def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
         elif name == "BRANCH":
             if inside_repeat:
                 yield "repeats a choice (a|b), which may run forever on some lines"
+
             for part in operand[1]:
                 yield from _in_parts(part, inside_repeat=inside_repeat)
 

@@ -55,6 +55,7 @@ def spec_from_values(
         raise SpecError(
             [Issue((), f"contains a value that job.yaml cannot express: {error}", origin="spec")]
         ) from None
+
     document = Document(values=json.loads(text), name="spec", text=text)
     document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
     return spec_from_document(document, folder.resolve())
@@ -71,13 +72,16 @@ def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
     varied = _without(space, fixed)
     if len(varied) == len(space):
         return result
+
     if varied:
         sweep = {**sweep, "space": varied}
         if isinstance(points := sweep.get("try_first"), list):
             sweep["try_first"] = [
                 _without(point, fixed) if isinstance(point, dict) else point for point in points
             ]
+
         return replace(result, values={**result.values, "sweep": sweep})
+
     values = {key: value for key, value in result.values.items() if key != "sweep"}
     return replace(result, values=values)
 
@@ -105,9 +109,11 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
             hint = "--set resources.nodes=4"
             issues.append(Issue((), "expected KEY.PATH=VALUE", hint, origin=flag))
             continue
+
         if re.search("[\ud800-\udfff]", text):
             issues.append(Issue((), "is not UTF-8 text", origin=f"--set {path}"))
             continue
+
         inner = values
         for depth, key in enumerate(keys[:-1], 1):
             if isinstance(inner.get(str(key)), list):
@@ -115,13 +121,16 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
                 hint = f"--set {dotted(keys[:depth])}='[…]' replaces it"
                 issues.append(Issue(keys[:depth], message, hint, origin=flag))
                 break
+
             if not isinstance(inner.get(str(key)), dict):
                 inner[str(key)] = {}
                 origins[keys[:depth]] = flag
+
             inner = inner[str(key)]
         else:
             inner[str(keys[-1])] = parse_scalar(value)
             origins = {k: v for k, v in origins.items() if k[: len(keys)] != keys} | {keys: flag}
+
     return Document(
         values=values,
         origins=origins,
@@ -144,14 +153,17 @@ def spec_from_document(
     if look and mapping_of(document.values, "sweep"):
         issues_of_trial = partial(_issues_of_trial, document, folder=folder)
         mistakes += trial_issues(document.values, issues_of_trial)
+
     if spec is None or mistakes or document.mistakes:
         if look:
             wrong = {issue.path[:2] for issue in mistakes}
             missing = _missing_inputs(document.values, folder)
             mistakes += [issue for issue in missing if issue.path not in wrong]
+
         issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(mistakes)]
         issues += document.mistakes
         raise SpecError(sorted(issues, key=_by_place))
+
     return spec, document
 
 
@@ -162,6 +174,7 @@ def _read(
     issues: list[Issue] = []
     if "name" not in values:
         values = {"name": name_from_folder(folder), **values}
+
     spec = None
     sections = {key: model for key in values if (model := section_model(key))}
     try:
@@ -170,11 +183,14 @@ def _read(
     except ValidationError as error:
         for item in error.errors(include_url=False):
             issues += issues_of(item, lambda: spec_model(section_models()))
+
     issues += contradictions(values)
     if isinstance(sweep := values.get("sweep"), dict):
         issues += Sweep.contradictions(sweep, values)
+
     for key, section in sections.items():
         issues += section.contradictions(mapping_of(values, key), values)
+
     issues += _on_disk(values, folder) if look else []
     return spec, issues
 
@@ -193,6 +209,7 @@ def _without_plugins() -> Iterator[None]:
     if name in os.environ:
         yield
         return
+
     os.environ[name] = "__all__"
     try:
         yield
@@ -222,6 +239,7 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     """Return problems with files of the spec: source, requirements and entrypoint."""
     source_name = values.get("source", ".")
     entrypoint = values.get("entrypoint")
+
     if not isinstance(source_name, str) or not source_name:
         return []
     at = "source"
@@ -231,16 +249,19 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
             problem_word = "is a file, not a folder" if source.exists() else "no such folder"
             hint = "source is the folder that is sent with the job"
             return [Issue((at,), f"{problem_word}: {source_name}", hint)]
+
         if missing := _dependencies_problem(values.get("dependencies"), source):
             return [missing]
         at = "entrypoint"
         problem = None
+
         if isinstance(entrypoint, str):
             problem = entrypoint_problem(entrypoint.strip(), source)
     except OSError as error:
         problem = (f"cannot be read: {error.strerror}", None)
     except ValueError:  # the text depends on the Python version
         problem = ("contains a NUL character", None)
+
     return [Issue((at,), *problem)] if problem else []
 
 
@@ -257,6 +278,7 @@ def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         with suppress(OSError, ValueError, RuntimeError):  # the reader of the field reports it
             if not os.path.lexists(folder / Path(uri).expanduser()):
                 issues.append(Issue(("inputs", name), f"no such file or folder: {uri}"))
+
     return issues
 
 
@@ -272,6 +294,7 @@ def _dependencies_problem(value: Any, source: Path) -> Issue | None:
     names = []
     for pattern in ("*.txt", "*.toml", "uv.lock"):
         names += [path.name for path in source.glob(pattern)]
+
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")
 
 
@@ -297,15 +320,18 @@ def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:
     kind = item["type"]
     value = item["input"]
     context = item.get("ctx", {})
+
     if kind == "extra_forbidden":
         message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(spec, keys[:-1]))}"
         is_conda = "conda" in str(keys[-1]) or _has_conda(value)
         return [Issue(keys, message, CONDA_WAY if is_conda else _other_section(spec, keys))]
+
     if kind == "value_error" and isinstance(context["error"], FieldErrors):
         return [replace(issue, path=(*keys, *issue.path)) for issue in context["error"].issues]
     if kind in _EXPECTED:
         hint = EMPTY_HINT if value is None else None
         return [Issue(keys, f"expected {_EXPECTED[kind]}, got {kind_of(value)}", hint)]
+
     if kind == "missing":
         return [Issue(keys, "is missing", _meaning(spec, keys))]
     if kind == "literal_error":
@@ -338,6 +364,7 @@ def _not_one_of(options: Sequence[str], value: Any) -> str:
         if isinstance(value, str) and value and option.startswith(value.lower()):
             suggestion = f" (did you mean {option!r}?)"
             break
+
     return f"expected {', '.join(options[:-1])} or {options[-1]}, got {kind_of(value)}{suggestion}"
 
 
@@ -364,5 +391,6 @@ def _model_at(spec: WholeSpec, keys: Keys) -> type[BaseModel] | None:
         if not models:
             return None
         model = models[0]
+
     section: type[BaseModel] = model
     return section

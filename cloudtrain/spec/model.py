@@ -64,12 +64,14 @@ def _inputs_schema() -> dict[str, Any]:
         "mode": {"enum": ["copy", "stream"]},
         "type": {"enum": list(INPUT_TYPES)},
     }
+
     item = {
         "oneOf": [
             {"type": "string"},
             {"type": "object", "additionalProperties": False, "properties": properties},
         ]
     }
+
     return {"type": "object", "additionalProperties": item}
 
 
@@ -283,6 +285,7 @@ class JobSpec(Section):
         for name in self.sections:
             if isinstance(value := getattr(self, name), kind):
                 return value
+
         return cast("ProviderSection", kind.model_construct())
 
 
@@ -321,4 +324,5 @@ def json_schema() -> dict[str, Any]:
         "$id": SCHEMA_ID,
         "title": "cloudtrain job",
     }
+
     return {**header, **schema}

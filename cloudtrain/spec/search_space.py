@@ -109,6 +109,7 @@ def points_of(space: Mapping[str, Dimension]) -> int | None:
         if isinstance(dimension, Uniform):
             return None
         count *= len(dimension.values) if isinstance(dimension, Choice) else dimension.size
+
     return count
 
 
@@ -120,6 +121,7 @@ def read_space(value: Any) -> Mapping[str, Dimension]:
     space = expect(value, dict, f"a mapping (setting: {FORMS})")
     issues: list[Issue] = []
     dimensions: dict[str, Dimension] = {}
+
     for key, item in space.items():
         try:
             if not isinstance(key, str) or not _KEY.fullmatch(key):
@@ -127,16 +129,20 @@ def read_space(value: Any) -> Mapping[str, Dimension]:
                     "is not a valid setting name",
                     "write an argument (lr) or a path (args.lr, env.SEED)",
                 )
+
             dimensions[key] = read_dimension(item)
         except FieldErrors as error:
             issues += [replace(issue, path=(str(key), *issue.path)) for issue in error.issues]
+
     if not space:
         hint = "add a setting, for example lr: loguniform(1e-4, 1e-1)"
         issues.append(Issue((), "is empty", hint))
+
     if len(space) > MAX_SETTINGS:
         issues.append(Issue((), f"varies {len(space)} settings; the limit is {MAX_SETTINGS}"))
     if issues:
         raise FieldErrors(issues)
+
     return dimensions
 
 
@@ -149,13 +155,16 @@ def read_points(value: Any) -> tuple[Mapping[str, Scalar], ...]:
             message = f"expected values of settings, got {kind_of(point)}"
             issues.append(Issue((at,), message, "{lr: 0.01}"))
             continue
+
         for key, item in point.items():
             is_value = isinstance(item, (str, int, float))
             if not is_value or (isinstance(item, float) and not math.isfinite(item)):
                 message = f"expected one value, got {kind_of(item)}"
                 issues.append(Issue((at, str(key)), message, "lr: 0.01"))
+
     if issues:
         raise FieldErrors(issues)
+
     return tuple({str(key): plain_value(item) for key, item in point.items()} for point in points)
 
 
@@ -163,49 +172,60 @@ def read_dimension(value: Any) -> Dimension:
     """Read one of FORMS, or a list. Raise FieldErrors otherwise."""
     if isinstance(value, list):
         return _choice(value)
+
     if isinstance(value, dict):
         raise FieldError(
             "expected a range or a list, got a mapping", "write a dotted path, such as args.lr: …"
         )
+
     if not isinstance(value, str):
         raise FieldError(
             f"expected a range or a list, got {kind_of(value)}", f"write for example {FORMS}"
         )
+
     call = _CALL.fullmatch(value)
     if call is None:
         is_open = value.count("(") > value.count(")")
         problem = "is missing a closing bracket" if is_open else "is not a range"
         raise FieldError(f"{value!r} {problem}", f"write for example {FORMS}")
+
     read = _FORMS.get(call[1])
     if read is None:
         raise FieldError(
             f"unknown form {call[1]!r}{did_you_mean(call[1], _FORMS)}", f"write for example {FORMS}"
         )
+
     arguments = parse_scalar(f"[{call[2]}]")
     if not isinstance(arguments, list):
         raise FieldError(f"{value!r} cannot be read", f"write for example {FORMS}")
+
     return read(arguments)
 
 
 def _choice(values: Sequence[Any]) -> Choice:
     if not values:
         raise FieldError("is empty: add values to choose from")
+
     for at, value in enumerate(values):
         if not isinstance(value, (str, int, float)):
             raise FieldError(
                 f"expected text, a number, true or false, got {kind_of(value)}", at=(at,)
             )
+
         if isinstance(value, float) and not math.isfinite(value):
             raise FieldError(f"{kind_of(value)} is not a valid value for a program", at=(at,))
+
     plain = [plain_value(value) for value in values]
     words = {json.dumps(value).strip('"') for value in plain}
     if len(words) < len(plain):  # a program cannot tell 1 from "1"
         raise FieldError("has the same value twice", "keep one of them")
+
     if len(plain) > MAX_CHOICES:
         raise FieldError(
             f"has {len(plain)} values; the limit is {MAX_CHOICES}",
             "use int(low, high), which is not limited",
         )
+
     return Choice(tuple(plain))
 
 
@@ -217,6 +237,7 @@ def plain_value(value: Any) -> Scalar:
         return float(value)
     if isinstance(value, int):
         return int(value)
+
     return str(value)
 
 
@@ -224,21 +245,26 @@ def _range(limits: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, flo
     name = f"{'log' * log}{'int' if whole else 'uniform'}"
     if len(limits) != 2:
         raise FieldError(f"{name} takes two numbers, the lowest and the highest, got {len(limits)}")
+
     for value in limits:
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             raise FieldError(f"{name} takes {'whole ' * whole}numbers, got {kind_of(value)}")
+
         limit = MAX_WHOLE if whole else MAX_REAL
         if not abs(value) <= limit:  # NaN, too
             raise FieldError(f"{name} takes numbers up to {limit:.0e}, got {kind_of(value)}")
+
     low, high = limits
     if low > high:
         raise FieldError(
             f"{kind_of(low)} is more than {kind_of(high)}", "write the lower bound first"
         )
+
     if low == high:
         raise FieldError(f"has only one value, {kind_of(low)}", "set it under args instead")
     if log and low <= 0:
         raise FieldError(f"the lower bound must be above 0 for a log scale, got {kind_of(low)}")
+
     return low, high
 
 
@@ -256,13 +282,16 @@ def _int(limits: Sequence[Any]) -> Integers:
     low, high = _range(limits[:2], whole=True, log=False)
     if len(limits) < 3:
         return Integers(int(low), int(high))
+
     step = limits[2]
     if len(limits) > 3 or isinstance(step, bool) or not isinstance(step, int):
         raise FieldError(
             "int takes whole numbers: lowest, highest and an optional step", "int(8, 512, 8)"
         )
+
     if not 1 <= step <= high - low:
         raise FieldError(f"the step {step} must be from 1 to {high - low}", "int(8, 512, 8)")
+
     return Integers(int(low), int(low) + (int(high) - int(low)) // step * step, step=int(step))
 
 

@@ -37,10 +37,12 @@ def read_source(path: Path) -> Document:
         entrypoint = os.path.relpath(os.path.realpath(path), job_folder(path))
         text = f"entrypoint: {json.dumps(entrypoint, ensure_ascii=False)}\n"
         return Document(values={"entrypoint": entrypoint}, name="command line", text=text)
+
     if not os.path.isdir(path):  # noqa: PTH112  (False for names that are too long)
         return read_document(path)
     if not (path / FILE).is_file():
         raise UsageError(f"{path}: is a folder without a {FILE}", hint=f"cloudtrain init {path}")
+
     return read_document(path / FILE)
 
 
@@ -53,6 +55,7 @@ def read_document(path: Path) -> Document:
         if path.is_dir():
             hint = f"name the file: {path / FILE}"
             raise UsageError(f"{path}: is a folder, not a spec file", hint=hint)
+
         raw = read_regular_file(path, MAX_BYTES)
     except FileTooLarge:
         message = f"{path}: the file is too large for a spec (limit {MAX_BYTES:,} bytes)"
@@ -62,6 +65,7 @@ def read_document(path: Path) -> Document:
         raise UsageError(f"{path}: no such file", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -71,6 +75,7 @@ def read_document(path: Path) -> Document:
         hint = f"save it as UTF-8, for example: iconv -f {coding} -t UTF-8 {path.name}"
         issue = Issue((), "is not UTF-8 text", hint, origin=f"{path}:{line}:{column}")
         raise SpecError([issue]) from None
+
     return parse_document(text, name=str(path))
 
 
@@ -82,9 +87,11 @@ def job_folder(path: Path) -> Path:
     """
     if os.path.isdir(path):  # noqa: PTH112
         return path.resolve()
+
     current = Path.cwd()
     place = Path(os.path.realpath(path))
     inside = place.is_relative_to(current) and current not in (Path.home(), Path(current.anchor))
+
     return current if inside and is_program(path) else place.parent
 
 
@@ -97,9 +104,11 @@ def with_arguments(document: Document, arguments: Sequence[str]) -> list[FlagTex
     """Return the override that appends arguments for the program, or []."""
     if not arguments:
         return []
+
     try:
         arguments_in_file = read_arguments(document.values.get("args", ())).argv
     except FieldErrors:  # reported when the spec is read
         return []
+
     text = "args=" + json.dumps([*arguments_in_file, *arguments], ensure_ascii=False)
     return [FlagText(text, f"-- {shlex.join(arguments)}")]

@@ -232,6 +232,7 @@ def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Itera
             )
     else:
         yield from _dashed(space, mapping_of(spec, "args"))
+
     yield from _objective(section, spec)
     yield from _stopping(section, spec)
     yield from _budget(section)
@@ -245,6 +246,7 @@ def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Is
         yield from _grid(space, section.get("trials"))
     elif isinstance(method, str) and SAMPLERS.get(method) and section.get("trials") is None:
         yield Issue(("trials",), "is missing", "set the number of trials, such as trials: 20")
+
     sampler = section.get("sampler")
     if sampler in ("tpe", "random") and method in SAMPLERS and sampler not in SAMPLERS[method]:
         samplers = " or ".join(SAMPLERS[method])
@@ -263,6 +265,7 @@ def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
             )
         elif dimension is not None:
             dimensions[str(key)] = dimension
+
     size = points_of(dimensions) or 0
     if trials is None and size > MAX_GRID:
         hint = "use fewer values, or method: random"
@@ -276,12 +279,14 @@ def _known_points(section: Mapping[str, Any], space: Mapping[str, Any]) -> Itera
     if section.get("learn_from") is not None and sampler != "tpe":
         message = f"does not apply: {sampler} does not learn from results"
         yield Issue(("learn_from",), message, "use method: bayesian, or asha with sampler: tpe")
+
     if method == "grid" and section.get("try_first"):
         yield Issue(
             ("try_first",),
             "does not apply to grid, which has a fixed order",
             "use method: random or bayesian",
         )
+
     points = section.get("try_first")
     for at, point in enumerate(points if isinstance(points, list) else ()):
         for key, value in point.items() if isinstance(point, dict) else ():
@@ -324,6 +329,7 @@ def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[I
     if isinstance(grace, int) and isinstance(whole, int) and grace >= whole > 0:
         message = f"the first comparison is at report {grace}, but a trial makes only {whole}"
         yield Issue(at, message, "train more epochs, compare earlier, or remove early stopping")
+
     if stopping.get("promote") == "always" and whole is None:
         hint = "set early_stopping.max to the reports of a complete trial, such as its epochs"
         yield Issue(
@@ -362,9 +368,11 @@ def _engine(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Iss
             if path_of(key)[0] != "args":
                 message = "is not an argument, and the native engine varies only arguments"
                 yield Issue(("space", key), message, "use engine: portable")
+
     if engine in ("native", "ray") and promotes:
         message = f"resumes trials, but the engine {engine} can only end them"
         yield Issue(("early_stopping", "promote"), message, "use engine: portable")
+
     if engine == "ray":
         yield from _on_ray(section, spec)
 

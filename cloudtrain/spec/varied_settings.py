@@ -59,11 +59,13 @@ def setting_issues(space: Mapping[str, Any]) -> Iterator[Issue]:
         if problem := _problem(key, path):
             yield Issue(("space", key), *problem)
             continue
+
         for other_path, name in keys_by_path.items():
             if other_path == path:
                 yield Issue(("space", key), f"repeats the setting {name}", "keep one of them")
             elif path[: len(other_path)] == other_path or other_path[: len(path)] == path:
                 yield Issue(("space", key), f"overlaps with the setting {name}", "keep one of them")
+
         keys_by_path[path] = key
 
 
@@ -84,14 +86,18 @@ def _problem(key: str, path: Keys) -> tuple[str, str] | None:
         return f"{key!r} has an empty part", "write an argument (lr) or a path (args.lr, env.SEED)"
     if not remainder:
         return None
+
     if first in VARIED:
         if first == "args" and len(remainder) > 1:
             return "names a part of an argument, which does not exist", f"write args.{remainder[0]}"
         if path == ("checkpoints", "uri"):
             return "differs for each trial already", "remove it"
+
         return None
+
     if first in FIXED or is_provider(first):
         return "is the same for all trials", f"vary a setting of {', '.join(VARIED)}"
+
     suggestion = did_you_mean(first, SECTIONS)
     return (
         f"unknown section {first!r}{suggestion}",
@@ -109,15 +115,18 @@ def trial_issues(
     space = spec["sweep"].get("space")
     if not isinstance(space, dict) or isinstance(spec.get("args"), list):
         return
+
     before = set(issues_of(""))
     for key, written in space.items():
         dimension = dimension_of(written)
         if dimension is None or any(setting_issues({str(key): written})):
             continue
+
         issues_by_value = {}
         for value in samples(dimension):
             issues = issues_of(override_of(key, value))
             issues_by_value[value] = [issue for issue in issues if issue not in before]
+
         yield from issues_of_values(key, written, issues_by_value)
 
 
@@ -149,6 +158,7 @@ def issues_of_values(
         for issue in issues:
             if issue in shared:
                 continue
+
             word = json.dumps(value, ensure_ascii=False)
             message = f"{word} is not a valid value: {_message_about(issue, path)}"
             keys = ("sweep", "space", key, *below)
@@ -194,6 +204,7 @@ def unreported(metric: str, args: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return why the shared trainer never reports a metric, with a hint, or None."""
     if metric in REPORTED or (is_own_task(args) and metric.startswith("val_")):
         return None
+
     suffix = ", and val_… for each measure of your task" if is_own_task(args) else ""
     suggestion = did_you_mean(metric, REPORTED)
     return (
@@ -211,10 +222,13 @@ def report_count(
     """
     if any(name in args or name in space for name in _ENDS_EARLY):
         return None
+
     epochs = max(_values("epochs", args, space), default=None)
     every = [1]
+
     if metric != "loss" and ("eval-every" in args or "eval-every" in space):
         every = _values("eval-every", args, space)
+
     return None if epochs is None or not every else -(-epochs // min(every))
 
 
@@ -232,5 +246,7 @@ def _values(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) 
     for value in candidates:
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             return []
+
         numbers.append(int(value))
+
     return numbers

@@ -60,6 +60,7 @@ class Document:
             return self.origins.get((), self.name)
         while keys and keys not in self.origins:
             keys = keys[:-1]
+
         return self.origins[keys] if keys else self.name
 
 
@@ -71,18 +72,27 @@ def parse_document(text: str, *, name: str) -> Document:
         raise SpecError([_syntax_issue(error, text, name)]) from None
     except yaml.YAMLError:
         raise SpecError([_character_issue(text, name)]) from None
+
     if root is None:
         hint = "run cloudtrain init for a starter file"
         raise SpecError([Issue((), "is empty", hint, origin=f"{name}:1:1")])
+
     walk = _Walk(name)
     values = walk.value(root, ())
     if not walk.issues and not isinstance(values, dict):
         where = f"{name}:{root.start_mark.line + 1}:{root.start_mark.column + 1}"
         message = f"expected a mapping (key: value), got {kind_of(values)}"
         walk.issues.append(Issue((), message, origin=where))
+
     if walk.issues:
         raise SpecError(walk.issues)
-    return Document(values=values, origins=walk.origins, name=name, text=text)
+
+    return Document(
+        values=values,
+        origins=walk.origins,
+        name=name,
+        text=text,
+    )
 
 
 def parse_scalar(text: str) -> Any:
@@ -91,12 +101,15 @@ def parse_scalar(text: str) -> Any:
         root = _compose(text)
     except yaml.YAMLError:
         return text
+
     if root is None:
         return text.strip()
+
     # YAML drops comments, as in `#fff` or `a #1`. The user typed them as a value.
     is_plain = isinstance(root, yaml.ScalarNode) and not root.style
     if is_plain and root.value != text.strip():
         return text.strip()
+
     walk = _Walk("")
     value = walk.value(root, ())
     return text if walk.issues else value
@@ -112,6 +125,7 @@ def kind_of(value: Any) -> str:
         return "a list"
     if isinstance(value, bool):
         return str(value).lower()
+
     text = getattr(value, "text", None) or repr(value)
     return text if len(text) <= 60 else text[:57] + "…" + text[-1]
 
@@ -149,6 +163,7 @@ def _compose(text: str) -> yaml.Node | None:
             if depth > MAX_DEPTH:
                 mark: Any = event.start_mark
                 raise yaml.MarkedYAMLError(problem=_TOO_MUCH, problem_mark=mark)
+
     return yaml.compose(text, Loader=_Loader)
 
 
@@ -164,6 +179,7 @@ class _Walk:
     def value(self, node: yaml.Node, keys: Keys) -> Any:
         self.nodes += 1
         self.origins[keys] = self._place(node)
+
         if self.nodes > MAX_NODES or len(keys) > MAX_DEPTH:
             return self._refuse(node, (), _TOO_MUCH)
         if isinstance(node, yaml.CollectionNode) and node.tag not in _PLAIN_TAGS:
@@ -172,6 +188,7 @@ class _Walk:
             return self._mapping(node, keys)
         if isinstance(node, yaml.SequenceNode):
             return self._sequence(node, keys)
+
         return self._scalar(node, keys)
 
     def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[str, Any]:
@@ -180,21 +197,26 @@ class _Walk:
         for key_node, value_node in joined_calls(node):
             if self._exhausted():
                 break
+
             if not isinstance(key_node, yaml.ScalarNode):
                 self._refuse(key_node, keys, "a key must be a plain word")
                 continue
+
             key = str(key_node.value)
             if key == "<<" and not key_node.style:
                 self._refuse(key_node, keys, "<< is not part of YAML 1.2", "write the values here")
                 continue
+
             if key in first:
                 line = first[key].start_mark.line + 1
                 self._refuse(key_node, (*keys, key), f"is given twice (first on line {line})")
                 continue
+
             first[key] = key_node
             values[key] = self.value(value_node, (*keys, key))
             # Messages about unknown keys and missing values point at the key.
             self.origins[(*keys, key)] = self._place(key_node)
+
         return values
 
     def _sequence(self, node: yaml.SequenceNode, keys: Keys) -> list[Any]:
@@ -203,6 +225,7 @@ class _Walk:
             if self._exhausted():
                 break
             values.append(self.value(item, (*keys, index)))
+
         return values
 
     def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
@@ -217,12 +240,15 @@ class _Walk:
             return text.lower() == "true"
         if tag == "int":
             return _written_int(text)
+
         if tag == "float":
             number = WrittenFloat(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
             number.text = text
             return number
+
         if tag == "str":
             return text
+
         return self._refuse_tag(node, keys)
 
     def _exhausted(self) -> bool:
@@ -244,6 +270,7 @@ def _written_int(text: str) -> Any:
         str(number)  # Python reads hexadecimal numbers of any length, but does not print them
     except ValueError:  # too many digits for Python
         return text
+
     number.text = text
     return number
 
@@ -252,6 +279,7 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
+
     if line < len(lines) and "\t" in lines[line][: len(lines[line]) - len(lines[line].lstrip())]:
         message = "a tab in the indentation; YAML allows only spaces"
         hint = "replace the tab by two spaces"
@@ -264,8 +292,10 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
     else:
         message = f"is not YAML: {error.problem or 'syntax error'}"
         hint = None
+
         if line < len(lines) and re.search(r"""\{.*\w\([^)]*["']""", lines[line]):
             hint = """in braces, quote the call as a whole: 'choice("a", "b")'"""
+
     return Issue((), message, hint, origin=f"{name}:{line + 1}:{column + 1}")
 
 
@@ -279,6 +309,7 @@ def _character_issue(text: str, name: str) -> Issue:
         if match
         else "contains a character that is not text"
     )
+
     return Issue((), f"is not YAML: {problem}", origin=f"{name}:{line}:{column}")
 
 
@@ -296,6 +327,7 @@ def joined_calls(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]
             if length:
                 value = _joined([value, *words[:length]])
                 del pairs[:length]
+
         yield key, value
 
 
@@ -306,6 +338,7 @@ def _joined(words: Sequence[yaml.Node]) -> yaml.ScalarNode:
         same_line = before.end_mark.line == word.start_mark.line
         spaces = word.start_mark.column - before.end_mark.column - 1 if same_line else 1
         text += f",{' ' * spaces}{word.value}"
+
     return yaml.ScalarNode("tag:yaml.org,2002:str", text, words[0].start_mark, words[-1].end_mark)
 
 
@@ -316,6 +349,7 @@ def _length_of_call(start: str, words: Sequence[str]) -> int:
         depth += word.count("(") - word.count(")")
         if depth <= 0:
             return count if depth == 0 and word.endswith(")") else 0
+
     return 0
 
 

@@ -28,6 +28,7 @@ def card(state: RunState, now: float) -> str:
         f" {escape(state.state)}</span> {state.nodes} &times; {state.processes} ranks,"
         f" {escape(state.provider)}, {format_duration(state.seconds(now))}"
     )
+
     parts = [
         f"<div>{title}</div>",
         *_progress(state, now, colour),
@@ -38,20 +39,24 @@ def card(state: RunState, now: float) -> str:
         "border:1px solid #8884;border-radius:6px;padding:8px 12px;max-width:820px;font:13px"
         " system-ui,sans-serif"
     )
+
     return f'<div style="{style}">{"".join(parts)}</div>'
 
 
 def _progress(state: RunState, now: float, colour: str) -> Iterator[str]:
     at = state.position
     words = position_parts(at)
+
     if not state.has_ended:
         if state.activity:
             words.append(state.activity.activity)
         elif not words and state.phase:
             words.append(state.phase)
+
         eta = remaining_seconds(state, now)
         if eta is not None:
             words.append(f"{format_duration(eta)} left")
+
     if at.step is not None and at.steps:
         share = 100 * max(0.0, min(1.0, at.step / at.steps))
         bar = f"background:{colour};width:{share:.1f}%;height:4px;border-radius:2px"
@@ -59,6 +64,7 @@ def _progress(state: RunState, now: float, colour: str) -> Iterator[str]:
             '<div style="background:#8883;border-radius:2px;margin:4px 0"><div'
             f' style="{bar}"></div></div>'
         )
+
     if words:
         yield f"<div>{escape(' · '.join(words))}</div>"
 
@@ -89,8 +95,10 @@ def live_card() -> Iterator[Callable[[RunState], None]]:
         nonlocal drawn_at
         if display is None:
             return
+
         first = not latest
         latest[:] = [state]
+
         if time.monotonic() - drawn_at >= SECONDS_BETWEEN_DRAWINGS:
             drawn_at = time.monotonic()
             display(card(state, time.time()), update=not first)
@@ -108,6 +116,7 @@ def _display() -> Callable[..., None] | None:
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):
         return None
+
     display_id = f"cloudtrain-{time.monotonic_ns()}"
 
     def display(html: str, *, update: bool) -> None:

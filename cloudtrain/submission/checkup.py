@@ -48,6 +48,7 @@ def doctor(
         source = FILE
     else:
         source = {"name": "doctor"}
+
     loaded = jobs.load(source, overrides)
     settings = load_settings(loaded.folder, {"data_dir": data_dir})
     provider = provider or MACHINE
@@ -55,14 +56,18 @@ def doctor(
     machine = get_provider(MACHINE)
     here = declaration_of(MACHINE).label
     target = machine.target(settings, loaded.spec)
+
     for check in machine.checkup(settings, target, loaded.spec):
         yield here, check
+
     if declaration.is_remote or provider == MACHINE:  # other providers check it themselves
         yield here, engine_check()
+
     if provider != MACHINE:
         target = get_provider(provider).target(settings, loaded.spec)
         is_elsewhere = declaration.is_remote and target.where
         place = f"{declaration.label}, {target.where}" if is_elsewhere else declaration.label
+
         for check in platform_checks(provider, settings, target, loaded.spec):
             yield place, check
 
@@ -78,6 +83,7 @@ def platform_checks(
     """Yield missing settings, or else the checks of the provider's platform."""
     for issue in target.problems:
         yield Question.of_setting(issue)
+
     if not target.problems:
         yield from get_provider(provider).checkup(settings, target, spec)
         yield from _image(target, spec)
@@ -105,10 +111,12 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
     """Check that the spec's image is in its registry and built for the job's machines."""
     if not is_named(spec, target):
         return
+
     architecture = architecture_of(target.provider, target.instances)
     question = Question(
         "image", f"is {target.image_address} there, and built for {architecture}", ("image",)
     )
+
     try:
         image = inspect_image(target.image_address)
     except CloudtrainError as error:
@@ -116,7 +124,9 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
             yield question.failed(error)
         else:  # the cloud may reach a registry that this machine cannot reach
             yield question.not_applicable(f"it cannot be looked up from here: {error.what}")
+
         return
+
     if image is None:
         yield question.wrong(
             "there is no such image", "look at its name and tag; cloudtrain image push pushes one"

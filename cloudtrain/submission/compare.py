@@ -57,6 +57,7 @@ def compare(runs: Sequence[Run]) -> Compared:
     settings = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for of_run in settings for name in of_run)
     values = {name: [of_run.get(name) for of_run in settings] for name in names}
+
     return Compared(
         runs=[run.id for run in runs],
         states=[run.cached_status() for run in runs],
@@ -73,17 +74,20 @@ def settings_of(run: Run) -> dict[str, Any]:
     """Return the settings of a run by dotted name; empty if its plan cannot be read."""
     record = RunRecord(run.folder)
     settings = dict[str, Any]()
+
     with suppress(StorageError):
         settings = {
             "provider": record.provider,
             **_flat(record.spec),
             "source": record.source_digest[:12] or None,
         }
+
     argv = settings.pop("args.argv", None)
     if isinstance(settings.pop("args.values", None), list) and isinstance(argv, list):
         values, words = _argument_values([str(word) for word in argv])
         settings |= {f"args.{name}": value for name, value in values.items()}
         settings["args"] = shlex.join(words) or None
+
     named = {name.replace("args.values.", "args."): value for name, value in settings.items()}
     return {name: hide_setting(name, value) for name, value in named.items() if value is not None}
 
@@ -96,6 +100,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             if isinstance(value, Mapping) and value
             else {f"{prefix}{key}": value}
         )
+
     return settings
 
 
@@ -122,15 +127,18 @@ def _argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     options: dict[str, list[str]] = {}
     before_options: list[str] = []
     current = before_options
+
     for word in argv:
         match = _OPTION.fullmatch(word)
         if match is None:
             current.append(word)
             continue
+
         current = options[match["name"]] = []
         if match["value"] is not None:
             current.append(match["value"])
             current = before_options
+
     return {name: _value_of(words) for name, words in options.items()}, before_options
 
 

@@ -54,12 +54,15 @@ def read_context(
     holds_data_dir = data_dir.is_relative_to(root.resolve())
     limit_bytes = None if holds_data_dir else settings["source_limit"]
     tree = _scan(root, data_dir, progress, wheels, limit_bytes)
+
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree, wheels)
+
     _check_entrypoint(spec, tree)
     sources = tree.own
     requirements = _requirements(spec, tree)
     git = git_state(folder)
+
     return PlanContext(
         run_id=run_id or new_run_id(data_dir, spec.name),
         time=time.time(),
@@ -93,6 +96,7 @@ def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
         ]
         for name, item in spec.inputs.items()
     }
+
     return tuple(
         name for name, paths in paths_by_name.items() if any(path.is_file() for path in paths)
     )
@@ -106,6 +110,7 @@ def submitter() -> str:
             user = getpwuid(os.getuid()).pw_name
         except KeyError:  # a user id without a name, as in containers
             user = str(os.getuid())
+
     return re.sub(r"[^A-Za-z0-9_.:/=+@-]", "-", f"{user}@{os.uname().nodename}")[:256]
 
 
@@ -114,6 +119,7 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     kind, target = entrypoint_of(spec.entrypoint)
     if kind not in ("script", "notebook"):
         return
+
     path = os.path.relpath(os.path.realpath(tree.root / target), tree.root.resolve())
     if all(entry.path != path for entry in tree.files):
         raise SourceError(
@@ -135,6 +141,7 @@ def _requirements(spec: JobSpec, tree: SourceTree) -> str:
             f"{dependencies.file} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
             hint=f"add !{dependencies.file} to .cloudtrainignore",
         )
+
     return dependencies.file or (
         find_requirements(tree.root, paths) if dependencies.is_automatic else ""
     )
@@ -145,10 +152,12 @@ def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
     listed = spec.dependencies.packages
     requested = requested_by(tree.root, file) if file else requested_list(listed)
     archived = {entry.path for entry in tree.own}
+
     for name in requested.files:
         if name not in archived:
             hint = f"move it into the source folder, or add !{name} to .cloudtrainignore"
             raise SourceError(f"{file} includes {name}, which is not in the archive", hint=hint)
+
     return tuple(requirement.shown for requirement in requested.to_install)
 
 
@@ -165,6 +174,7 @@ def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> S
                 " elsewhere"
             ),
         )
+
     return tree
 
 
@@ -179,6 +189,7 @@ def _scan(
     tree = scan(root, payload, data_dir / "cache", progress, limit_bytes)
     _last_scan.clear()
     _last_scan[tree.digest] = tree
+
     return tree
 
 
@@ -187,6 +198,7 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
     message = f"the source folder {tree.root} changed after it was planned"
     if before is None:
         return SourceError(message, hint="run the command again")
+
     names = sorted({entry.path for entry in {*tree.files} ^ {*before.files}})
     shown = ", ".join(names[:MAX_CHANGED]) + (
         f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else ""
@@ -195,6 +207,7 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
         f"run the command again; what is always being written belongs elsewhere, or {names[0]} into"
         " .cloudtrainignore"
     )
+
     return SourceError(f"{message}: {shown}", hint=hint)
 
 
@@ -214,6 +227,7 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     data_dir = Path(plan.context.data_dir)
     folder = _archive_folder(plan)
     wheels = wheels_of(plan.spec, root, data_dir, plan.host)
+
     if wheels and not wheels.folder.is_dir():
         hint = (
             "cloudtrain.vendor(job) downloads them, before the plan is made; cloudtrain submit does"
@@ -222,9 +236,11 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
         raise UsageError(
             "the wheels that the job is to bring along are not downloaded yet", hint=hint
         )
+
     tree = _scan(root, data_dir, None, wheels)
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
+
     return pack(tree, folder, progress)
 
 
@@ -239,14 +255,18 @@ def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
     root = Path(source.root)
     data_dir = Path(plan.context.data_dir)
     wheels = wheels_of(plan.spec, root, data_dir, plan.host)
+
     if wheels is None or source.wheels:
         return plan
+
     tree = _scan(root, data_dir, None)
     if tree.digest != source.digest:
         raise _source_changed_error(tree, before)
+
     wheels.download(note)
     tree = _scan(root, data_dir, None, wheels)
     sent = replace(source, digest=tree.digest, wheels=len(wheels.files))
+
     return with_rehearsal(replace(plan, context=replace(plan.context, source=sent)))
 
 
@@ -259,6 +279,7 @@ def archive_of(plan: Plan) -> Path:
             f"{path}: the source of the earlier run is {problem}",
             hint="cloudtrain submit packs the present one",
         )
+
     return path
 
 
@@ -285,7 +306,9 @@ def resolve_targets(
         if preview and target.problems:
             shown = runs.target(settings, spec, rehearsal=True)
             target = shown if shown.placeholders else target
+
         return target, None
+
     contract = declaration_of(as_).contract
     is_plain = contract == "plain"  # its request has one platform's own paths
     if as_ == provider or is_plain or contract not in runs.contracts:
@@ -298,9 +321,11 @@ def resolve_targets(
         raise UsageError(
             f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint
         )
+
     target = get_provider(as_).target(settings, spec, rehearsal=True)
     if target.gpus is not None:  # the machine that is rehearsed decides
         spec = spec.model_copy(
             update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})}
         )
+
     return target, runs.target(settings, spec)

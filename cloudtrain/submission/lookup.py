@@ -59,8 +59,10 @@ def find_run(
             raise CloudError(
                 f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code
             ) from error
+
         if not imported:
             raise
+
         return Run(store.open(name))
 
 
@@ -83,6 +85,7 @@ def import_remote_runs(
     store = _store(data_dir)
     if run_id == "last" or run_id in store.ids():
         return []
+
     name = settings["provider"]
     known_lines = [] if run_id else [line for line in summaries(store) if line["provider"] == name]
     # A run that ended as not started is left out: the provider may know its job.
@@ -95,13 +98,16 @@ def import_remote_runs(
         states=states, synced_until={} if run_id or everything else _read_synced_until(store)
     )
     new = []
+
     for job in get_provider(name).discover_runs(settings, run_id, known_runs):
         if (store.runs_dir / job.run_id).is_dir():
             _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
         else:
             new += _create_run_folder(store, job)
+
     if not run_id:
         _write_synced_until(store, known_runs.synced_until)
+
     return new
 
 
@@ -110,9 +116,11 @@ def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
         folder = store.create(job.run_id, job.documents(), job.submitting)
     except RunExists:  # made by another process just now
         return []
+
     History(folder).record(Observation(events=[job.submitted, *job.updates]))
     created = job.submitting.time
     os.utime(folder.path / "plan.json", (created, created))  # `list` and `last` sort by it
+
     return [job.run_id]
 
 
@@ -122,10 +130,13 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
     state = run.cached_status()
     if not state.may_have_started and (state.has_ended or not job.updates):
         return
+
     if not state.adopted:
         with suppress(CloudError):  # then it stays as last seen
             run.status()
+
         return
+
     updates = [
         event
         for event in job.updates
@@ -169,16 +180,20 @@ def list_runs(
     to_clean_up = store.runs_to_clean_up()
     unreachable: dict[str, str] = {}
     listed = []
+
     for summary in summaries(store):
         if provider not in (None, summary["provider"]):
             continue
+
         run = Run(RunFolder(store.runs_dir / summary["run"]))
         if run.id in to_clean_up and summary["state"] in ENDED:
             with suppress(CloudtrainError):
                 run.status()
         if _is_unsettled(run, summary):
             summary = _updated(run, summary, unreachable, ask_clouds)
+
         listed.append(summary)
+
     return listed
 
 
@@ -186,10 +201,12 @@ def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
     """Return whether a run's provider may know more than its summary."""
     if summary["state"] == DAMAGED or summary["submitted"]:
         return summary["state"] not in (*ENDED, DAMAGED)
+
     try:
         state = run.cached_status()
     except StorageError:  # just removed or damaged
         return False
+
     is_recent = time.time() - state.requested < LATE_START_SECONDS
     return not state.has_ended or (state.may_have_started and is_recent)
 
@@ -202,6 +219,7 @@ def _updated(
     try:
         if where and not ask_clouds and declaration_of(where).is_remote:
             return summary
+
         if where not in unreachable:
             state = run.status()
             return summary_of(state)
@@ -211,8 +229,10 @@ def _updated(
         return {**summary, "reason": f"{NOT_ASKED}: {error.message}"}
     except StorageError as error:
         return {**summary, "state": DAMAGED, "reason": error.message}
+
     if summary["state"] in ENDED:
         return summary
+
     return {**summary, "reason": f"{NOT_ASKED}: {unreachable[where]}"}
 
 

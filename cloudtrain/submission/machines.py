@@ -39,6 +39,7 @@ class MachineOffer:
         """Return plain JSON; unknown values are null."""
         row = self.machine
         price = self.price
+
         return {
             "provider": row.provider,
             "instance_type": row.instance_type,
@@ -82,6 +83,7 @@ def machine_offers(settings: Settings, filters: Filters) -> list[MachineOffer]:
         and (not gpu_name or gpu_name in names_of(row))
         and filters.gpus in (None, row.gpus)
     ]
+
     return sorted(_priced(rows, filters.region, settings), key=_by_price)
 
 
@@ -93,12 +95,14 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
         provider_rows = [row for row in rows if row.provider == provider]
         regions = known_regions(provider, settings)
         all_regions.update(regions)
+
         if not region:
             home = _market(provider, own_region(provider, settings), settings)
             offers_found += [
                 _offer(row, home) or _known_elsewhere(row, home, settings) for row in provider_rows
             ]
             continue
+
         markets = [
             _market(provider, offer, settings) for offer in regions if region in (ALL, offer)
         ]
@@ -106,12 +110,14 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
             candidates = [_offer(row, market) for market in markets]
             known_offers = [offer for offer in candidates if offer is not None]
             offers_found += known_offers or _unknown(row, markets)
+
     if region and region != ALL and region not in all_regions:
         hint = f"cloudtrain gpus --refresh --region {region} reads the cloud's price list"
         raise UsageError(
             f"no price in {region!r} is known; prices are known in {_listed(all_regions)}",
             hint=hint,
         )
+
     return offers_found
 
 
@@ -131,6 +137,7 @@ def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
         raise SpecError(
             [issue.at(settings.origins.get(issue.field, "")) for issue in offers_found.problems]
         )
+
     return offers_found
 
 
@@ -150,6 +157,7 @@ def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
     shipped = {row.region for row in instances(provider)}
     table, _ = user_prices(settings.get("prices"))
     provider_rows = {region for name, region in table if region and find_instance(provider, name)}
+
     return tuple(
         sorted(shipped | provider_rows | {*listed_regions(settings.get("data_dir"), provider)})
     )
@@ -158,8 +166,14 @@ def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
 def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
     price = market.price_of(row.instance_type)
     spot = market.spot.get(row.instance_type)
+
     return (
-        MachineOffer(machine=row, region=market.region, price=price, spot_usd_per_hour=spot)
+        MachineOffer(
+            machine=row,
+            region=market.region,
+            price=price,
+            spot_usd_per_hour=spot,
+        )
         if price
         else None
     )
@@ -181,6 +195,7 @@ def cloud_names(name: str) -> Sequence[str]:
         raise UsageError(
             f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}"
         )
+
     return [name] if name else PROVIDERS
 
 
@@ -193,6 +208,7 @@ def _gpu_name(text: str) -> str:
             f"no machine has a GPU {text!r}{did_you_mean(text, gpu_names())}",
             hint=f"there are: {names}",
         )
+
     return spelling.get(_plain(text), "") if text else ""
 
 
@@ -240,6 +256,7 @@ def refresh_prices(
             f"{region!r} is the name of no region{of}",
             hint="such as us-east-1 or westeurope, or all",
         )
+
     refreshed: list[Refreshed] = []
     failure: CloudError | None = None
     for name in names:
@@ -250,12 +267,15 @@ def refresh_prices(
                 failure = error
             else:
                 failure.add_note(error.render())
+
     if failure is not None:
         for provider_list in refreshed:
             failure.add_note(
                 f"{provider_list.provider}: {provider_list.prices} prices were read and stored"
             )
+
         raise failure
+
     return refreshed
 
 
@@ -268,11 +288,13 @@ def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], N
     prices_read: PriceList = lists.read(
         regions, [row.instance_type for row in instances(name)], _today()
     )
+
     for region_name, prices in groupby(prices_read.prices, key=lambda price: price.region):
         path = table_path(data_dir, name, region_name)
         with storing(path):
             make_private_folder(path.parent)
             replace_text(path, table_text(prices))
+
     regions = tuple(dict.fromkeys(price.region for price in prices_read.prices))
     return Refreshed(
         provider=name,
@@ -290,6 +312,7 @@ def _regions_to_read(name: str, region: str, settings: Settings) -> tuple[str, .
         return ()
     if region == ALL:
         return tuple(price_list(name).all_regions())
+
     return tuple(
         sorted({own_region(name, settings), *listed_regions(settings.get("data_dir"), name)})
     )

@@ -88,6 +88,7 @@ class RunMonitor:
             hint = f"what is left of it is in {self.folder.path}"
             message = f"run {self.folder.run_id} is damaged: its events do not tell how it began"
             raise StorageError(message, hint=hint)
+
         is_settled = self.state.has_ended and not may_appear(self.state, time.time())
         if not is_settled and self._is_poll_due():
             try:
@@ -97,23 +98,28 @@ class RunMonitor:
             except CloudError as error:
                 if not (retry and error.transient):
                     raise
+
                 self._backoff = min(2 * self._backoff, MAX_BACKOFF)
                 self.last_error = error.message
+
             self.history.read()
             self._warn_of_limit()
         elif self.state.has_ended and not self._last_poll:
             self._last_poll = time.monotonic()
             self._clean_up()
+
         return self.state
 
     def _warn_of_limit(self) -> None:
         """Record once, as early as possible, that a limit will end the run before its last step."""
         state = self.state
         timestamp = time.time()
+
         if state.limit_too_low or state.stop_requested or state.has_ended:
             return
         if not state.laps.first or state.laps.time - state.laps.first < TOLD_FROM_SECONDS:
             return
+
         self._terms = self._terms or terms_of(self.folder)
         estimate = forecast(state, self._terms, now=timestamp) if self._terms.seconds else None
         if estimate is not None and (message := told_once(estimate, state.run_id)):
@@ -128,6 +134,7 @@ class RunMonitor:
             self.raise_if_log_unread(retry=retry)
         except CloudError as error:
             return error
+
         return self.history.unstored
 
     def backfill_logs(self, *, retry_failed: bool = False) -> None:
@@ -139,6 +146,7 @@ class RunMonitor:
         state = self.history.read()
         if not state.has_ended:
             return
+
         is_first = state.adopted and not state.log_unread and self.folder.last_event(Cursor) is None
         if is_first or (retry_failed and state.log_unread):
             self.history.take(self.provider.backfill_logs(self.folder, state), unstored_ok=True)
@@ -156,6 +164,7 @@ class RunMonitor:
                 self._poll_seconds = self.provider.poll_seconds(self.folder)
             if moment - self._last_poll <= self._poll_seconds * self._backoff:
                 return False
+
         self._last_poll = moment
         return True
 
@@ -185,6 +194,7 @@ class LogStream:
             self._pattern = re.compile(grep) if grep else None
         except re.error as error:
             raise UsageError(f"{grep!r} is not a valid regular expression: {error}") from None
+
         self._monitor = monitor
         self._reader = LogReader(monitor.folder)
         self._node = node
@@ -205,6 +215,7 @@ class LogStream:
             yield from filter(self._is_wanted, self._reader.read_all())
         else:
             yield from reversed(self._latest(tail))
+
         if failure is not None:  # after the stored lines
             raise failure
 
@@ -216,6 +227,7 @@ class LogStream:
                 break
             if self._is_wanted(line):
                 lines.append(line)
+
         return lines
 
     def fresh(self) -> Iterator[LogLine]:
@@ -284,29 +296,36 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
     offset = 0
     wait = Wait(monitor, timeout)
     monitor.refresh()
+
     if tail is not None:
         offset = monitor.folder.events_end()
         # Skipped lines count as read.
         latest = list(islice(reader.read_backward(), max(1, tail)))[:tail]
         yield Update(monitor.state, [], latest[::-1], monitor.last_error)
+
     while True:
         # Lines first: the event of an error is written before its lines, so never read after them.
         lines = reader.read_batch()
         state = monitor.refresh()
         last_error = monitor.last_error or state.log_error or monitor.unstored
         events, offset = monitor.folder.events_since(offset, EVENT_BATCH_BYTES)
+
         while events and (following := monitor.folder.events_since(offset, EVENT_BATCH_BYTES))[0]:
             yield Update(state, events, [], last_error)
             events, offset = following
+
         while state.has_ended and (unread := reader.read_batch()):
             if len(lines) + len(unread) > BATCH_LINES:
                 yield Update(state, events, lines, last_error)
                 lines = []
                 events = []
+
             lines += unread
+
         yield Update(state, events, lines, last_error)
         if state.has_ended:
             return
+
         wait.raise_if_over()
         if not lines:
             wait.pause()

@@ -47,6 +47,7 @@ def package_issues(plan: Plan) -> list[Issue]:
     root = Path(plan.context.source.root)
     if not root.is_dir():
         return []
+
     requested = requested_of(plan)
     return [
         *_programs_faults(plan, root),
@@ -64,8 +65,10 @@ def requested_of(plan: Plan) -> Requested:
     dependencies = plan.spec.dependencies
     source = plan.context.source
     file = dependencies.file or source.requirements
+
     if dependencies.off or not file:
         return requested_list(() if dependencies.off else dependencies.packages)
+
     return (
         requested_by(Path(source.root), file)
         if (Path(source.root) / file).is_file()
@@ -79,8 +82,10 @@ def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
         fault = program_fault(file)
         if fault is None:
             continue
+
         name = file.relative_to(root)
         place = f"{name}:{fault.line}" if fault.line else str(name)
+
         if fault.depends_on_version and not _runs_in_this_python(plan):
             message = f"{place}: {fault.message}"
             hint = f"checked with Python {sys.version_info.major}.{sys.version_info.minor}"
@@ -104,6 +109,7 @@ def _passwords(requested: Requested) -> Iterator[Issue]:
             yield warning(
                 "holds a password, which is sent with the source", hint, origin=requirement.place
             )
+
     if any(re.search(r"://[^/@\s$]+@", option) for option in requested.options):
         hint = "name PIP_EXTRA_INDEX_URL under secrets instead, or write ${NAME} for the password"
         place = requested.files[0] if requested.files else "dependencies"
@@ -116,10 +122,12 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
     """Yield warnings about requirements of another torch than the image's, which stays."""
     if plan.spec.dependencies.replace_torch:
         return
+
     version = _version_of(plan)
     for requirement in requested.to_install:
         if not _TORCH.match(requirement.name):
             continue
+
         installed = version(requirement.name)
         if installed and not satisfies(installed, requirement):
             package = f"{requirement.name} {installed}"
@@ -129,6 +137,7 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
             message = f"asks for {requirement.shown}; {package} stays, whichever it is"
         else:
             continue
+
         hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
         yield warning(message, hint, origin=requirement.place)
 
@@ -141,8 +150,10 @@ def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
         plan.spec.env.get(name, os.environ.get(name))
         for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
     )
+
     if plan.spec.dependencies.replace_torch or names_index or not torch.endswith("+cpu"):
         return
+
     for requirement in requested.to_install:
         if requirement.name in BUILT_FOR_TORCH and not version(requirement.name):
             message = f"asks for {requirement.shown}, which the default index builds for CUDA"
@@ -156,6 +167,7 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
     kind, target = entrypoint_of(plan.spec.entrypoint)
     if kind != "notebook":
         return
+
     for line in install_lines(root / target):
         hint = (
             "name the packages in requirements.txt beside the notebook, or in dependencies: they"
@@ -174,6 +186,7 @@ def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
     names = {requirement.name for requirement in requested.to_install}
     if brings is None or "" in names:  # a project or an address has unknown modules
         return []
+
     installed = brought_along(names)
 
     def is_brought(module: str) -> bool:
@@ -185,6 +198,7 @@ def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
         if not is_brought(imported.module)
     ]
     named = [factory for factory in factories_of(plan) if not module_files(factory.module, root)]
+
     return [
         *(_missing(plan, imported) for imported in missing[:MAX_NAMED]),
         *(
@@ -212,12 +226,14 @@ def _missing(plan: Plan, imported: Import) -> Issue:
         f"imports {imported.module}, which neither the source, {_list(plan)} nor {_place(plan)} is"
         " known to bring"
     )
+
     return warning(message, hint, origin=f"{imported.file}:{imported.line}")
 
 
 def _missing_factory(plan: Plan, factory: Factory) -> Issue:
     suggestion = did_you_mean(factory.module, top_modules(Path(plan.context.source.root)))
     places = f"neither the source, {_list(plan)} nor {_place(plan)}"
+
     return plan.located(
         warning(
             f"{places} is known to bring the module {factory.module}{suggestion}", path=factory.path
@@ -239,10 +255,12 @@ def _programs(plan: Plan, root: Path) -> list[Path]:
     kind, target = entrypoint_of(plan.spec.entrypoint)
     if kind in ("script", "notebook"):
         return [root / target]
+
     if kind == "trainer":
         return [
             file for factory in factories_of(plan) for file in module_files(factory.module, root)
         ]
+
     path = root.joinpath(*target.split("."))
     return [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()][:1]
 
@@ -276,6 +294,7 @@ def _version_of(plan: Plan) -> Callable[[str], str]:
     if image is not None:
         contents = image.known_contents
         return lambda name: contents.torch if contents and name == "torch" else ""
+
     return installed_version if _runs_in_this_python(plan) else lambda _: ""
 
 

@@ -33,10 +33,12 @@ def find_issues(plan: Plan) -> list[Issue]:
         *package_issues(plan),
     ]
     issues += [*factory_issues(plan), *plain_secret_issues(plan)]
+
     if plan.context.strict:
         issues += security_issues(plan)
     if plan.is_rehearsal:
         issues += get_provider(plan.provider).rules(plan)
+
     return issues
 
 
@@ -50,6 +52,7 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         checks = get_provider(provider).checks(plan, starting=starting)
         issues += [issue for issue in checks if issue.path not in refused_paths]
+
     return sorted(issues, key=lambda issue: not issue.is_error)
 
 
@@ -58,6 +61,7 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
     stores = plan.target.declaration.secret_stores
     address = next((f"{store}:{form}" for store, form in stores.items()), "env:NAME")
     severity: Literal["error", "warning"] = "warning"
+
     if plan.context.strict and not plan.is_rehearsal:
         severity = "error"
 
@@ -67,17 +71,20 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
         if is_secret_variable(name, env[name]):
             hint = f"secrets: {{{name}: {{{plan.target.provider}: '{address}'}}}}"
             issues.append(Issue(("env", name), _PLAIN_SECRET, hint, severity=severity))
+
     for path, name in secret_arguments(plan.spec.args):
         variable = re.sub(r"\W", "_", name).upper() or "TOKEN"
         place = f"secrets: {{{variable}: {{{plan.target.provider}: '{address}'}}}}"
         hint = f"{place} hands it to the program as the variable {variable}"
         issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
+
     for override in spec_overrides(plan.spec, plan.target.provider):
         value = override.value
         if isinstance(value, str) and is_secret_variable(str(override.keys[-1]), value):
             path = (plan.target.provider, "request", *override.keys)
             hint = f"secrets: {{NAME: {{{plan.target.provider}: '{address}'}}}}"
             issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
+
     return [replace(issue, origin=_line_of(plan, issue)) for issue in issues]
 
 
@@ -89,9 +96,11 @@ def security_issues(plan: Plan) -> list[Issue]:
     """
     if plan.is_rehearsal:
         return []
+
     severity: Literal["error", "warning"] = "error" if plan.context.strict else "warning"
     findings = get_provider(plan.target.provider).security_findings(plan)
     why = '; policy = "strict" in the settings makes it an error' if plan.context.strict else ""
+
     return [
         replace(issue, severity=severity, hint=f"{issue.hint}{why}", origin=_line_of(plan, issue))
         for issue in findings
@@ -110,6 +119,7 @@ def raise_errors(issues: Sequence[Issue]) -> None:
         return
     if any(issue.path for issue in errors):
         raise SpecError(errors)
+
     raise RefusedError("\n".join(issue.render() for issue in errors), issues=errors)
 
 
@@ -124,12 +134,14 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
         notes.append(
             f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new"
         )
+
     if plan.context.source.warning:
         notes.append(plan.context.source.warning)
     if plan.context.source.secrets:
         notes.append(secrets_note(plan.context.source.secrets))
     if plan.unused:
         notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
+
     return notes
 
 

@@ -57,9 +57,11 @@ def with_rehearsal(plan: Plan) -> Plan:
     """Return the plan with its newest successful rehearsal, of the same request if possible."""
     if plan.is_rehearsal or plan.target.contract == "plain" or plan.target.placeholders:
         return plan
+
     rehearsals = list(_succeeded(plan))
     if not rehearsals:
         return plan
+
     request = _documents(plan.request)
     comparable = _comparable(request, plan.run_id, plan.context.source.digest)
     digest = json_digest(comparable)
@@ -72,9 +74,11 @@ def with_rehearsal(plan: Plan) -> Plan:
         None,
     )
     changes: tuple[str, ...] = ()
+
     if line is None:
         line = rehearsals[0]
         changes = tuple(_changes(plan, line, comparable))
+
     rehearsal = Rehearsal(run=line["run"], time=line["time"], changes=changes)
     return replace(plan, context=replace(plan.context, rehearsal=rehearsal))
 
@@ -90,6 +94,7 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
         lines = read_regular_text(data_dir / FILE).splitlines()
     except (OSError, UnicodeDecodeError):
         return
+
     mine = [
         f'"name": {json.dumps(plan.spec.name)}',
         f'"provider": {json.dumps(plan.target.provider)}',
@@ -101,6 +106,7 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
             ended = RunFolder(data_dir / "runs" / line["run"]).last_event(Ended)
         except (ValueError, KeyError, TypeError, StorageError):
             continue  # a line of another version, or a run that cannot be read
+
         if ended is not None and ended.state == "succeeded":
             yield line
 
@@ -110,19 +116,23 @@ def _changes(plan: Plan, line: Mapping[str, Any], comparable: Any) -> Iterator[s
     folder = RunFolder(Path(plan.context.data_dir) / "runs" / line["run"])
     if line["source"] != _source(plan):
         yield f"the source (sha256:{line['source'][:8]}… → {_source(plan)[:8]}…)"
+
     try:
         documents = {"request": folder.document(REQUEST), "job": folder.document(JOB)}
     except StorageError:
         yield f"its {REQUEST} cannot be read"
         return
+
     before = dict(_leaves(_comparable(documents, line["run"], line["source"])))
     current = dict(_leaves(comparable))
     differing = sorted(
         path for path in {*before, *current} if before.get(path) != current.get(path)
     )
+
     # Values by name make the words of the command line redundant.
     if any(path.startswith(_VALUES) for path in differing):
         differing = [path for path in differing if not path.startswith(_WORDS)]
+
     for path in differing:
         old, new = (
             _shown(values[path]) if path in values else "nothing" for values in (before, current)
@@ -181,6 +191,7 @@ def without_tags(value: Any, is_left_out: Callable[[str], bool]) -> Any:
             for key, item in value.items()
             if not is_left_out(key)
         }
+
     if isinstance(value, list):
         return [without_tags(item, is_left_out) for item in value if not is_left_out(_key_of(item))]
     return value

@@ -115,7 +115,9 @@ class Run:
                 show(state)
                 wait.raise_if_over()
                 wait.pause()
+
             show(state)
+
         return state
 
     def result(self) -> RunState:
@@ -125,6 +127,7 @@ class Run:
             raise JobFailed(
                 f"run {self.id} {state.state}: {explain(state)}", hint=f"cloudtrain logs {self.id}"
             )
+
         return state
 
     def logs(
@@ -180,8 +183,10 @@ class Run:
             if note and not has_noted:
                 note("the job is too new to be stopped; retrying for up to 5 minutes")
                 has_noted = True
+
             time.sleep(RETRY_SECONDS)
             state = self.last_known()
+
         try:
             return self.wait()
         except CloudError as error:
@@ -217,9 +222,11 @@ class Run:
                 return self._monitor.provider.stop(self.folder, state, self._monitor.record_stop)
             except CloudError as error:
                 failure = error
+
             if not failure.transient:
                 break
             time.sleep(RETRY_SECONDS * 2**attempt)
+
         hint = f"{failure.hint}; {rerun}" if failure.hint else rerun
         raise CloudError(
             f"{self.id} was not told to stop: {failure.message}", hint=hint, code=failure.code
@@ -288,6 +295,7 @@ class Run:
             raise UsageError(
                 f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}"
             )
+
         resume = not fresh and (
             state.state != "succeeded" or state.trial_outcome in ("pruned", "paused")
         )
@@ -335,6 +343,7 @@ def fetch_results(
                 put_in_place(draft, target, artifacts)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
     if not artifacts:
         raise _no_files(state, left_out)
     if note is not None:
@@ -352,6 +361,7 @@ def _no_files(state: RunState, left_out: Sequence[str]) -> StorageError:
     if not state.has_ended:
         message = f"run {run} is still {state.state}: its model comes at the end"
         hint = f"cloudtrain wait {run}; --checkpoints brings what is saved already"
+
     return StorageError("; ".join([message, *left_out[:MAX_LISTED]]), hint=hint)
 
 

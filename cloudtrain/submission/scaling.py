@@ -48,12 +48,14 @@ def check_reports(base: Plan, earlier: Run | None) -> None:
         return
     if earlier is not None and any(METRIC in point.values for point in earlier.metrics()):
         return
+
     path = Path(base.context.source.root, base.spec.entrypoint)
     try:
         if path.suffix != ".py" or METRIC in read_regular_text(path, errors="replace"):
             return
     except OSError:
         return
+
     hint = (
         "two lines report it: from cloudtrain_job import log_metrics; "
         f"log_metrics(step=step, {METRIC}=samples_of_all_ranks / seconds) every few steps"
@@ -72,7 +74,9 @@ def scaled_plans(make: MakePlan, base: Plan, sizes: Sequence[int]) -> dict[int, 
             raise_errors(preflight(plan))
         except (UsageError, RefusedError) as error:
             raise type(error)(f"with {ranks} ranks: {error.render()}") from None
+
         plans[ranks] = plan
+
     return plans
 
 
@@ -89,10 +93,18 @@ def scaled_plan(make: MakePlan, base: Plan, ranks: int, *, most: int) -> Plan:
         overrides.append("checkpoints.uri=null")
     if (threads := threads_each(base, most)) is not None:
         overrides.append(f"env.{THREADS}={threads}")
+
     plan = make(overrides)
     rules = TrialRules(
-        trial=0, metric=METRIC, goal="maximize", rungs=(), eta=2, until=REPORTS, measures=True
+        trial=0,
+        metric=METRIC,
+        goal="maximize",
+        rungs=(),
+        eta=2,
+        until=REPORTS,
+        measures=True,
     )
+
     return replace(plan, context=replace(plan.context, trial=rules))
 
 
@@ -110,6 +122,7 @@ def _resources(base: Plan, ranks: int) -> list[str]:
         )
     else:
         nodes = ranks // per_node
+
     gpus = [f"resources.gpus={per_node}"] if base.gpus else []
     return [f"resources.nodes={nodes}", f"resources.processes={per_node}", *gpus]
 
@@ -142,6 +155,7 @@ def measurement_of(
             windows=rates,
             communication=_communication(state),
         )
+
     is_silent = state.state == "succeeded"
     return replace(measurement, failure=f"it reported no {METRIC}" if is_silent else explain(state))
 
@@ -257,6 +271,7 @@ class ScalingCurve:
         fastest = max(
             rate for n, rate in worthy.items() if n == self.base or rate >= (1 + AS_FAST) * base
         )
+
         return min(n for n, rate in worthy.items() if rate >= (1 - AS_FAST) * fastest)
 
     @cached_property
@@ -267,6 +282,7 @@ class ScalingCurve:
     def _point(self, measurement: Measurement) -> Point:
         speedup = self.rates[measurement.ranks] / self.rates[self.base]
         hourly = measurement.usd_per_hour
+
         return Point(
             ranks=measurement.ranks,
             samples_per_s=measurement.rate,
@@ -295,9 +311,11 @@ def verdict(curve: ScalingCurve, unit: str) -> str:
     most = max(curve.measured)
     more = {ranks: rate for ranks, rate in curve.rates.items() if ranks > best}
     point = next(point for point in curve.points if point.ranks == best)
+
     if best == curve.base:
         fastest = max(more, key=lambda ranks: more[ranks])
         return f"use {_ranks(best, unit)}: {_not_worth_it(curve, fastest, best, unit)}"
+
     against = f"{point.speedup:.1f} times as fast as {curve.base}"
     if best == most:
         if curve.is_priced:
@@ -306,10 +324,12 @@ def verdict(curve: ScalingCurve, unit: str) -> str:
                 f"{_ranks(best, unit)} are best: {against}, at {cost:.1f} times the cost of a"
                 " sample"
             )
+
         return (
             f"scales{' well' if point.efficiency >= WELL else ''} to {_ranks(best, unit)}:"
             f" {_efficiency(point)}"
         )
+
     fastest = max(more, key=lambda ranks: more[ranks])
     not_more = _not_worth_it(curve, fastest, best, unit)
     return f"{_ranks(best, unit)} are best: {against}, {_efficiency(point)}; {not_more}"
@@ -325,6 +345,7 @@ def _not_worth_it(curve: ScalingCurve, ranks: int, against: int, unit: str) -> s
     speed = curve.rates[ranks] / curve.rates[against]
     if speed < 1 - AS_FAST:
         return f"{ranks} are slower, {speed:.2f} times as fast"
+
     costs = (
         f"cost {cost:.1f} times as much"
         if curve.is_priced

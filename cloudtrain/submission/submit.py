@@ -63,28 +63,42 @@ def submit(
     if plan.target.placeholders and not plan.is_rehearsal:
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
         raise RefusedError(message, outcome=Outcome.NOT_STARTED)
+
     raise_errors(preflight(plan) if issues is None else issues)
     archive = archive or pack_source(plan, progress)
     provider = get_provider(plan.provider)
     image = resolve_image(plan, pushing, note)
     request = plan.request
+
     if image is not None and image.address != image.planned and not plan.is_rehearsal:
         request = plan.renderer(plan, image)
     if plan.is_rehearsal:
         record_rehearsal(plan, request)
+
     first_event = submitting(plan)
     documents = documents_of(plan, request)
     submit_lock: list[FileLock] = []
+
     try:
         store = RunStore(Path(plan.context.data_dir))
         folder = store.create(plan.run_id, documents, first_event, submit_lock)
+
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
+
         try:
-            ref = provider.start(plan, request, folder, archive, sending, History(folder).record)
+            ref = provider.start(
+                plan,
+                request,
+                folder,
+                archive,
+                sending,
+                History(folder).record,
+            )
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # the next status asks the provider
                 raise
+
             error.outcome = Outcome.NOT_STARTED
             with suppress(StorageError):
                 folder.append(
@@ -95,7 +109,9 @@ def submit(
                         hint=error.hint or "",
                     )
                 )
+
             raise
+
         try:
             folder.append(Submitted(time=time.time(), ref=ref))
         except StorageError as error:  # the next status asks the provider by the run's name
@@ -104,6 +120,7 @@ def submit(
     finally:
         for lock in submit_lock:
             lock.release()
+
     return folder
 
 
@@ -143,14 +160,17 @@ def plan_again(
         raise UsageError(
             f"run {run.run_id} was started on another machine, which has its source", hint=hint
         )
+
     old = record.plan()
     folder = Path(old.folder)
     text = run.text("spec.yaml")
     document: Document = override(
         parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides)
     )
+
     if "name" not in document.values:
         document = replace(document, values={"name": old.name, **document.values})
+
     spec, document = spec_from_document(document, folder, look=False)
     checkpoints_uri = spec.checkpoints.uri
     if checkpoints_uri and not resume_from and checkpoints_uri == old.checkpoints_uri:
@@ -159,6 +179,7 @@ def plan_again(
             " anew"
         )
         raise UsageError(message, hint=f"--set checkpoints.uri={checkpoints_uri.rstrip('/')}-2/")
+
     data_dir = run.path.parents[1]
     return with_rehearsal(
         replan(
@@ -210,4 +231,13 @@ def replan(
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
     target, host = resolve_targets(spec, settings, provider or old.provider, as_)
     render = get_provider(target.provider).render
-    return make_plan(spec, document, context, target, host, render=render, check=find_issues)
+
+    return make_plan(
+        spec,
+        document,
+        context,
+        target,
+        host,
+        render=render,
+        check=find_issues,
+    )

@@ -23,6 +23,7 @@ def trainer_issues(plan: Plan) -> list[Issue]:
     """
     if plan.spec.entrypoint is not None:
         return []
+
     ranks = {
         "WORLD_SIZE": str(plan.spec.resources.nodes * plan.processes),
         "LOCAL_WORLD_SIZE": str(plan.processes),
@@ -32,6 +33,7 @@ def trainer_issues(plan: Plan) -> list[Issue]:
 
     with _environment(ranks):
         issues = _issues(words_of(plan.spec.args), arguments)
+
     return [plan.located(issue) for issue in issues]
 
 
@@ -40,6 +42,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set these variables for the trainer's checks, and restore the environment afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
+
     try:
         yield
     finally:
@@ -78,19 +81,23 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
             )
             issues.append(Issue(path, f"the shared trainer has no option {name}{suggestion}"))
             words = _without(words, name)
+
     while True:
         try:
             trainer.parse([word for word, _ in words])
         except trainer.Refused as reason:
             issue, option = _refusal(str(reason), words)
             issues += [issue] if option or not issues else []
+
             if not option:
                 break
+
             words = _without(words, option)
         except SystemExit:  # --help
             break
         else:
             break
+
     return issues
 
 
@@ -105,6 +112,7 @@ def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
     choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
     suggestion = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
     message, more, after = reason.partition(" (train.py --help")
+
     return Issue(
         paths.get(named, ("args",)), f"the shared trainer says: {message}{suggestion}{more}{after}"
     ), option
@@ -119,6 +127,7 @@ def _without(words: Sequence[Word], option: str) -> list[Word]:
             dropping = word.partition("=")[0] == option
         if not dropping:
             remaining.append((word, path))
+
     return remaining
 
 
@@ -160,6 +169,7 @@ def factory_issues(plan: Plan) -> list[Issue]:
     root = Path(plan.context.source.root)
     if not root.is_dir():
         return []
+
     mistakes = ((factory, _mistake(factory, root)) for factory in factories_of(plan))
     return [
         plan.located(Issue(factory.path, f"{factory.option}: {text}"))
@@ -173,11 +183,15 @@ def _mistake(factory: Factory, root: Path) -> str:
     files = module_files(factory.module, root)
     if not files:
         return ""
+
     path = root.joinpath(*factory.module.split("."))
     last = files[-1].relative_to(root)
+
     if files[-1] not in (path.with_suffix(".py"), path / "__init__.py"):
         return f"{last.parent} has no module {factory.module}"
+
     names = names_in(files[-1])
     if names is None or factory.name in names:
         return ""
+
     return f"{last} has nothing named {factory.name}{did_you_mean(factory.name, sorted(names))}"

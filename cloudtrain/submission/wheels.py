@@ -69,10 +69,12 @@ class WheelSet:
         """Download the missing wheels. Raise UsageError, with pip's output, if that fails."""
         if self.folder.is_dir():
             return
+
         if note is not None:
             count = len(self.requested.to_install)
             count_text = f"{count} requirement{'s' if count > 1 else ''}"
             note(f"downloading the wheels of {count_text}, which are sent with the source")
+
         make_private_folder(self.folder.parent)
         with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=".") as scratch:
             folder = Path(scratch)
@@ -81,6 +83,7 @@ class WheelSet:
                 "\n".join([*self.requested.options, *exact]) + "\n", encoding="utf-8"
             )
             (folder / "wheels").mkdir()
+
             if exact:
                 _pip(
                     self,
@@ -91,6 +94,7 @@ class WheelSet:
                     "-r",
                     str(folder / "exact.txt"),
                 )
+
             if not self.folder.exists():
                 shutil.move(folder / "wheels", self.folder)
 
@@ -105,10 +109,12 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
     python, version, torch = _interpreter(spec, host)
     file = dependencies.file or (automatic_file(source) if dependencies.is_automatic else "")
     requested = requested_by(source, file) if file else requested_list(dependencies.packages)
+
     if requested.is_local:
         raise SourceError(
             f"{file} names a project of the source itself, which cannot be sent as a wheel"
         )
+
     check_lines(requested)
     identity: list[object] = [
         [*requested.options],
@@ -118,8 +124,10 @@ def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> Whee
         torch,
     ]
     identity.append(index_settings(os.environ, source.resolve()))
+
     for path in local_packages(requested, os.environ, Path.cwd()):  # pip runs here
         identity.append([str(path), stamp(path.stat())])
+
     folder = data_dir / "wheels" / json_digest([*identity, dependencies.replace_torch])[:24]
     return WheelSet(
         folder=folder,
@@ -137,6 +145,7 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
         python = str(getattr(host.config, "python", sys.executable))
         is_ours = python == sys.executable
         return python, "", installed_version("torch").partition("+")[0] if is_ours else ""
+
     contents = host.image.known_contents
     version = spec.dependencies.python or (contents.python if contents else "")
     if not version:
@@ -144,6 +153,7 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
         raise UsageError(
             "the Python version of the image is unknown: cannot choose wheels", hint=hint
         )
+
     return "", version, contents.torch if contents else ""
 
 
@@ -162,17 +172,30 @@ def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
     )
     list_file.write_text("\n".join([*wheels.requested.options, *texts]) + "\n", encoding="utf-8")
     constraints.write_text("\n".join(limits) + "\n", encoding="utf-8")
+
     if not texts:
         return []
+
     into = ["--target", str(folder / "none"), "--report", str(report)]
     how = ["--no-deps"] if wheels.requested.is_hashed else ["-c", str(constraints)]
-    _pip(wheels, "install", "--dry-run", "--ignore-installed", *into, *how, "-r", str(list_file))
+    _pip(
+        wheels,
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        *into,
+        *how,
+        "-r",
+        str(list_file),
+    )
     exact = [_exact(item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
     strange = [text for _, text in exact if not is_harmless(text)]  # packages name themselves
+
     if strange:
         raise UsageError(
             f"the index offers {hide_passwords(strange[0])!r}, which cannot be downloaded as a wheel"
         )
+
     return [text for name, text in exact if wheels.replace_torch or not _OF_TORCH.match(name)]
 
 
@@ -181,6 +204,7 @@ def _exact(item: Mapping[str, Any]) -> tuple[str, str]:
     metadata = item["metadata"]
     name = re.sub(r"[-_.]+", "-", metadata["name"]).lower()
     text = f"{metadata['name']} @ {item['download_info']['url']}" if item.get("is_direct") else ""
+
     return name, text or f"{metadata['name']}=={metadata['version']}"
 
 
@@ -192,8 +216,10 @@ def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
         "--progress-bar=off",
     ]
     python = wheels.python or sys.executable
+
     if wheels.version:
         flags += _platform_flags(wheels.version)
+
     process = subprocess.run(
         [python, "-m", "pip", command, *flags, *arguments],
         # A module `pip` of the working folder is not ours.
@@ -220,6 +246,7 @@ def _platform_flags(version: str) -> Sequence[str]:
     digits = version.replace(".", "")
     platforms = [flag for name in _PLATFORMS for flag in ("--platform", f"{name}_x86_64")]
     abis = [flag for name in (f"cp{digits}", "abi3", "none") for flag in ("--abi", name)]
+
     return ["--python-version", version, "--implementation", "cp", *abis, *platforms]
 
 
@@ -240,6 +267,7 @@ def check_lines(requested: Requested) -> None:
     lines = [*_options(requested), *_requirements(requested)]
     if not lines:
         return
+
     hint = "remove it, or leave vendor out: then each node installs and builds by itself"
     message = "; ".join(f"{place}: {hide_passwords(text)}" for place, text in lines)
     raise SourceError(
@@ -251,13 +279,16 @@ def is_harmless(text: str) -> bool:
     """Return whether a requirement names a wheel, or a project with wheels only."""
     options = re.search(r"\s-", text)
     bare = text[: options.start()] if options else text
+
     if options and not _HASHES.fullmatch(text[options.start() :]):
         return False
+
     address = _ADDRESS.search(bare)
     if address is None:
         named = _NAMED.fullmatch(bare)
         # pip reads the name of an archive as a file of the working folder
         return named is not None and not _ARCHIVE.search(named["name"])
+
     parts = urlsplit(address.group())
     return parts.scheme in ("http", "https", "file") and parts.path.endswith(".whl")
 

@@ -33,20 +33,24 @@ def check_parameters(value: Any) -> Mapping[str, Any]:
         isinstance(item, str | int | float) for item in value.values()
     ):
         return value
+
     raise InvalidValue
 
 
 def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
     if not isinstance(document, dict):
         raise InvalidValue
+
     hashable: Any = kind
     checks = {**_checks(hashable), **overrides}
     values = {}
+
     for name in checks.keys() & document.keys():
         try:
             values[name] = checks[name](document[name])
         except InvalidValue:
             raise InvalidValue(f"{name} has a value of another type") from None
+
     return kind(**values)
 
 
@@ -62,20 +66,25 @@ def _check_of(annotation: Any) -> Check:
     if NoneType in options:
         check = _check_of(next(option for option in options if option is not NoneType))
         return lambda value: None if value is None else check(value)
+
     if get_origin(annotation) is tuple:
         check = _check_of(options[0])
         return lambda value: tuple(check(item) for item in _check_list(value))
+
     if is_dataclass(annotation):
         kind: Any = annotation
         return lambda value: _read(kind, value, {})
+
     if get_origin(annotation) is Mapping:
         return check_parameters
+
     value_or_none = field_type(annotation).check
 
     def check_value(value: Any) -> Any:
         checked = value_or_none(value)
         if checked is None:
             raise InvalidValue
+
         return checked
 
     return check_value
@@ -166,6 +175,7 @@ class Definition:
         for _ in self.rungs if self.promotes else ():
             promoted //= self.eta
             runs += promoted
+
         return runs * (1 + self.retries)
 
     def to_json(self) -> dict[str, Any]:
@@ -182,4 +192,5 @@ class Definition:
         sampler = document.get("sampler")
         removed = {"qmc": "random", "gp": "tpe", "batch_size": "random"}  # of earlier versions
         document = {**document, "sampler": removed.get(str(sampler), sampler)}
+
         return read_checked(Definition, document, space=read_space)

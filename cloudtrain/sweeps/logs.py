@@ -48,6 +48,7 @@ class SweepLogs:
         for update in self._sweep.watch():
             self._join(update.state)
             yield from self._merged(LogStream.fresh)
+
         while any(not stream.has_ended for _, stream in self._streams.values()):
             time.sleep(POLL_SECONDS)
             yield from self._merged(LogStream.fresh)
@@ -67,6 +68,7 @@ class SweepLogs:
         for number, stream in self._streams.values():
             if not stream.has_ended:
                 trials.setdefault(number, []).append(stream)
+
         parts = [_numbered(number, map(read, streams)) for number, streams in trials.items()]
         return heapq.merge(*parts, key=lambda part: part[1].time)
 
@@ -104,6 +106,7 @@ def failed_trials(sweep: Sweep) -> list[FailedTrials]:
     for trial in status.trials:
         if trial.state != "failed":
             continue
+
         try:
             run = sweep.run_of(trial)
         except RunNotFound:  # it was never started
@@ -111,9 +114,11 @@ def failed_trials(sweep: Sweep) -> list[FailedTrials]:
                 (trial, Diagnosis(cause=trial.reason, confidence="none"))
             )
             continue
+
         state = run.cached_status()
         diagnosis = diagnose_run(run.folder, state)
         groups.setdefault(_key(diagnosis, state), []).append((trial, diagnosis))
+
     ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0].number))
     return [_together(group) for group in ordered]
 

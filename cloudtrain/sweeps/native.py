@@ -55,18 +55,29 @@ def start_native(
     request = native.render(job, image)
     folder = SweepFolder.create(Path(job.context.data_dir), definition, documents_of(job, request))
     run = RunFolder(folder.path)
+
     # The lock keeps a driver from mistaking an active submission for an interrupted one.
     with folder.driving():
         run.append(submitting(job), durable=True)
         try:
-            reference = native.start(job, request, run, archive, progress, History(run).record)
+            reference = native.start(
+                job,
+                request,
+                run,
+                archive,
+                progress,
+                History(run).record,
+            )
         except CloudtrainError as error:
             if error.outcome is not Outcome.UNKNOWN:
                 error.outcome = Outcome.NOT_STARTED
                 run.append(Ended(time=time.time(), state="failed", reason=error.message))
                 folder.append(SweepEnded(time=time.time(), state="failed", reason=error.message))
+
             raise
+
         run.append(Submitted(time=time.time(), ref=reference))
+
     return folder
 
 
@@ -77,13 +88,16 @@ def drive_native(folder: SweepFolder, *, pause: Callable[[], None] | None = None
     """
     definition = folder.definition()
     journal = SweepJournal(folder, SweepState.new(definition))
+
     with folder.driving():
         journal.read()
         mirror = NativeMirror(journal)
+
         while journal.state.state in ("running", "stopping"):
             mirror.advance()
             if journal.state.state in ("running", "stopping"):
                 (pause or _pause)()
+
     return journal.state
 
 
@@ -115,6 +129,7 @@ class NativeMirror:
         if self.journal.state.state == "stopping" and not self._history.read().stop_requested:
             with suppress(CloudError):
                 self._native.stop(self._run, self._history.state, self._history.record)
+
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self._provider.poll_seconds(self._run)
             try:
@@ -124,9 +139,11 @@ class NativeMirror:
             except CloudError as error:
                 if not error.transient:
                     raise
+
         if self._observed is not None:
             self._mirror(self._observed)
             return
+
         run = self._history.read()
         if run.has_ended and not may_appear(run, time.time()):
             self.journal.write(SweepEnded(time=time.time(), state="failed", reason=run.reason))
@@ -136,6 +153,7 @@ class NativeMirror:
             if trial.number == len(self.journal.state.trials):
                 self._begin(trial)
             self.journal.write(*self._news(trial))
+
         running = any(trial.state == "running" for trial in self.journal.state.trials)
         if sweep.state in ("succeeded", "failed", "stopped") and not running:
             self.journal.write(SweepEnded(time=time.time(), state=sweep.state, reason=sweep.reason))
@@ -146,6 +164,7 @@ class NativeMirror:
             # It exists if an earlier driver was killed here.
             with suppress(RunExists):
                 self._store.create(trial.name, trial.run.documents(), trial.run.submitting)
+
             folder = RunFolder(self._store.runs_dir / trial.name)
             if History(folder).read().ref is None:
                 folder.append(trial.run.submitted)
@@ -168,6 +187,7 @@ class NativeMirror:
         before = self.journal.state.trials[trial.number]
         if before.state != "running":
             return
+
         for event in self._trials.observe(before):
             if not isinstance(event, RunEnded):
                 yield event

@@ -46,8 +46,10 @@ class SweepPlan:
         definition = self.definition
         budget = definition.budget.usd
         trial_usd = definition.trial_cap.usd
+
         if trial_usd is None:
             return None
+
         worst = trial_usd * definition.most_runs(definition.trials)
         return worst if budget is None else min(budget, worst)
 
@@ -75,9 +77,18 @@ def plan_sweep(
     if sweep is None:
         hint = "add a section sweep, or vary a setting here: --set args.lr=1e-4,1e-3"
         raise UsageError(f"{job.document.name} leaves nothing to vary", hint=hint)
+
     if sweep_id is None:
         sweep_id = _new_sweep_id(job, provider, data_dir)
-    job_plan = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)
+
+    job_plan = plan(
+        job,
+        provider,
+        as_=as_,
+        run_id=sweep_id,
+        data_dir=data_dir,
+        progress=progress,
+    )
     limits = job.spec.limits
     if (
         billed(job_plan)
@@ -91,6 +102,7 @@ def plan_sweep(
         )
         capped = Job(spec=spec, document=document, folder=job.folder)
         job_plan = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
+
     return planned(job_plan, sweep)
 
 
@@ -113,11 +125,14 @@ def _definition(job_plan: Plan, sweep: Search, sweep_id: str) -> Definition:
     stopping = sweep.stopping
     last = last_report(job_plan.spec, sweep)
     grace, eta = default_rungs(sweep.trial_count, last)
+
     if stopping is not None:
         grace = stopping.grace or grace
         eta = stopping.eta or eta
+
     estimate = billed(job_plan)
     sampler: Any = sweep.chosen_sampler
+
     return Definition(
         sweep_id=sweep_id,
         name=job_plan.spec.name,
@@ -157,6 +172,7 @@ def _earlier_trials(job_plan: Plan, sweep: Search) -> tuple[EarlierTrial, ...]:
     """
     if sweep.learn_from is None or sweep.engine == "native":
         return ()
+
     state = find_sweep(sweep.learn_from, data_dir=str(job_plan.context.data_dir)).status()
     old = state.definition
     if (old.metric, old.goal) != (sweep.objective.metric, sweep.objective.goal):
@@ -169,10 +185,12 @@ def _earlier_trials(job_plan: Plan, sweep: Search) -> tuple[EarlierTrial, ...]:
         if trial.state in ("completed", "failed"):
             value = trial.value if has_value and trial.state == "completed" else None
             results.append(EarlierTrial(parameters=trial.parameters, value=value))
+
     fitting = tuple(result for result in results if _fits(result.parameters, sweep.space))
     if not fitting:
         message = f"no trial of sweep {old.sweep_id} has a result in this space"
         raise UsageError(message, hint="learn_from: a sweep over the same settings")
+
     return fitting
 
 
@@ -200,15 +218,18 @@ def start_sweep(
     data_dir = Path(plan.job.context.data_dir)
     archive = pack_source(plan.job, progress)
     image = resolve_image(plan.job, pushing, None)
+
     if plan.definition.is_native:
         from cloudtrain.sweeps.native import start_native  # few sweeps run in a cloud's service
 
         sweep = Sweep(start_native(plan, archive, image))
         sweep.start_driver()
         return sweep
+
     documents = {"spec.yaml": plan.job.spec_text, "plan.json": as_text(plan.job.to_json())}
     sweep = Sweep(SweepFolder.create(data_dir, plan.definition, documents))
     sweep.start_driver()
+
     return sweep
 
 
@@ -230,10 +251,12 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str
         path, equals, text = word.partition("=")
         key = path.strip()
         values = _several(text) if equals and key.partition(".")[0] in VARIED else None
+
         if values is None:
             ordinary.append(word)
         else:
             space[key] = values
+
     return space, tuple(ordinary)
 
 
@@ -243,6 +266,7 @@ def _several(text: str) -> str | list[Any] | None:
         return text.strip()
     if "," not in text or text.strip()[:1] in ("[", "{", "'", '"') or "(" in text:
         return None
+
     values = parse_scalar(f"[{text}]")
     return values if isinstance(values, list) and len(values) > 1 else None
 
@@ -263,6 +287,7 @@ def sweep_values(
         if is_grid
         else {"method": "bayesian", "trials": 20 if trials is None else trials}
     )
+
     return {"objective": read_objective(objective), "space": dict(space), **method}
 
 
@@ -277,8 +302,10 @@ def read_objective(text: str) -> dict[str, str]:
     else:
         metric = text or DEFAULT_METRIC
         goal = ""
+
     goal = goal or REPORTED.get(metric, "")
     if not metric or goal not in ("minimize", "maximize"):
         message = f"{text!r} does not say whether less or more of it is better"
         raise UsageError(message, hint="--objective val_accuracy:maximize, or val_loss:minimize")
+
     return {"metric": metric, "goal": goal}

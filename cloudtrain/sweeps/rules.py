@@ -43,6 +43,7 @@ def sweep_issues(plan: Plan) -> list[Issue]:
     sweep = plan.spec.sweep
     if sweep is None:
         return []
+
     issues = [
         *_values(plan, sweep),
         *_objective(plan, sweep),
@@ -61,6 +62,7 @@ def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
     """Return the reports of a whole trial from the section or the trainer's arguments."""
     if sweep.stopping is not None and sweep.stopping.max is not None:
         return sweep.stopping.max
+
     values = spec.args.values
     varied = arguments_of(sweep.space)
     if (
@@ -69,6 +71,7 @@ def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
         or not varied.keys().isdisjoint(LENGTHS)
     ):
         return None
+
     return report_count(sweep.objective.metric, values, varied)
 
 
@@ -82,8 +85,10 @@ def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
                 spec = _with_value(plan.spec, path_of(key), value)
                 if spec is None:
                     continue
+
                 issues = map(_bare, trainer_issues(replace(plan, spec=spec)))
                 issues_by_value[value] = [issue for issue in issues if issue not in before]
+
             written = [] if f"sweep.space.{key}[0]" in plan.origins else ""
             if issues_by_value:
                 yield from issues_of_values(key, written, issues_by_value)
@@ -91,6 +96,7 @@ def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     nodes = sweep.space.get("resources.nodes")
     counts = samples(nodes) if nodes else []
     most = max((count for count in counts if isinstance(count, int)), default=0)
+
     if most > plan.target.max_nodes:
         provider = plan.target.provider
         message = f"{most} nodes exceed the limit of {provider} ({plan.target.max_nodes})"
@@ -105,18 +111,22 @@ def _with_value(spec: JobSpec, path: Keys, value: Scalar) -> JobSpec | None:
     """Return the job with a value of an argument or of a resource; None for other settings."""
     section = str(path[0])
     name = str(path[-1])
+
     if section == "args" and isinstance(spec.args.values, Mapping):
         return spec.model_copy(update={"args": read_arguments({**spec.args.values, name: value})})
+
     if section == "resources" and name in ("nodes", "processes"):
         return spec.model_copy(
             update={"resources": spec.resources.model_copy(update={name: value})}
         )
+
     return None
 
 
 def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     metric = sweep.objective.metric
     goal = sweep.objective.goal
+
     if plan.spec.entrypoint is None:
         usual = REPORTED.get(metric, goal)
         if goal != usual:
@@ -140,6 +150,7 @@ def _is_named(plan: Plan, metric: str) -> bool:
         text = read_regular_text(path, errors="replace") if path.suffix == ".py" else None
     except OSError:
         return True
+
     return text is None or re.search(rf"(?<!\w){re.escape(metric)}(?!\w)", text) is not None
 
 
@@ -147,8 +158,10 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     estimate = billed(plan)
     budget = sweep.budget
     limits = plan.spec.limits
+
     if budget.max_cost is None or estimate is None or sweep.engine == "native":
         return  # native sweeps have other rules
+
     if estimate.usd_per_hour is None or estimate.worst_usd is None:
         hint = f"{estimate.price_hint}, or replace it by budget.max_time"
         yield Issue(_MAX_COST, PRICE_UNKNOWN, hint)
@@ -178,14 +191,17 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     stopping: EarlyStopping | None = sweep.stopping
     if stopping is None or sweep.engine == "native":
         return
+
     declared = declaration_of(plan.provider)
     at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")
+
     if stopping.promote != "always" and not declared.publishes:
         message = (
             "needs messages from the driver to running trials, and jobs on"
             f" {declared.label} cannot receive any"
         )
         yield Issue(at, message, "promote: always works without; or remove early stopping")
+
     yield from _trial_issues(plan, sweep, stopping)
 
 
@@ -194,7 +210,11 @@ def _trial_issues(plan: Plan, sweep: Sweep, stopping: EarlyStopping) -> Iterator
     metric = sweep.objective.metric
     goal = sweep.objective.goal
     trial = TrialRules(
-        trial=0, metric=metric, goal=goal, rungs=(stopping.grace or 1,), eta=stopping.eta or 2
+        trial=0,
+        metric=metric,
+        goal=goal,
+        rungs=(stopping.grace or 1,),
+        eta=stopping.eta or 2,
     )
     rules_of = get_provider(plan.target.provider).rules
     before = {_bare(issue) for issue in rules_of(plan)}
@@ -208,11 +228,13 @@ def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
         hint = "pip install 'cloudtrain[sweeps]', or method: random"
         yield Issue(("sweep", "sampler" if sweep.sampler else "method"), message, hint)
+
     if sweep.engine == "native":
         try:
             yield from get_provider(plan.target.provider).native_sweeps().rules(plan)
         except UsageError as error:
             yield Issue(at, error.what, "engine: portable runs trials wherever jobs run")
+
     if sweep.engine == "ray":
         yield from _ray(plan)
 
@@ -228,9 +250,11 @@ def _ray(plan: Plan) -> Iterator[Issue]:
         )
         hint = "--provider local, from a node of the cluster; or engine: portable"
         yield Issue(at, message, hint)
+
     if missing := [name for name in RAY_MODULES if find_spec(name) is None]:
         message = f"needs Ray Tune, and this is not installed: {', '.join(missing)}"
         yield Issue(at, message, "pip install 'cloudtrain[ray]'")
+
     if (address := os.environ.get("RAY_ADDRESS", "")).partition("://")[1]:
         message = f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}"
         yield Issue(at, message, "start the sweep there: ray job submit -- cloudtrain sweep")

@@ -75,12 +75,15 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None
     if given_up := _why_to_give_up(state):
         return None if running else _end(state, given_up)
+
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _trial_count(state):
         return None if running else _end(state, "")
+
     cap, refusal = cap_of_next(state, now)
     if refusal:
         return None if running else _end(state, refusal)
+
     return Suggest() if trial is None else _start(state, trial, cap)
 
 
@@ -94,24 +97,30 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
     definition = state.definition
     usd = definition.trial_cap.usd
     seconds = definition.trial_cap.seconds
+
     if definition.budget.usd is not None:
         usd_left = definition.budget.usd - state.spent_usd - state.committed_usd
         if usd is None:
             return Caps(), "what a trial may cost is not known, and the budget is in money"
+
         if usd > usd_left + 1e-9:
             refusal = (
                 f"{max(0.0, usd_left):.2f} of {definition.budget.usd:.2f} USD are left, a trial may"
                 f" take {usd:.2f}"
             )
+
             return Caps(), refusal
+
     if definition.budget.seconds is not None and state.started:
         remaining_seconds = state.started + definition.budget.seconds - now
         if remaining_seconds < SHORTEST_SECONDS:
             return Caps(), "the time of the budget is over"
+
         seconds = remaining_seconds if seconds is None else min(seconds, remaining_seconds)
     elif definition.budget.seconds is not None:
         budget = definition.budget.seconds
         seconds = budget if seconds is None else min(seconds, budget)
+
     return Caps(usd=usd, seconds=seconds), ""
 
 
@@ -148,6 +157,7 @@ def _promotable(state: SweepState) -> Trial | None:
     definition = state.definition
     if not definition.promotes:
         return None
+
     paused = {
         trial.number: state.rung_of(trial) for trial in state.trials if trial.state == "paused"
     }
@@ -158,6 +168,7 @@ def _promotable(state: SweepState) -> Trial | None:
         )
         if number is not None:
             return state.trials[number]
+
     return None
 
 
@@ -175,6 +186,7 @@ def _end(state: SweepState, reason: str) -> End:
         if not reason and failed and failed == len(state.trials):
             reason = f"all {failed} trials failed"
         return End("failed", reason or f"no trial reported {state.definition.metric}")
+
     if not reason and len(state.trials) < state.wanted:
         reason = f"all {len(state.trials)} combinations of its values were tried"
     return End("succeeded", reason)
@@ -188,6 +200,7 @@ def _why_to_give_up(state: SweepState) -> str:
     """
     if any(_has_result(trial) for trial in state.trials):
         return ""
+
     lost = [
         trial
         for trial in state.trials[state.extended_at :]
@@ -195,6 +208,7 @@ def _why_to_give_up(state: SweepState) -> str:
     ]
     metric = state.definition.metric
     by_cause: dict[str, list[Trial]] = defaultdict(list)
+
     for trial in lost:
         by_cause[_cause(trial)].append(trial)
 
@@ -204,12 +218,14 @@ def _why_to_give_up(state: SweepState) -> str:
                 f"given up: {len(trials)} trials {_what_happened(trials, metric)}, which no value"
                 " explains"
             )
+
     if len(lost) >= MAX_WITHOUT_RESULT:
         last = lost[-1].reason or f"it trained to its end without {metric}"
         return (
             f"given up: {len(lost)} trials ended, and none has reported {metric}; the last one:"
             f" {last}"
         )
+
     return ""
 
 

@@ -142,6 +142,7 @@ class SweepState:
             for trial in self.trials
             if trial.state != "failed" and trial.value is not None and math.isfinite(trial.value)
         ]
+
         return self.trials[min(values)[1]] if values else None
 
     def rung_of(self, trial: Trial) -> int | None:
@@ -154,6 +155,7 @@ class SweepState:
         before = self.latest
         if not isinstance(event, Reported):
             self.latest = max(before, event.time)
+
         match event:
             case Suggested() if event.trial == len(self.trials) and self._fits(event.parameters):
                 self.started = self.started or event.time
@@ -163,6 +165,7 @@ class SweepState:
             case Extended() if event.trials >= len(self.trials):
                 if self.state not in ("running", "stopping"):
                     self.started += max(0.0, event.time - before) if self.started else 0.0
+
                 self._extend(event)
             case StopRequested() if self.state == "running":
                 self.state = "stopping"
@@ -190,6 +193,7 @@ class SweepState:
             ),
         )
         self.reached = None
+
         for trial in self.trials:
             if event.resumes and trial.is_interrupted:
                 trial.state = "waiting"
@@ -217,6 +221,7 @@ class SweepState:
         rung = self.rung_of(trial)
         if trial.state == "paused" and rung is not None:
             self.promoted[rung].add(trial.number)
+
         trial.runs.append(event)
         trial.state = "running"
         trial.reason = ""
@@ -225,6 +230,7 @@ class SweepState:
         value = math.nan if event.value is None else event.value
         trial.curve.append(value)
         trial.reported_by = trial.run
+
         if self.reached is None and self._is_target(value):
             self.reached = trial.number
         if event.report in self.definition.rungs:
@@ -246,6 +252,7 @@ class SweepState:
         trial.failures += event.outcome == "failed"
         # A run that fails after its rung's report has reached the rung.
         after = "paused" if run.until is not None and trial.reports >= run.until else "waiting"
+
         if event.outcome == "failed":
             trial.state = after if trial.failures <= self.definition.retries else "failed"
         elif event.outcome == "interrupted":
@@ -260,4 +267,5 @@ def state_of(definition: Definition, events: Iterable[SweepEvent | None]) -> Swe
     for event in events:
         if event is not None:
             state.apply(event)
+
     return state

@@ -77,6 +77,7 @@ def point_at(space: Mapping[str, Dimension], number: int) -> Mapping[str, Scalar
         values = grid_values(space[key])
         number, at = divmod(number, len(values))
         point[key] = values[at]
+
     return {key: point[key] for key in space}
 
 
@@ -86,11 +87,14 @@ def number_of(space: Mapping[str, Dimension], point: Mapping[str, Scalar]) -> in
     for key, dimension in space.items():
         values = grid_values(dimension)
         value = point[key]
+
         if isinstance(values, range):
             at = values.index(int(value))
         else:  # with types: 1 and true are equal
             at = [(type(one), one) for one in values].index((type(value), value))
+
         number = number * len(values) + at
+
     return number
 
 
@@ -121,6 +125,7 @@ class Distinct:
             point = self._suggester.suggest(state, attempt)
             if _identity(point) not in identities:
                 return point
+
         return self._one_left(state)
 
     def _one_left(self, state: SweepState) -> Mapping[str, Scalar]:
@@ -130,6 +135,7 @@ class Distinct:
         at = int(part * max(1, self._size - len(numbers)))
         for number in sorted(numbers):
             at += number <= at
+
         return point_at(self._space, at % self._size)
 
 
@@ -191,10 +197,12 @@ def value_at(dimension: Dimension, part: float) -> Scalar:
             return (
                 dimension.low + min(int(part * dimension.size), dimension.size - 1) * dimension.step
             )
+
         rounded = round(
             _between(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5), part, log=True)
         )
         return min(max(rounded, dimension.low), dimension.high)
+
     ends = (
         (math.log(dimension.low), math.log(dimension.high))
         if dimension.log
@@ -233,11 +241,13 @@ class OptunaSampler:
         for earlier in self._definition.earlier:
             name = "PRUNED" if earlier.value is None else "COMPLETE"
             study.add_trial(self._study_trial(name, earlier.value, earlier.parameters))
+
         study.add_trials(
             [self._study_trial(*self._outcome(trial), trial.parameters) for trial in state.trials]
         )
         suggestion = study.ask(self._distributions)
         space = self._definition.space
+
         return {key: _value(item, suggestion.params[key]) for key, item in space.items()}
 
     def _study_trial(
@@ -313,6 +323,7 @@ def _samples(state: SweepState) -> tuple[Sequence[Sample], str]:
         ]
         if 2 * len(samples) >= len(state.trials) and len(samples) >= MIN_TRIALS:
             return samples, f"the values at report {rung}"
+
     ended = [
         (trial, trial.value)
         for trial in state.trials
@@ -331,6 +342,7 @@ def _fanova(state: SweepState, samples: Sequence[Sample]) -> Mapping[str, float]
         study.add_trial(
             optuna.trial.create_trial(params=params, distributions=distributions, value=value)
         )
+
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {key: float(shares.get(key, 0.0)) for key in state.definition.space}
@@ -344,6 +356,7 @@ def _import_optuna(user: str) -> Any:
         raise UsageError(
             f"{user} needs Optuna, which is not installed ({error})", hint=INSTALL
         ) from None
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

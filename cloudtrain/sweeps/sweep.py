@@ -67,6 +67,7 @@ class Sweep:
         """Start a driver in the background unless one runs. Raise StorageError if that fails."""
         if self.folder.is_driven() or self.status().state not in ("running", "stopping"):
             return
+
         log = self.folder.path / DRIVER_LOG
         with storing(log), open(log, "ab", opener=private_opener) as file:
             offset = file.tell()
@@ -78,13 +79,16 @@ class Sweep:
                 stderr=file,
                 start_new_session=True,
             )
+
         deadline = time.monotonic() + DRIVER_START_SECONDS
         while (
             not self.folder.is_driven() and process.poll() is None and time.monotonic() < deadline
         ):
             time.sleep(POLL_SECONDS / 4)
+
         code = process.poll()
         reap_in_background(process)
+
         if code:
             why = _last_message(log, offset) or f"its exit code is {code}"
             raise StorageError(
@@ -99,8 +103,10 @@ class Sweep:
         while True:
             events = self._journal.read()
             yield SweepUpdate(self._journal.state, events)
+
             if self.has_ended:
                 return
+
             if not events:
                 self.start_driver()
                 time.sleep(POLL_SECONDS)
@@ -109,6 +115,7 @@ class Sweep:
         """Wait for the end and return the state."""
         for _ in self.watch():
             pass
+
         return self._journal.state
 
     def stop(self) -> SweepState:
@@ -136,6 +143,7 @@ class Sweep:
             raise RunNotFound(
                 f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint
             )
+
         return best, self.run_of(best)
 
     def run_of(self, trial: Trial) -> Run:
@@ -156,6 +164,7 @@ def _last_message(log: Path, offset: int) -> str:
     """Return the last line after a byte offset, without a hint; empty if there is none."""
     with storing(log), open_regular_file(log) as file:
         lines = [line for line, _ in read_lines(file, offset) if not line.startswith(b"hint:")]
+
     return lines[-1].decode(errors="replace").strip() if lines else ""
 
 
@@ -164,15 +173,18 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
     folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
     ids = sweep_ids(folder)
     matches = [name]
+
     if name not in ids:
         matches = sorted(sweep_id for sweep_id in ids if name and sweep_id.startswith(name))
     if len(matches) == 1:
         return Sweep(SweepFolder(folder / SWEEPS / matches[0]))
+
     if matches:
         shown = ", ".join(matches[:5])
         raise RunNotFound(
             f"{name!r} fits {len(matches)} sweeps: {shown}", hint="give more letters of the id"
         )
+
     raise RunNotFound(
         f"there is no sweep {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all"
     )
@@ -185,6 +197,7 @@ def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
     for sweep_id in sweep_ids(folder):
         with suppress(StorageError):
             sweeps.append(Sweep(SweepFolder(folder / SWEEPS / sweep_id)))
+
     return sweeps
 
 
@@ -217,15 +230,18 @@ def plan_extension(
     resumed = tuple(trial.number for trial in _resumable(state))
     points = points_of(state.definition.space)
     most = trials if points is None else min(trials, points - len(state.trials))
+
     if trials and not most and not resumed:
         message = f"sweep {_id(state)} has tried all {len(state.trials)} combinations of its values"
         raise UsageError(message, hint="start another one with a larger space")
+
     if not most and not resumed and (state.ended or (parallel is None and budget == Caps())):
         message = (
             f"nothing to do: no trial of sweep {_id(state)} was interrupted, and new trials were"
             " not requested"
         )
         raise UsageError(message, hint=f"cloudtrain sweep more {_id(state)} 20")
+
     planned = len(state.trials) if state.ended else max(state.wanted, len(state.trials))
     event = Extended(
         time=now,
@@ -238,6 +254,7 @@ def plan_extension(
     extended = deepcopy(state)
     extended.apply(event)
     _refuse_budget(state, extended, now)
+
     return Extension(
         event=event,
         new_trials=most,
@@ -257,6 +274,7 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
         message = f"the service that carries out sweep {_id(state)} takes no more trials"
         hint = "start another sweep, or engine: portable, which continues from the same study"
         raise UsageError(message, hint=hint)
+
     if state.state == "stopping":
         hint = f"wait for its end: cloudtrain attach {_id(state)}"
         raise UsageError(f"sweep {_id(state)} is being stopped", hint=hint)
@@ -275,9 +293,11 @@ def _worst_usd(extended: SweepState, trials: int) -> float | None:
     trial_usd = definition.trial_cap.usd
     if trial_usd is None:
         return None
+
     worst = trial_usd * definition.most_runs(trials)
     if definition.budget.usd is None:
         return worst
+
     return min(worst, definition.budget.usd - extended.spent_usd - extended.committed_usd)
 
 

@@ -61,6 +61,7 @@ class TrialPlans:
         document = override(self._document, self._overrides(trial.parameters, launching))
         if "name" not in document.values:
             document = replace(document, values={"name": self._old.name, **document.values})
+
         return replan(
             self._old,
             document,
@@ -76,16 +77,19 @@ class TrialPlans:
         overrides = [override_of(key, value) for key, value in parameters.items()]
         if launching.cap_seconds is not None:  # never more than the job's own limit
             overrides.append(f"limits.max_runtime={max(1, int(launching.cap_seconds))} s")
+
         if self._old.checkpoints_uri:  # a folder for each run: trials must not share checkpoints
             overrides.append(
                 f"checkpoints.uri={self._old.checkpoints_uri.rstrip('/')}/{launching.run}/"
             )
+
         return overrides
 
     def _rules(self, trial: Trial, launching: Launching, *, resumes: bool) -> TrialRules | None:
         definition = self.definition
         if not definition.rungs:
             return None
+
         return TrialRules(
             trial=trial.number,
             metric=definition.metric,
@@ -134,6 +138,7 @@ class RunTrials:
         """Submit the latest run of a trial once: its folder shows whether that was done."""
         if self.has_run(trial):
             return None
+
         try:
             plan = self.plan(trial)
             submit(plan, archive=archive_of(plan))
@@ -142,8 +147,10 @@ class RunTrials:
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # the next `observe` asks the provider
                 return None
+
             may_pass = isinstance(error, CloudError) and error.transient
             return run_ended(trial, "interrupted" if may_pass else "refused", error.message)
+
         return None
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
@@ -151,13 +158,16 @@ class RunTrials:
         run = self._run(trial)
         with suppress(CloudError):
             run.monitor.refresh()
+
         state = run.monitor.state
         # Before reading events: the end is the last one.
         ended = state.has_ended and not may_appear(state, time.time())
         events, run.offset = run.monitor.folder.events_since(run.offset)
         sweep_events: list[SweepEvent] = list(_reports(trial, run, events))
+
         if ended:
             sweep_events.append(_end_of(trial, state, self._definition))
+
         return sweep_events
 
     def publish(self, state: SweepState) -> None:
@@ -165,12 +175,14 @@ class RunTrials:
         self._definition = self._plans.definition = state.definition  # an extension may change it
         if not self._definition.rungs or self._definition.promotes:
             return
+
         text = rungs_document(state)
         for trial in state.trials:
             if trial.state != "running" or self._published.get(trial.run) == text:
                 continue
             if not self.has_run(trial):  # a worker of a cluster has not started it yet
                 continue
+
             run = self._run(trial)
             with suppress(CloudError):  # the next round repeats it
                 self._provider.publish(run.monitor.folder, run.monitor.state, RUNGS_FILE, text)
@@ -192,6 +204,7 @@ class RunTrials:
                 self._definition.metric, rules.get("reports", 0), rules.get("position")
             )
             self._runs[trial.run] = _TrialRun(folder, reports)
+
         return self._runs[trial.run]
 
     def _checkpoints(self, run_id: str) -> str:
@@ -217,6 +230,7 @@ def rungs_document(state: SweepState) -> str:
         }
         for at, values in zip(state.definition.rungs, state.rungs, strict=True)
     ]
+
     return json.dumps({"version": 1, "rungs": rungs})
 
 
@@ -227,6 +241,7 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
             run.is_decided |= event.outcome != "goes_on"
         if run.is_decided or not isinstance(event, Metrics) or event.rank > 0:
             continue
+
         value = run.reports.add(event)
         if value is not None and run.reports.count > trial.reports:
             yield Reported(
@@ -244,17 +259,22 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     billing = state.billing
     seconds = state.seconds(time.time())
     usd = billing.usd if billing else None
+
     if definition.trial_cap.usd is None:
         usd = 0.0 if usd is None else usd
+
     if state.state == "succeeded":
         outcome: Ending = "completed"
         if decision == "pruned":
             outcome = "pruned"
         elif decision == "paused":
             outcome = "paused"
+
         return run_ended(trial, outcome, "", usd, seconds)
+
     if state.ref is None:  # its submission was interrupted before the start
         return run_ended(trial, "interrupted", state.reason, 0.0, 0.0)
+
     if state.state == "stopped":
         by_platform = any(
             node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values()
@@ -262,6 +282,7 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
         return run_ended(
             trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds
         )
+
     ended = run_ended(trial, "failed", explain(state), usd, seconds)
     return replace(ended, cause=state.error.exception if state.error else "")
 

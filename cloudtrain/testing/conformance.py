@@ -78,9 +78,11 @@ class PlanningChecks(Checks):
         problems = _problems(bench, {bench.name: {"no_such_key": 1}})
         path: tuple[str, ...] = (bench.name,)
         place = "job.yaml:2:1"
+
         if declaration_of(bench.name).section is not None:
             path = (bench.name, "no_such_key")
             place = "job.yaml:3:3"
+
         must(
             any(issue.path == path and issue.origin.endswith(place) for issue in problems),
             f"a key that it does not know is answered with: {_lines(problems) or 'nothing'}",
@@ -91,16 +93,19 @@ class PlanningChecks(Checks):
         runs = RunStore(bench.data_dir)
         before = set(runs.ids())
         errors: list[Issue] = []
+
         with recorded(is_forbidden=True) as effects, suppress(PermissionError):
             plan = bench.plan("succeed")
             render(plan)
             errors = [issue for issue in plan.issues if issue.is_error]
+
         must(
             not effects.processes + effects.connections,
             f"target, render or rules did more than compute: {_shown(effects)}",
             "up to `render` all is pure; `rules` may read the disk; what takes a process or a"
             " network is in `checks`",
         )
+
         must(
             not errors,
             f"it refuses the suite's job: {_lines(errors)}",
@@ -119,16 +124,19 @@ class PlanningChecks(Checks):
             f"its job document is {first.job!r}",
             "Request.job is a JobDocument",
         )
+
         must(
             first == second,
             "two renders of one plan differ",
             "render is a function of the plan alone",
         )
+
         must(
             json.dumps(plan.to_json()) == before,
             "render changed the plan",
             "nothing changes a plan",
         )
+
         must(
             first.provider == bench.name,
             f"the request is of {first.provider!r}",
@@ -172,6 +180,7 @@ class PlanningChecks(Checks):
     def test_more_nodes_than_it_runs_are_refused_at_their_line(self, bench: Bench) -> None:
         if bench.plan("succeed").target.max_nodes >= 1000:
             return
+
         problems = _problems(bench, {"resources": {"nodes": 1000}, **bench.platform.job})
         must(
             any(
@@ -190,6 +199,7 @@ def _problems(bench: Bench, document: Mapping[str, Any]) -> list[Issue]:
         make_plan(bench.load(document), bench.name)
     except SpecError as error:
         return list(error.issues)
+
     return []
 
 

@@ -68,11 +68,13 @@ class RunChecks(Checks):
         with bench.client(), recorded() as effects:
             runs = {kind: submit(bench.plan(kind)) for kind in ("succeed", "fail", "wait")}
             _start_again(bench, runs["succeed"])
+
         return Jobs(runs, effects)
 
     def test_a_run_id_is_submitted_once(self, bench: Bench, jobs: Jobs) -> None:
         with pytest.raises(RunExists):
             submit(bench.plan("succeed"))
+
         run = jobs.ended("succeed", self.timeout_seconds)
         begun = [event for event in run.folder.events() if event.type == "node_started"]
         must(
@@ -98,10 +100,12 @@ class RunChecks(Checks):
             (dict(event.extra) for event in run.folder.events() if event.type == "seen"), {}
         )
         expected: dict[str, Any] = {"argv": list(ARGUMENTS), "variable": VARIABLE}
+
         if bench.platform.input:
             expected["greeting"] = GREETING
         if bench.platform.secret:
             expected["secret"] = hashlib.sha256(SECRET.encode()).hexdigest()
+
         for name, value in expected.items():
             must(
                 reported.get(name) == value,
@@ -116,6 +120,7 @@ class RunChecks(Checks):
         numbers = [
             event.extra["number"] for event in run.folder.events() if event.type == "numbered"
         ]
+
         for kind, actual, expected in (
             ("lines", lines, [f"line {number}" for number in range(LINES)]),
             ("events", numbers, list(range(LINES))),
@@ -155,6 +160,7 @@ class RunChecks(Checks):
             f"its cause is {cause}: {state.reason}",
             promise,
         )
+
         with pytest.raises(JobFailed):
             run.result()
 
@@ -169,6 +175,7 @@ class RunChecks(Checks):
             "it prints no `waiting`",
             seconds,
         )
+
         must(
             SECRET not in _command_lines(),
             "a process's arguments hold a secret",
@@ -190,6 +197,7 @@ class RunChecks(Checks):
             "a second stop changed its end",
             "asking twice does no harm",
         )
+
         must(
             folder.events_file.read_bytes() == before,
             "a second stop wrote events",
@@ -215,9 +223,11 @@ class RunChecks(Checks):
             f" {[words.replace(SECRET, '…')[:200] for words in leaked]}",
             promise,
         )
+
         for kind, run in jobs.runs.items():
             if kind != "wait":  # that one runs until it is stopped
                 jobs.ended(kind, self.timeout_seconds)
+
             for path in run.folder.path.rglob("*"):
                 must(
                     SECRET.encode() not in _content(path),
@@ -230,6 +240,7 @@ def _content(path: Path) -> bytes:
     """Content of a file; empty for a folder and for a file that a running job has just replaced."""
     with suppress(FileNotFoundError):
         return path.read_bytes() if path.is_file() else b""
+
     return b""
 
 
@@ -240,7 +251,14 @@ def _start_again(bench: Bench, run: Run) -> None:
     request = Request(
         provider=bench.name, document=folder.document("request.json"), job=render(plan).job
     )
-    bench.provider.start(plan, request, folder, archive_of(plan), None, History(folder).record)
+    bench.provider.start(
+        plan,
+        request,
+        folder,
+        archive_of(plan),
+        None,
+        History(folder).record,
+    )
 
 
 def _eventually(look: Callable[[], T], complaint: str, seconds: float) -> T:
@@ -249,6 +267,7 @@ def _eventually(look: Callable[[], T], complaint: str, seconds: float) -> T:
         if time.monotonic() > deadline:
             pytest.fail(f"{complaint} after {seconds:g} s", pytrace=False)
         time.sleep(LOOK_SECONDS)
+
     return result
 
 
@@ -269,4 +288,5 @@ def _difference(actual: list[Any], expected: list[Any]) -> str:
     first = next((pair for pair in pairs if pair[0] != pair[1]), None)
     if first is None:
         return f"the last is {actual[-1] if actual else None!r}"
+
     return f"{first[0]!r} where {first[1]!r} belongs"

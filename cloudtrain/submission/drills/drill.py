@@ -96,6 +96,7 @@ class Drill:
             result = replace(self._drill(scenario), seconds=time.monotonic() - started)
             self.results.append(result)
             self.options.tell(f"{scenario.name}: {result.finding.verdict.value}")
+
         return self.scorecard()
 
     def scorecard(self) -> Scorecard:
@@ -111,6 +112,7 @@ class Drill:
             )
             for result in self.results
         ]
+
         return Scorecard(
             job=self.plan.spec.name,
             folder=self.plan.context.data_dir,
@@ -131,15 +133,20 @@ class Drill:
         watched = self.reference = Watched(Run(submit(self.plan)))
         with self._ended_at_last(watched):
             watched.until(None, self.options.timeout_seconds, self.options.draw)
+
         if watched.overdue:
             raise _too_long(self.options)
+
         self.reference_seconds = time.monotonic() - started
         self.training_seconds = _training_seconds(watched)
+
         if watched.state.state != "succeeded":
             why = explain(watched.state)
             raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
+
         self.finished = watched.finished()
         self.options.tell(f"undisturbed: succeeded in {format_duration(self.reference_seconds)}")
+
         if watched.saves_in_time < MIN_SAVES:
             self.overrides = self._save_more_often(watched)
 
@@ -149,11 +156,13 @@ class Drill:
             return (f"args.checkpoint-every-steps={max(1, math.ceil(steps / DRILLED_SAVES))}",)
         if self.plan.spec.entrypoint is None or watched.saves:
             return (f"checkpoints.every={max(1, int(self.training_seconds / DRILLED_SAVES))} s",)
+
         return ()
 
     def _drill(self, scenario: Scenario) -> DrillResult:
         if scenario.needs_checkpoint and not self._undisturbed()[0].saves:
             return _skipped(scenario, "the job saves no checkpoint")
+
         try:
             return self._inject(scenario)
         except NotPossible as reason:
@@ -171,13 +180,17 @@ class Drill:
         with self._ended_at_last(watched):
             if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
                 raise TooLate(_why_not_injected(watched))
+
             injected = inject(scenario.fault, watched)
             text = injected.text + (f" at step {watched.step:g}" if watched.step else "")
             watched.until(None, self._limit(), self.options.draw, closely=False)
+
             if watched.overdue:
                 watched.abort()
+
         if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
             text += f", then {tear_newest(watched.run, watched)}"
+
         result = self._judge(scenario, watched, injected, text)
         if scenario.fault is Fault.SIGTERM:
             result = replace(
@@ -186,6 +199,7 @@ class Drill:
                     result.finding, saved_at_stop=watched.saved() != injected.saved_before
                 ),
             )
+
         return result
 
     def _judge(
@@ -196,28 +210,41 @@ class Drill:
         if runs[0].state.state == "succeeded" and injected.ends_run:
             finding = Finding(verdict=Verdict.NOT_INJECTED)
             return DrillResult(
-                scenario=scenario, finding=finding, injected=f"{text}, too late", runs=runs
+                scenario=scenario,
+                finding=finding,
+                injected=f"{text}, too late",
+                runs=runs,
             )
+
         if runs[0].state.state != "succeeded" and not runs[0].overdue:
             rerun = Watched(watched.run.rerun())
             with self._ended_at_last(rerun):
                 rerun.until(None, self._limit(), self.options.draw, closely=False)
+
             runs.append(rerun.finished())
+
         finding = judge(self._undisturbed()[1], runs)
         failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
         remedy = hint_for(failed) or "" if failed is not None and scenario.fault in REMEDIED else ""
+
         return DrillResult(
-            scenario=scenario, finding=finding, injected=text, remedy=remedy, runs=runs
+            scenario=scenario,
+            finding=finding,
+            injected=text,
+            remedy=remedy,
+            runs=runs,
         )
 
     def _start(self, scenario: Scenario) -> Watched:
         """Start a fresh run for a drill."""
         undisturbed, _ = self._undisturbed()
         overrides = list(self.overrides)
+
         if scenario.fault is Fault.LOADER_STALLED:
             overrides.append(
                 f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}"
             )
+
         return Watched(
             undisturbed.run.rerun(overrides, fresh=True), by_events=undisturbed.reported_saves > 0
         )
@@ -234,6 +261,7 @@ class Drill:
                 return True
             if last_step is not None:
                 return watched.step >= INJECT_AT * last_step
+
             return watched.training_seconds >= INJECT_AT * self.training_seconds
 
         return is_time

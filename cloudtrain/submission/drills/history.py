@@ -57,6 +57,7 @@ def history_of(events: Iterable[Event]) -> RunHistory:
     history = RunHistory()
     attempt = Attempt()
     stopped = 0.0
+
     for event in events:
         match event:
             case Restarted():
@@ -65,6 +66,7 @@ def history_of(events: Iterable[Event]) -> RunHistory:
                     and event.why not in history.restart_reasons
                 ):
                     history.restart_reasons.append(event.why)
+
                 # Every node reports the restart.
                 if attempt.steps or attempt.resumed_at is not None:
                     history.attempts.append(attempt)
@@ -79,9 +81,11 @@ def history_of(events: Iterable[Event]) -> RunHistory:
                 stopped = event.time
             case Ended():
                 history.ended = event.time
+
     history.attempts.append(attempt)
     if stopped and history.ended:
         history.stopping_seconds = max(0.0, history.ended - stopped)
+
     return history
 
 
@@ -98,11 +102,14 @@ def began_anew(runs: Sequence[RunHistory], reference: RunHistory) -> bool:
     )
     attempts = [attempt for run in runs for attempt in run.attempts]
     reached = 0.0
+
     for number, attempt in enumerate(attempts):
         is_restart = number and attempt.steps and attempt.resumed_at is None
         if is_restart and first is not None and attempt.steps[0] <= first < reached:
             return True
+
         reached = max([reached, *attempt.steps, *attempt.saved])
+
     return False
 
 
@@ -113,8 +120,10 @@ def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float
     """
     between = stride([step for attempt in reference.attempts for step in attempt.steps])
     attempts = [attempt for run in runs for attempt in run.attempts]
+
     if reference.last_step is None:
         return None
+
     lost = 0.0
     reached = 0.0
     for number, attempt in enumerate(attempts):
@@ -122,9 +131,12 @@ def steps_done_again(runs: Sequence[RunHistory], reference: RunHistory) -> float
             begun = attempt.resumed_at
             if begun is None:
                 begun = max(0.0, attempt.steps[0] - between)
+
             lost += max(0.0, reached - begun)
             reached = begun
+
         reached = max([reached, *attempt.steps, *attempt.saved])
+
     return lost
 
 
@@ -149,6 +161,7 @@ class SavedFiles:
         if current == self._before and current - self._counted:
             self.count += 1
             self._counted = current
+
         self._before = current
         return self.count
 
@@ -161,7 +174,9 @@ def listing(folder: Path) -> Listing:
             status = path.stat()
         except OSError:  # just removed
             continue
+
         entries.append((str(path), status.st_ino, status.st_size, status.st_mtime_ns))
+
     return frozenset(entries)
 
 
@@ -173,9 +188,11 @@ def newest_file(folder: Path, names: tuple[str, ...] = ()) -> Path | None:
     entries: dict[str, list[Path]] = {}
     for path in _files(folder):
         entries.setdefault(path.relative_to(folder).parts[0], []).append(path)
+
     candidates = {name: files for name, files in entries.items() if name in names} or entries
     if not candidates:
         return None
+
     newest = max(
         candidates.values(), key=lambda files: max(path.stat().st_mtime_ns for path in files)
     )

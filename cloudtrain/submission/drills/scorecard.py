@@ -112,11 +112,13 @@ def workplace(folder: Path) -> Iterator[None]:
             raise RefusedError(
                 f"a drill of this job goes on already, in process {owner}", hint=hint
             )
+
     try:
         with storing(folder):
             os.ftruncate(lock.file, 0)
             os.pwrite(lock.file, str(os.getpid()).encode(), 0)
             _clear(folder)
+
         yield
     finally:
         lock.release()
@@ -129,8 +131,10 @@ def _clear(folder: Path) -> None:
         with suppress(CloudtrainError):
             watched = Watched(Run(store.open(run_id)))
             watched.look()
+
             if not watched.state.has_ended:
                 watched.abort()
+
     for entry in folder.iterdir():
         if entry.name not in _KEPT:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()

@@ -114,15 +114,18 @@ def trained(run: Path, state: RunState) -> Trained:
         return Trained(
             by="parameters_sha256", values={"parameters_sha256": state.result.parameters_sha256}
         )
+
     if files := _digests(paths.model, ()):
         return Trained(by="the files of the model", values=files)
     if files := _digests(paths.output, WEIGHT_FILES):
         return Trained(by="the files of weights in the output", values=files)
+
     if state.metrics:
         return Trained(
             by="the last metrics",
             values={name: repr(value) for name, value in state.metrics.items()},
         )
+
     return Trained()
 
 
@@ -132,6 +135,7 @@ def _digests(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
     files = [path for path in files if not suffixes or path.suffix in suffixes]
     if len(files) > MAX_FILES:
         return {}
+
     return {str(path.relative_to(folder)): _digest(path) for path in files}
 
 
@@ -206,15 +210,19 @@ def judge(reference: DrillRun, runs: Sequence[DrillRun]) -> Finding:
     report = next((text for run in runs if (text := _report_of(run))), "")
     if any(run.overdue for run in runs):
         return Finding(verdict=Verdict.UNNOTICED, report=report, rerun=len(runs) > 1)
+
     if last.state.state != "succeeded":
         named = is_named(last.state)
         verdict = Verdict.NAMED if named else Verdict.UNNAMED
         return Finding(verdict=verdict, report=explain(last.state), rerun=len(runs) > 1)
+
     differing = tuple(last.trained.differences(reference.trained))
     verdict = Verdict.OTHER if differing else Verdict.SAME
+
     if not reference.trained.by or last.trained.by != reference.trained.by:
         verdict = Verdict.NOT_COMPARED
         differing = ()
+
     return Finding(
         verdict=verdict,
         report=report,
@@ -231,12 +239,14 @@ def _report_of(run: DrillRun) -> str:
     reasons = run.history.restart_reasons
     if reasons:
         return reasons[0]
+
     if (
         run.overdue
         or run.state.state == "succeeded"
         or (run.state.state == "stopped" and not was_killed(run.state))
     ):
         return ""
+
     return explain(run.state)
 
 
@@ -313,6 +323,7 @@ def advice_on_all(findings: Sequence[Finding], job: JobFacts) -> list[str]:
         for finding in findings
     ):
         changes.append(LEAVES_NOTHING)
+
     return changes
 
 
@@ -323,24 +334,29 @@ def _of_fault(
         yield (
             KEEP_ONE_MORE if fault is Fault.CHECKPOINT_TORN and not job.never_loads else BEGINS_ANEW
         )
+
     if fault is Fault.RANK_KILLED and job.restarts == 0:
         yield (
             "limits.restarts is 0: with 1 the ranks start again within seconds, on the machines"
             " that are there"
         )
+
     if fault is Fault.NODE_LOST and job.retries == 0 and finding.verdict is not Verdict.NAMED:
         yield (
             "limits.retries is 0: with 1 SageMaker starts the job again by itself; elsewhere"
             " `cloudtrain rerun` does"
         )
+
     if fault is Fault.SIGTERM and faulty is not None:
         yield from _of_stop(finding, faulty, job)
+
     if (
         fault is Fault.CHECKPOINT_TORN
         and finding.verdict in (Verdict.NAMED, Verdict.UNNAMED)
         and not job.is_trainer
     ):
         yield KEEP_ONE_MORE
+
     if fault is Fault.LOADER_STALLED and finding.verdict is Verdict.UNNOTICED:
         yield (
             "limits.hang is 0: nothing ends a job that waits; limits: {hang: 10 min} does"

@@ -108,6 +108,7 @@ class Watched:
             self._observed = time.monotonic()
             with suppress(CloudtrainError):  # asked again soon
                 self.run.status()
+
         new, self._offset = self.run.folder.events_since(self._offset)
         self.events += new
         self.state = self.run.cached_status()
@@ -143,15 +144,18 @@ class Watched:
             if time.monotonic() > deadline:
                 self.overdue = True
                 return False
+
             if time.monotonic() > drawn + CALM_POLL_SECONDS:
                 drawn = time.monotonic()
                 draw(self.state)
+
             time.sleep(POLL_SECONDS if closely and self.training_since else CALM_POLL_SECONDS)
 
     def abort(self) -> None:
         """End the run by force: kill its processes and let its supervisor record the end."""
         with suppress(CloudtrainError):
             self.run.request_stop(self.run.last_known())
+
         deadline = time.monotonic() + END_SECONDS
         while not self.state.has_ended and time.monotonic() < deadline:
             self.look()

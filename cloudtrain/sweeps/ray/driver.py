@@ -88,6 +88,7 @@ class RayDriver:
         """Take over trials of an earlier driver."""
         self.journal.read()
         self._clock = DriverClock(self.state.latest)
+
         for trial in self.state.trials:
             if trial.state == "running" and self._jobs.has_run(trial):
                 self._take_over(trial)
@@ -98,10 +99,12 @@ class RayDriver:
         """Publish values, observe runs without a worker, and carry out a stop of the sweep."""
         if time.monotonic() < self._next_look:
             return
+
         self._next_look = time.monotonic() + PAUSE_SECONDS
         self.journal.read()
         self._jobs.publish(self.state)
         stopped = {trial.number for trial in to_be_stopped(self.state)}
+
         for trial in self.state.trials:
             if trial.state != "running" or not self._jobs.has_run(trial):
                 continue
@@ -121,6 +124,7 @@ class RayDriver:
         if self.state.state == "stopping":
             while self._announced:
                 self.withdraw(self._announced.pop())
+
         while True:
             trial = self._announced_trial()
             if trial is None:
@@ -128,10 +132,13 @@ class RayDriver:
                 if action is None or isinstance(action, End):
                     self.end = action
                     return None
+
                 if isinstance(action, Suggest):
                     self.journal.suggest(self._suggester, self._clock.now())
                     continue
+
                 trial = self.journal.announce(action, self._clock.now())
+
             if (handed_out := self._handed_out(trial)) is not None:
                 return handed_out
 
@@ -146,9 +153,11 @@ class RayDriver:
         trial = self.state.trials[number]
         if trial.state != "running":
             return
+
         before = self._losses.get(number, (trial.reports, 0))
         count = before[1] + 1 if before[0] == trial.reports else 1
         self._losses[number] = (trial.reports, count)
+
         if self._jobs.has_run(trial):
             self._take_over(trial)
         else:
@@ -170,6 +179,7 @@ class RayDriver:
         except CloudtrainError as error:
             self.take(run_ended(trial, "refused", error.message))
             return None
+
         definition = self.state.definition
         return {
             "trial": trial.number,
@@ -189,10 +199,12 @@ class RayDriver:
         trial = self.state.trials[event.trial]
         was_asked = self._left.get(event.trial, False) or self.state.state == "stopping"
         by_itself = event.outcome == "failed" and self._jobs.has_failed_by_itself(trial)
+
         if by_itself or event.outcome not in ("failed", "stopped", "interrupted"):
             return event
         if was_asked:
             return replace(event, outcome="stopped")
+
         lost = self._lost(trial, event.reason)
         return replace(event, outcome=lost.outcome, reason=lost.reason)
 
@@ -201,6 +213,7 @@ class RayDriver:
             return run_ended(
                 trial, "failed", f"its worker was lost {MAX_LOSSES} times in a row: {why}"
             )
+
         return run_ended(trial, "interrupted", why)
 
 
@@ -231,6 +244,7 @@ def drive_ray(
     definition = folder.definition()
     breaks = 0
     reports = -1
+
     with folder.driving():
         while True:
             driver = RayDriver(
@@ -239,16 +253,20 @@ def drive_ray(
                 suggester_of(definition),
             )
             driver.recover()
+
             if driver.state.state not in ("running", "stopping"):
                 return driver.state
+
             error = _run_once(driver, cluster, pause)
             if error:
                 count = sum(isinstance(event, Reported) for event, _ in folder.events_from())
                 breaks = breaks + 1 if count == reports else 1
                 reports = count
+
                 if breaks >= MAX_BREAKS:
                     _end_all(driver, pause)
                     driver.end = End("failed", f"Ray Tune broke {breaks} times in a row: {error}")
+
             if driver.end is not None:
                 driver.journal.write(
                     SweepEnded(time=time.time(), state=driver.end.state, reason=driver.end.reason)
@@ -259,6 +277,7 @@ def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None
     """Run trials until the sweep is over or Ray fails. Return the failure, or an empty text."""
     if not _connected(driver, cluster, pause):
         return ""
+
     try:
         cluster.run(driver)
     except (CloudtrainError, KeyboardInterrupt):
@@ -268,6 +287,7 @@ def _run_once(driver: RayDriver, cluster: Cluster, pause: Callable[[float], None
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]
     finally:
         cluster.disconnect()
+
     return "" if driver.end else "it ended before the sweep did"
 
 
@@ -283,9 +303,11 @@ def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], Non
             if not driver.state.trials:  # without trials, fail at once
                 driver.end = End("failed", error.message)
                 return False
+
             print(error.render(), file=sys.stderr, flush=True)
         else:
             return True
+
         until = time.monotonic() + RECONNECT_SECONDS
         while time.monotonic() < until:
             driver.advance()
@@ -295,6 +317,7 @@ def _connected(driver: RayDriver, cluster: Cluster, pause: Callable[[float], Non
                 and driver.end is not None
             ):
                 return False
+
             pause(PAUSE_SECONDS)
 
 
@@ -302,6 +325,7 @@ def _end_all(driver: RayDriver, pause: Callable[[float], None]) -> None:
     """End all active runs."""
     for trial in driver.state.trials:
         driver.lose(trial.number, "Ray Tune broke")
+
     while any(trial.state == "running" for trial in driver.state.trials):
         driver.advance()
         pause(PAUSE_SECONDS)

@@ -69,6 +69,7 @@ class RayCluster:
             read_regular_text(address_file) if address_file.exists() else ""
         )
         _check_port(address)
+
         try:
             context = ray.init(
                 address=address or None,
@@ -84,6 +85,7 @@ class RayCluster:
             raise CloudError(
                 f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True
             ) from None
+
         if address:
             address_file.write_text(address)
         if url := context.dashboard_url:
@@ -145,12 +147,14 @@ class RayWorker:
         """Start a run from the journal; an error becomes its end."""
         self._state = None
         self._number = number
+
         try:
             refused = self._start(number, run)
         except CloudtrainError as error:
             refused = _ended(
                 number, run, "refused", error.message + (f" ({error.hint})" if error.hint else "")
             )
+
         if refused:
             self._take(refused)
 
@@ -167,9 +171,11 @@ class RayWorker:
             raise UsageError(
                 f"run {run} is not announced in the journal of sweep {self._folder.sweep_id}"
             )
+
         self._state = state
         if state.state != "running":
             return _ended(number, run, "stopped", "it had not begun")
+
         return trials.start(state.trials[number])
 
     def _open(self) -> RunTrials:
@@ -182,8 +188,10 @@ class RayWorker:
                 raise UsageError(
                     f"{socket.gethostname()} does not see {self._folder.path}", hint=hint
                 ) from error
+
             at_once = min(definition.parallel, max(1, _cores() // self._cpus))
             self._trials = RunTrials(self._folder, replace(definition, parallel=at_once))
+
         return self._trials
 
     def next_event(self) -> SweepEvent:
@@ -192,9 +200,11 @@ class RayWorker:
             trial = self._running()
             if trial is None or self._trials is None:
                 raise UsageError("this worker does not run a trial")
+
             self._take(*self._trials.observe(trial))
             if not self._events:
                 time.sleep(PAUSE_SECONDS)
+
         return self._events.popleft()
 
     def close(self) -> None:
@@ -222,7 +232,12 @@ class RayWorker:
 
 def _ended(number: int, run: str, outcome: Literal["refused", "stopped"], reason: str) -> RunEnded:
     return RunEnded(
-        time=time.time(), trial=number, run=run, outcome=outcome, reason=reason, usd=0.0
+        time=time.time(),
+        trial=number,
+        run=run,
+        outcome=outcome,
+        reason=reason,
+        usd=0.0,
     )
 
 
@@ -248,8 +263,10 @@ class RayTrial(tune.Trainable):  # type: ignore[misc]
         """Wait for the next event. Readers of Tune's own folder find reports by their metric."""
         event = self._worker.next_event()
         result = {"event": json.dumps(event.to_json()), "done": isinstance(event, RunEnded)}
+
         if isinstance(event, Reported):
             result[self._metric] = math.nan if event.value is None else event.value
+
         return result
 
     def cleanup(self) -> None:
@@ -323,6 +340,7 @@ class _Schedule(FIFOScheduler):  # type: ignore[misc]
             for trial in tune_controller.get_trials():
                 if trial.status == trial.PENDING:
                     tune_controller.stop_trial(trial)
+
         return super().choose_trial_to_run(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
