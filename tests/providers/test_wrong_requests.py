@@ -12,12 +12,8 @@ from pathlib import Path
 import botocore
 import pytest
 
-from tests.providers.aws import wrong_requests as aws_requests
-from tests.providers.aws.wrong_requests import ECR
-from tests.providers.azure import wrong_requests as azure_requests
-from tests.providers.common_requests import Row, common_rows
 from tests.support.in_process import call
-from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
+from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT, Row, wrong_inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +24,7 @@ class Cloud:
     """
 
     provider: str
-    rows: tuple[Row, ...]
+    rows: list[Row]
     account: Mapping[str, str]
     right: str
     wrong: str
@@ -41,7 +37,7 @@ CREDENTIALS = (
 )
 AWS = Cloud(
     provider="aws",
-    rows=(*common_rows("aws"), *aws_requests.ROWS, *aws_requests.CONTENT_ROWS),
+    rows=wrong_inputs("wrong_requests.yaml", "both", "aws"),
     account=AWS_ACCOUNT,
     right=(
         "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\nlimits: {max_runtime: 6 h,"
@@ -51,7 +47,7 @@ AWS = Cloud(
         " alias/mine, encrypt_traffic: true}\n"
     ),
     wrong=(
-        f"image: {ECR.replace('us-east-1', 'eu-west-1')}\n"
+        "image: 123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1\n"
         "resources: {gpus: 1, spot: true}\n"
         "limits: {max_wait: 1 h}\n"
         "tags: {'aws:x': y, z: 'a€b'}\n"
@@ -65,7 +61,7 @@ AWS = Cloud(
 )
 AZURE = Cloud(
     provider="azure",
-    rows=(*common_rows("azure"), *azure_requests.ROWS, *azure_requests.CONTENT_ROWS),
+    rows=wrong_inputs("wrong_requests.yaml", "both", "azure"),
     account=AZURE_ACCOUNT,
     right=(
         "image: {azure: 'azureml://registries/azureml/environments/acpt-pytorch/labels/latest',"
@@ -105,8 +101,8 @@ AZURE = Cloud(
 )
 CLOUDS = (AWS, AZURE)
 EVERY_CLOUD = pytest.mark.parametrize("cloud", CLOUDS, ids=lambda cloud: cloud.provider)
-REFUSED = [(cloud, row) for cloud in CLOUDS for row in cloud.rows if not row.is_limit]
-LIMITS = [(cloud, row) for cloud in CLOUDS for row in cloud.rows if row.is_limit]
+REFUSED = [(cloud, row) for cloud in CLOUDS for row in cloud.rows if not row.limit]
+LIMITS = [(cloud, row) for cloud in CLOUDS for row in cloud.rows if row.limit]
 
 
 def ids(pairs: list[tuple[Cloud, Row]]) -> list[str]:
@@ -128,14 +124,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_refused_at_its_line(
     cloud: Cloud, row: Row, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.write_text(row.job)
+    job.write_text(row.job or "")
     for name, value in row.env.items():
         monkeypatch.setenv(name, value)
     words = ["submit", "--dry-run", "--run-id", row.run_id] if row.run_id else ["check"]
     result = call(*words, "--provider", cloud.provider)
     assert result.code == 2, result.err
     assert "Traceback" not in result.err
-    assert [words_ for words_ in row.messages if words_ not in result.err] == []
+    assert [words_ for words_ in row.shown if words_ not in result.err] == []
     if not row.run_id:  # a plan reports the same errors; warnings come after them
         assert result.err.startswith(call("plan", "--provider", cloud.provider).err)
 
@@ -144,14 +140,14 @@ def test_it_is_refused_at_its_line(
 def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(
     cloud: Cloud, row: Row, job: Path
 ) -> None:
-    job.write_text(row.job)
+    job.write_text(row.job or "")
     result = call("check", "--provider", cloud.provider)
     assert result.code == 0, result.err
-    for words in (*row.messages, f"in the service model of botocore {botocore.__version__}"):
+    for words in (*row.shown, f"in the service model of botocore {botocore.__version__}"):
         assert words in result.err
     planned = call("plan", "--provider", cloud.provider)
     assert planned.code == 0, planned.err
-    assert all(words in planned.out for words in row.messages)
+    assert all(words in planned.out for words in row.shown)
 
 
 @EVERY_CLOUD

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
+
+import yaml
 
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
@@ -136,3 +139,56 @@ def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
     (job / "data" / "a.txt").write_text("1\n")
     (job / "train.py").write_text("print('never run')\n")
     return str(data_dir)
+
+
+# Wrong inputs, a row each, from the tables in tests/data.
+
+_REPEATED = re.compile(r"\{([^{}]+)\*(\d+)\}")
+
+
+class Row(NamedTuple):
+    """A wrong input, and what is reported about it."""
+
+    id: str
+    job: str | None = "{}\n"
+    shown: tuple[str, ...] = ()
+    argv: str = "check"
+    code: int = 2
+    files: Mapping[str, str] = {}
+    """More files beside the job; a name that ends in `/` is a folder."""
+    env: Mapping[str, str] = {}
+    run_id: str = ""
+    limit: bool = False
+
+
+def wrong_inputs(table: str, *sections: str) -> list[Row]:
+    """Return the rows of a table, or of its sections in the words of the last one, a cloud."""
+    document = yaml.safe_load((STORED.parent / table).read_text())
+    rows: dict[str, Any] = {}
+    for section in sections:
+        rows |= document[section]
+    words = document["words"][sections[-1]] if sections else {}
+    return [_row(id, fields, words) for id, fields in (rows or document).items()]
+
+
+def _row(id: str, fields: dict[str, Any], words: Mapping[str, str]) -> Row:
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(text) for name, text in value.items()}
+        if isinstance(value, list):
+            return tuple(map(filled, value))
+        if not isinstance(value, str):
+            return value
+        for word, meaning in words.items():
+            value = value.replace(f"@{word}@", meaning)
+        return _REPEATED.sub(_repeat, value)
+
+    row = filled(fields)
+    shown = row.pop("shown", ())
+    shown = (shown,) if isinstance(shown, str) else shown
+    place = (f"job.yaml:{row.pop('at')}: ",) if "at" in row else ()
+    return Row(id, shown=place + shown, **row)
+
+
+def _repeat(match: re.Match[str]) -> str:
+    return "".join(match[1].replace("#", str(number)) for number in range(int(match[2])))
