@@ -108,8 +108,6 @@ class Life:
     """How the default machine is shown, with its place."""
     usd_per_hour: ClassVar[float]
     """Of one machine, by our table."""
-    training: ClassVar[str] = "training"
-    """The phase of a running job."""
 
     def keep_secret(self, cloud: Any) -> str:
         """Put TOKEN where the cloud keeps secrets; how a spec names it."""
@@ -132,39 +130,26 @@ class Life:
     def look_at_the_interrupted(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """Check further facts of a run on spot machines that was interrupted, resumed and stopped."""
 
-    def test_submit_follows_to_the_end(self, digits: CommandResult) -> None:
-        assert digits.code == 0, digits.err
-        assert self.machines in digits.err
-        assert self.training in digits.err
-        assert "epoch 1" in digits.err
-        assert "succeeded in" in digits.err
-        assert "USD at list price" in digits.err
-
-    def test_the_logs_of_both_nodes_are_there(
+    def test_a_job_is_followed_to_its_end_and_its_model_fetched(
         self, cli: CommandLine, digits: CommandResult
     ) -> None:
+        assert digits.code == 0, digits.err
+        for words in (self.machines, "training", "epoch 1", "succeeded in", "USD at list price"):
+            assert words in digits.err
         for node in ("0", "1"):
-            result = cli.run("logs", "digits-1", "--node", node)
-            assert f"[node {node}] succeeded after" in result.out
+            assert f"[node {node}] succeeded after" in cli.run("logs", "digits-1").out
         assert "::cloudtrain::" not in cli.run("logs", "digits-1").out
 
-    def test_status_tells_metrics_and_money(self, cli: CommandLine, digits: CommandResult) -> None:
         status = cli.json("status", "digits-1")
-        assert (status["state"], status["nodes"], status["processes"], status["ranks"]) == (
-            "succeeded",
-            2,
-            2,
-            4,
-        )
+        size = [status[name] for name in ("state", "nodes", "processes", "ranks")]
+        assert size == ["succeeded", 2, 2, 4]
         assert status["metrics"]["val_accuracy"] > 0.5
         bill = status["billing"]
         seconds = bill.get("billable_seconds", bill["training_seconds"])
         # Whole seconds are shown, parts of them cost.
-        assert bill["usd"] == pytest.approx(
-            seconds / 3600 * self.usd_per_hour * 2, abs=2 * self.usd_per_hour / 3600
-        )
+        usd_per_second = 2 * self.usd_per_hour / 3600
+        assert bill["usd"] == pytest.approx(seconds * usd_per_second, abs=usd_per_second)
 
-    def test_fetch_brings_the_model(self, cli: CommandLine, digits: CommandResult) -> None:
         result = cli.run("fetch", "digits-1", "../result", "--checkpoints")
         assert result.code == 0, result.err
         for name in ("model", "checkpoints"):
@@ -173,28 +158,20 @@ class Life:
     def test_another_machine_imports_the_run_and_its_logs(
         self, cli: CommandLine, digits: CommandResult, cloud: Any, tmp_path: Path
     ) -> None:
-        other_shell = CommandLine(
-            tmp_path / "other", env=cloud.environment(), modules=(SDK[self.provider],)
-        )
-        other_shell.write(job_yaml=DIGITS)
-        assert "digits-1" in [
-            run["run"] for run in other_shell.json("list", "--provider", self.provider)
-        ]
-        assert (
-            other_shell.json("status", "digits-1")["metrics"]
-            == cli.json("status", "digits-1")["metrics"]
-        )
-        assert (
-            other_shell.json("status", "digits-1")["billing"]
-            == cli.json("status", "digits-1")["billing"]
-        )
-        assert other_shell.run("fetch", "digits-1", "../result").code == 0
-        result = other_shell.run("rerun", "digits-1")
+        folder = tmp_path / "other"
+        other = CommandLine(folder, env=cloud.environment(), modules=(SDK[self.provider],))
+        other.write(job_yaml=DIGITS)
+        listed = other.json("list", "--provider", self.provider)
+        assert "digits-1" in [run["run"] for run in listed]
+        here, there = (line.json("status", "digits-1") for line in (cli, other))
+        for fact in ("metrics", "billing"):
+            assert there[fact] == here[fact]
+        assert other.run("fetch", "digits-1", "../result").code == 0
+        result = other.run("rerun", "digits-1")
         assert result.code == 2
         assert "was started on another machine" in result.err
-        assert (
-            other_shell.run("status", "nobody-knows", CLOUDTRAIN_PROVIDER=self.provider).code == 2
-        )
+        unknown = other.run("status", "nobody-knows", CLOUDTRAIN_PROVIDER=self.provider)
+        assert unknown.code == 2
 
     def test_a_failing_job_names_the_rank_the_reason_and_keeps_the_secret(
         self, cli: CommandLine, cloud: Any

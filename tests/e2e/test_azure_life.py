@@ -98,13 +98,7 @@ class TestAzureML(Life):
         assert list((cli.folder / "stopped").rglob("*cloudtrain-stop*")) == []
 
 
-def test_output_of_the_sdk_is_not_shown(digits: CommandResult) -> None:
-    assert "xperimental" not in digits.err
-    assert "studio URL" not in digits.err
-    assert "\x1b" not in digits.err
-
-
-def test_verbose_shows_it(cli: CommandLine, digits: CommandResult) -> None:
+def test_verbose_shows_what_the_sdk_says(cli: CommandLine, digits: CommandResult) -> None:
     result = cli.run(
         "-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(cli.folder / "elsewhere")
     )
@@ -126,27 +120,10 @@ def test_a_job_stops_with_a_checkpoint_before_its_time_limit(cli: CommandLine) -
     assert "the time limit is near: stopping with a checkpoint" in cli.run("logs", run).out
 
 
-def test_cluster_quota_and_names_that_are_wrong_are_answered_with_what_to_do(
-    cli: CommandLine, cloud: AzureCloud
-) -> None:
+def test_a_cluster_that_the_workspace_lacks_is_named(cli: CommandLine) -> None:
     cli.write(job_yaml=DIGITS)
     submit = ("submit", "--provider", "azure", "--detach")
     result = cli.run(*submit, "--set", "azure.compute=no-such-cluster")
-    assert (result.code, "has no compute no-such-cluster" in result.err) == (3, True)
+    assert result.code == 3
+    assert "has no compute no-such-cluster" in result.err
     assert "nothing was started" in result.err
-    result = cli.run(
-        *submit,
-        "--set",
-        "resources.instance.azure=Standard_NC24ads_A100_v4",
-        "--set",
-        "resources.gpus=1",
-    )
-    assert result.code in (0, 3)
-    for field, value in (("workspace", "no-such-ws"), ("resource_group", "no-such-rg")):
-        result = cli.run(*submit, "--set", f"azure.{field}={value}")
-        assert result.code == 4, result.err
-        assert f"check azure.{field}" in result.err
-    result = cli.run(*submit, "--set", "azure.subscription=99999999-9999-9999-9999-999999999999")
-    assert result.code == 4
-    assert "check azure.subscription" in result.err
-    assert "Traceback" not in result.err

@@ -272,17 +272,3 @@ def test_looking_at_a_job_executes_no_program_that_a_file_beside_it_names(
     assert not (place / "bin" / "executed").exists()
     if words != "plan":
         assert f"{python} is named by {place / 'cloudtrain.toml'}:1" in result.err + result.out
-
-
-def test_a_second_submit_of_the_same_id_starts_nothing(place: Path) -> None:
-    (place / "job.yaml").write_text("entrypoint: train.py\n")
-    (place / "train.py").write_text("print(1)\n")
-    first = call("submit", "--detach", "--run-id", "twice")
-    try:
-        second = call("submit", "--detach", "--run-id", "twice")
-    finally:
-        state = cloudtrain.find_run("twice").wait(timeout=HANG_SECONDS)
-    assert (first.code, first.out.strip(), state.state) == (0, "twice", "succeeded")
-    assert_told(
-        second, 3, "run twice exists already; nothing was started", "hint: cloudtrain status twice"
-    )

@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,23 @@ from cloudtrain.runs.store import RunStore
 from tests.e2e.test_bad_input import place
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
-from tests.support.samples import write_events
 
 # Every command answers with a message about a damaged run folder, and a list still shows the
 # others.
 
 SEED = 20_261
-CASES = int(os.environ.get("CASES", "160"))
+CASES = int(os.environ.get("CASES", "0"))
+"""Each kind of damage is done to each file once, and further ones by chance up to so many."""
 LOG = b"2026-11-21T02:04:34.447Z [rank 0] epoch 1 loss 0.5\n"
+HISTORY = """\
+{"type": "submitting", "time": 1.7e9, "name": "digits", "provider": "local", \
+  "contract": "plain", "nodes": 1, "processes": 1}
+{"type": "submitted", "time": 1700000001, "ref": {"pid": 7}}
+{"type": "node_started", "time": 1700000002, "node": 0, "rank": -1, "seq": 1}
+{"type": "metrics", "time": 1700000003, "node": 0, "rank": 0, "seq": 2, "values": {"loss": 0.5}}
+{"type": "checkpoint", "time": 1700000003, "node": 0, "rank": 0, "seq": 3, "step": 3}
+{"type": "ended", "time": 1700000004, "state": "stopped", "reason": "stop was asked"}
+"""
 Damage = Callable[[random.Random, Path], object]
 
 
@@ -51,11 +61,8 @@ def cut_lines(chance: random.Random, file: Path) -> None:
 def retype(chance: random.Random, file: Path) -> None:
     """One value somewhere is of another kind: what was written by another program, or by hand."""
     values = ["null", "[]", "{}", '"x"', "-1", "1e400", "9" * 5000, "true", '"\\ud800"', "0.5"]
-    parts = (
-        file.read_bytes().split(b": ")
-        if b": " in file.read_bytes()
-        else file.read_bytes().split(b":")
-    )
+    sign = b": " if b": " in file.read_bytes() else b":"
+    parts = file.read_bytes().split(sign)
     at = chance.randrange(len(parts))
     word = parts[at].split(b",")
     parts[at] = b",".join([chance.choice(values).encode(), *word[1:]])
@@ -63,10 +70,7 @@ def retype(chance: random.Random, file: Path) -> None:
 
 
 def replaced(text: bytes) -> Damage:
-    def act(chance: random.Random, file: Path) -> None:
-        file.write_bytes(text)
-
-    return act
+    return lambda _, file: file.write_bytes(text)
 
 
 def make(how: Callable[[Path], object]) -> Damage:
@@ -120,33 +124,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
         documents["request.json"] = as_text(dict(cloudtrain.render(plan).document))
-        born = {
-            "type": "submitting",
-            "time": 1.7e9,
-            "name": "digits",
-            "provider": "local",
-            "contract": "plain",
-        }
         folder = store.create(run_id, documents)
-        write_events(
-            folder,
-            {**born, "nodes": 1, "processes": 1},
-            {"type": "submitted", "time": 1.7e9 + 1, "ref": {"pid": 7}},
-            {"type": "node_started", "time": 1.7e9 + 2, "node": 0, "rank": -1, "seq": 1},
-            {
-                "type": "metrics",
-                "time": 1.7e9 + 3,
-                "node": 0,
-                "rank": 0,
-                "seq": 2,
-                "values": {"loss": 0.5},
-            },
-            {"type": "checkpoint", "time": 1.7e9 + 3, "node": 0, "rank": 0, "seq": 3, "step": 3},
-            {"type": "ended", "time": 1.7e9 + 4, "state": "stopped", "reason": "stop was asked"},
-        )
+        folder.events_file.write_text(HISTORY)
         (folder.path / "logs" / "node-0.log").write_bytes(LOG * 20)
         (folder.path / "supervisor.json").write_text("{}")
     return root
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that data folder, which commands take."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(whole / "data", tmp_path / "data"))
 
 
 def assert_in_words(result: CommandResult, message: str) -> None:
@@ -165,54 +155,36 @@ def the_state(run: str) -> str:
     return str(states[run])
 
 
+COMMANDS = ("status", "logs", "logs --tail 2", "wait", "stop", "fetch", "status --json")
+
+
 def test_every_command_answers_a_damaged_run_with_a_message(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(os.environ.get("SEED", SEED))
     chance = random.Random(seed)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("cloudtrain.providers.local.backend.ORPHAN_STOP_SECONDS", 0)
     every = [(name, kind) for name in FILES for kind in KINDS]
     cases = [*every, *chance.choices(every, k=max(0, CASES - len(every)))]
     for number, (name, kind) in enumerate(cases):
         message = f"SEED={seed}, case {number}: {name} {kind}"
-        shutil.rmtree(tmp_path / "data", ignore_errors=True)
-        shutil.copytree(whole / "data", tmp_path / "data")
-        file = tmp_path / "data" / "runs" / "digits-aaaa" / name
+        shutil.rmtree(data)
+        shutil.copytree(whole / "data", data)
         if name.endswith("index.jsonl"):
             call("list")  # makes one
-        KINDS[kind](chance, file)
+        KINDS[kind](chance, data / "runs" / "digits-aaaa" / name)
         the_state("digits-aaaa")
-        for words in (
-            "status",
-            "logs",
-            "logs --tail 2",
-            "wait",
-            "stop",
-            "fetch",
-            "status --json",
-            "plan-again",
-        ):
+        for words in COMMANDS:
             command, *more = words.split()
-            if command == "plan-again":
-                try:
-                    cloudtrain.find_run("digits-aaaa").plan_again()
-                except cloudtrain.CloudtrainError:
-                    continue
-                continue
-            result = call(command, "digits-aaaa", *more)
-            assert_in_words(result, f"{message}: {words}")
+            assert_in_words(call(command, "digits-aaaa", *more), f"{message}: {words}")
+        with suppress(cloudtrain.CloudtrainError):
+            cloudtrain.find_run("digits-aaaa").plan_again()
         assert the_state("digits-aaaa") in ("stopped", "damaged", "failed", "succeeded"), message
 
 
 @pytest.mark.parametrize("kind", ["empty", "nested deeply", "a pipe"])
-def test_a_run_without_a_history_is_told_as_damaged(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    shutil.copytree(whole / "data", tmp_path / "data")
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    KINDS[kind](random.Random(1), tmp_path / "data" / "runs" / "digits-aaaa" / "events.jsonl")
+def test_a_run_without_a_history_is_told_as_damaged(data: Path, kind: str) -> None:
+    KINDS[kind](random.Random(1), data / "runs" / "digits-aaaa" / "events.jsonl")
     assert the_state("digits-aaaa") == "damaged"
     listed = call("list")
     assert (listed.code, "damaged" in listed.out) == (0, True)
@@ -220,13 +192,9 @@ def test_a_run_without_a_history_is_told_as_damaged(
     assert (result.code, "digits-aaaa" in result.err) == (4, True)
 
 
-def test_a_rerun_sends_no_damaged_archive(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(whole / "data", tmp_path / "data")
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+def test_a_rerun_sends_no_damaged_archive(data: Path) -> None:
     run = cloudtrain.find_run("digits-aaaa")
-    archive = tmp_path / "data" / "sources" / f"{run.plan_again().context.source.digest}.tar.gz"
+    archive = data / "sources" / f"{run.plan_again().context.source.digest}.tar.gz"
     with pytest.raises(StorageError, match="source of the earlier run is gone"):
         run.rerun()
     archive.parent.mkdir()
@@ -235,19 +203,13 @@ def test_a_rerun_sends_no_damaged_archive(
         run.rerun()
 
 
-def test_lines_of_the_history_that_cannot_be_read_are_counted(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(whole / "data", tmp_path / "data")
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    events = tmp_path / "data" / "runs" / "digits-aaaa" / "events.jsonl"
+def test_lines_of_the_history_that_cannot_be_read_are_counted(data: Path) -> None:
+    events = data / "runs" / "digits-aaaa" / "events.jsonl"
     lines = events.read_text().splitlines(keepends=True)
     events.write_text("".join([lines[0], '{"type": "metr\n', *lines[1:]]))
     result = call("status", "digits-aaaa")
-    assert (result.code, "damaged     1 line of its events cannot be read" in result.out) == (
-        0,
-        True,
-    )
+    assert result.code == 0
+    assert "damaged     1 line of its events cannot be read" in result.out
 
 
 # `plan`, `check` and `list` end with a message in a folder whose files never end, or never begin.
@@ -260,22 +222,18 @@ SPARE_MEMORY_BYTES = 3 << 30
 """Memory that a command may take in addition to the tests."""
 
 
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 def huge(path: Path) -> None:
     """A file without any block on the disk."""
     with path.open("wb") as file:
         file.truncate(HUGE_BYTES)
 
 
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
+TRAPS: dict[str, Trap] = {
+    "FIFO": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "huge": huge,
+    "loop": lambda path: path.symlink_to(path.name),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -307,13 +265,13 @@ def assert_ends(*words: str, code: int | None = None, shown: str = "") -> None:
 
 @pytest.mark.linux("/dev/zero and /proc")
 @pytest.mark.parametrize("command", ["plan", "check"])
-@pytest.mark.parametrize("lay", [fifo, endless])
+@pytest.mark.parametrize("trap", ["FIFO", "endless"])
 @pytest.mark.parametrize("name", ["job.yaml", "cloudtrain.toml"])
 def test_a_spec_or_settings_that_are_not_a_file_are_a_mistake(
-    job: Path, name: str, lay: Trap, command: str
+    job: Path, name: str, trap: str, command: str
 ) -> None:
     (job / name).unlink(missing_ok=True)
-    lay(job / name)
+    TRAPS[trap](job / name)
     assert_ends(command, "job.yaml", code=2, shown=f"{name}: cannot be read")
 
 
@@ -326,7 +284,7 @@ def test_a_spec_or_settings_that_are_not_a_file_are_a_mistake(
 def test_requirements_include_only_regular_files_up_to_a_limit(job: Path, text: str) -> None:
     (job / "requirements.txt").write_text(text)
     (job / ".cloudtrainignore").write_text("more.txt\nhuge.txt\n")
-    fifo(job / "more.txt")
+    os.mkfifo(job / "more.txt")
     huge(job / "huge.txt")
     for command in ("plan", "check"):
         assert_ends(command, code=2, shown="requirements.txt:1: ")
@@ -342,7 +300,7 @@ def test_includes_that_multiply_are_refused(job: Path, width: int, depth: int) -
 
 
 @pytest.mark.linux("/dev/zero and /proc")
-@pytest.mark.parametrize("lay", [fifo, endless, huge, loop])
+@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
@@ -360,10 +318,10 @@ def test_includes_that_multiply_are_refused(job: Path, width: int, depth: int) -
         ("data", "inputs: {a: ./data}\n"),
     ],
 )
-def test_any_file_of_the_source_may_be_a_trap(job: Path, name: str, spec: str, lay: Trap) -> None:
+def test_any_file_of_the_source_may_be_a_trap(job: Path, name: str, spec: str, trap: str) -> None:
     (job / "Dockerfile").write_text("FROM scratch\n")
     (job / name).unlink(missing_ok=True)
-    lay(job / name)
+    TRAPS[trap](job / name)
     if spec:
         program = "" if "entrypoint" in spec else "entrypoint: train.py\n"
         (job / "job.yaml").write_text(program + spec)
@@ -372,7 +330,7 @@ def test_any_file_of_the_source_may_be_a_trap(job: Path, name: str, spec: str, l
 
 
 @pytest.mark.linux("/dev/zero and /proc")
-@pytest.mark.parametrize("lay", [fifo, endless, huge, loop])
+@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize(
     ("variable", "name"),
     [
@@ -386,11 +344,11 @@ def test_any_file_of_the_source_may_be_a_trap(job: Path, name: str, spec: str, l
     ],
 )
 def test_a_file_that_settings_name_may_be_a_trap(
-    job: Path, variable: str, name: str, lay: Trap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    job: Path, variable: str, name: str, trap: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    trap = tmp_path / "trap" / name if name else tmp_path / "trap"
-    trap.parent.mkdir(parents=True, exist_ok=True)
-    lay(trap)
+    place = tmp_path / "trap" / name if name else tmp_path / "trap"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    TRAPS[trap](place)
     monkeypatch.setenv(variable, str(tmp_path / "trap"))
     monkeypatch.setenv("AWS_PROFILE", "me")
     for provider in ("aws", "azure", "docker"):

@@ -29,8 +29,7 @@ from cloudtrain.sweeps.suggest import grid_values
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.fixtures import cheap_clients
+from tests.fakes.azure.cloud import AzureCloud, cheap_clients
 from tests.providers.azure.jobs import forget
 from tests.repo.tools import ROOT
 from tests.support.aws_template import enforce

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -141,8 +140,11 @@ MODULE = "X = 'mine'\n"
 JOB = "name: odd\nentrypoint: train.py\nenv: {MASTER_KEY: abc}\n"
 
 
+Odd = tuple[CommandLine, CommandResult]
+
+
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, CommandResult]]:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Odd]:
     cli = CommandLine(tmp_path_factory.mktemp("odd") / "workspace", modules=("warm_jobs",))
     cli.write(
         job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE
@@ -151,58 +153,33 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine,
     cli.close()
 
 
-def facts_of(cli: CommandLine) -> dict[str, Any]:
-    return next(event for event in cli.events("odd-1") if event["type"] == "found")
+def test_an_odd_program_succeeds_with_its_own_modules_and_output(odd: Odd) -> None:
+    cli, result = odd
+    assert result.code == 0, f"closing its output is no failure: {result.err}"
+    (facts,) = (event for event in cli.events("odd-1") if event["type"] == "found")
+    assert facts["own"] == ["mine", "mine", "mine"], "its own modules win over ours"
+    assert (facts["exists"], facts["source"], facts["argv0"]) == (True, "\nimport", "train.py")
 
 
-def test_closing_its_output_does_not_turn_success_into_failure(
-    odd: tuple[CommandLine, CommandResult],
-) -> None:
-    assert odd[1].code == 0, odd[1].err
-
-
-def test_its_own_modules_win_over_ours(odd: tuple[CommandLine, CommandResult]) -> None:
-    assert facts_of(odd[0])["own"] == ["mine", "mine", "mine"]
-
-
-def test_its_file_is_found_from_any_folder(odd: tuple[CommandLine, CommandResult]) -> None:
-    event = facts_of(odd[0])
-    assert (event["exists"], event["source"], event["argv0"]) == (True, "\nimport", "train.py")
-
-
-def test_lines_that_look_like_events_change_nothing(odd: tuple[CommandLine, CommandResult]) -> None:
-    state = odd[0].json("status", "odd-1")
+def test_lines_that_look_like_events_change_nothing_and_odd_numbers_are_null(odd: Odd) -> None:
+    cli, _ = odd
+    state = cli.json("status", "odd-1")
     assert state["state"] == "succeeded"
-    assert "[rank 0] no newline yet" in odd[0].run("logs", "odd-1").out
-
-
-def test_a_number_that_json_lacks_is_null_in_json(odd: tuple[CommandLine, CommandResult]) -> None:
-    assert (
-        odd[0].json("status", "odd-1")["metrics"]
-        == {
-            "loss": None,
-            "accuracy": 0.5,
-            "huge": None,
-            "forged": None,
-        }
-        | MANY
-    )
-
-
-def test_a_person_sees_nan(odd: tuple[CommandLine, CommandResult]) -> None:
-    assert "loss nan  accuracy 0.5  huge nan" in odd[0].run("status", "odd-1").out
+    assert "[rank 0] no newline yet" in cli.run("logs", "odd-1").out
+    numbers = {"loss": None, "accuracy": 0.5, "huge": None, "forged": None}
+    assert state["metrics"] == numbers | MANY
+    assert "loss nan  accuracy 0.5  huge nan" in cli.run("status", "odd-1").out
 
 
 def test_its_own_exception_hook_is_called_and_the_error_is_reported(
-    odd: tuple[CommandLine, CommandResult],
+    odd: Odd,
 ) -> None:
     cli, _ = odd
     result = cli.run("submit", "--run-id", "odd-2", "--set", "args=[--fail]")
     assert result.code == 1
     assert "raised LookupError: on purpose" in result.err
-    assert [event["kind"] for event in cli.events("odd-2") if event["type"] == "hooked"] == [
-        "LookupError"
-    ]
+    hooked = [event["kind"] for event in cli.events("odd-2") if event["type"] == "hooked"]
+    assert hooked == ["LookupError"]
     log = cli.run("logs", "odd-2").out
     assert log.count("LookupError: on purpose") == 2, (
         "once in the traceback, once in the launcher's last word"
@@ -211,7 +188,7 @@ def test_its_own_exception_hook_is_called_and_the_error_is_reported(
 
 
 def test_a_misused_helper_is_told_at_the_line_that_misused_it(
-    odd: tuple[CommandLine, CommandResult],
+    odd: Odd,
 ) -> None:
     result = odd[0].run("submit", "--run-id", "odd-3", "--set", "args=[--misuse]")
     assert result.code == 1

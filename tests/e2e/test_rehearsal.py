@@ -1,126 +1,261 @@
-"""`--provider local --as aws`: SageMaker's own request, executed here by real processes, and
-nothing asked of AWS.
+"""`--as aws` and `--as azure`: real processes execute a cloud's own request here, and ask nothing of
+the cloud.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, cli_fixture, leaves_no_secret
-from tests.support.command_line import CommandLine, CommandResult
-
-__all__ = ["cli_fixture"]
+from tests.support.command_line import CommandLine
 
 pytestmark = [pytest.mark.torchrun]
 
-DIGITS = (
-    TRAINING
-    + """
-aws: {region: us-east-1, role: "arn:aws:iam::123456789012:role/train", bucket: my-bucket}
+MY_TOKEN = "hunter2-never-write-this-down"
+TRAINING = """
+name: digits
+{program}
+resources: {{nodes: 2, processes: 1}}
+checkpoints: {{every: 1 s, keep: 2}}
+limits: {{max_runtime: 1 h}}
+{account}
 """
-)
-SCRIPT = """
-import json, os, socket, sys
+TRAINER = "args: {task: digits, strategy: ddp, epochs: 1}"
+UNTIL_STOPPED = """
+import os, signal, time
 from pathlib import Path
-from typing import Any
+from cloudtrain_job import emit, log_progress
+kept, rank, stop = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step"), os.environ["RANK"], []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+step = int(kept.read_text()) if kept.exists() else 0
+if step and rank == "0":
+    emit("resumed", step=step, epoch=0)
+while not stop:
+    step += 1
+    log_progress(step=step)
+    time.sleep(0.05)
+if rank == "0":
+    kept.write_text(str(step))
+    emit("checkpoint", step=step, path=str(kept))
+"""
+"""Each rank by itself, without torch: what it saves when it is stopped is where it goes on."""
+
+
+class Rehearsed(NamedTuple):
+    """What a cloud is called here, and an account of it."""
+
+    platform: str
+    contract: str
+    account: str
+
+
+CLOUDS = {
+    "aws": Rehearsed(
+        "SageMaker",
+        "sagemaker",
+        'aws: {region: us-east-1, role: "arn:aws:iam::123456789012:role/train", bucket: my-bucket}',
+    ),
+    "azure": Rehearsed(
+        "Azure ML",
+        "azureml",
+        "azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg,"
+        " workspace: ws1, location: eastus}",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """Provide the command, with two inputs beside its folder."""
+    folder = tmp_path_factory.mktemp("rehearsal") / "a folder with spaces"
+    made = CommandLine(folder, modules=("warm_jobs",))
+    (made.folder / "data").mkdir()
+    (made.folder / "data" / "x.txt").write_text("input data")
+    (made.folder / "data" / "t.csv").write_text("a,b")
+    yield made
+    made.close()
+
+
+def lasting(request: Any) -> Any:
+    """Return a request less the tags that say when it was planned, and that it was rehearsed."""
+    changing = {"cloudtrain-planned", "cloudtrain-rehearsed"}
+    if isinstance(request, dict):
+        return {key: lasting(value) for key, value in request.items() if key not in changing}
+    if isinstance(request, list):
+        return [
+            lasting(item)
+            for item in request
+            if not (isinstance(item, dict) and item.get("Key") in changing)
+        ]
+    return request
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_it_executes_the_very_request_that_the_cloud_would_get(
+    cli: CommandLine, cloud: str
+) -> None:
+    run = f"digits-{cloud}"
+    platform, contract, account = CLOUDS[cloud]
+    cli.write(job_yaml=TRAINING.format(program=TRAINER, account=account))
+    planned = cli.run("plan", "--as", cloud, CLOUDTRAIN_PROVIDER=cloud)
+    assert f"on this machine, as {platform} would run it" in planned.out
+    assert "nothing: it runs here" in planned.out, "whatever the settings say"
+    result = cli.run("submit", "--as", cloud, "--run-id", run)
+    assert result.code == 0, result.err
+    assert f"on this machine, as {platform} would run it" in result.err
+    assert f"or pay: cloudtrain rerun {run} --provider {cloud}" in result.err
+
+    status = cli.json("status", run)
+    assert status["contract"] == contract
+    for place in ("model", "checkpoints"):
+        assert any(Path(status["results"][place]).iterdir())
+    for_cloud = cli.json("submit", "--provider", cloud, "--run-id", run, "--dry-run")
+    assert lasting(cli.document(run, "request.json")) == lasting(for_cloud)
+    assert "cloudtrain-rehearsed" in json.dumps(for_cloud), "a submit knows its rehearsal"
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(
+    cli: CommandLine, cloud: str
+) -> None:
+    account = CLOUDS[cloud].account
+    job = TRAINING.format(program="entrypoint: train.py", account=account)
+    cli.write(job_yaml=job, train_py=UNTIL_STOPPED)
+    run = f"long-{cloud}"
+    cli.run("submit", "--as", cloud, "--run-id", run, "--detach")
+    cli.wait_for_event(run, lambda event: event["type"] == "progress" and event["step"] >= 2)
+    stopped = cli.run("stop", run)
+    assert stopped.code == 0, stopped.err
+    step = cli.json("status", run)["checkpoint"]["step"]
+    new_run = cli.run("rerun", run, "--detach").out.strip()
+    resumed = cli.wait_for_event(new_run, lambda event: event["type"] == "resumed")
+    assert resumed["step"] == step
+    assert cli.run("stop", new_run).code == 0
+    assert cli.processes() == []
+
+
+# A script finds all that a platform promises.
+
+SCRIPT = """
+import os, socket, sys
+from pathlib import Path
 from cloudtrain_job import emit
-here = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
-config = json.loads((here / "input/config/resourceconfig.json").read_text())
-emit("seen", argv=sys.argv[1:], train=os.environ["CLOUDTRAIN_INPUT_TRAIN"],
-     hosts=config["hosts"], here=config["current_host"], host=socket.gethostname(),
-     base=str(here), job=os.environ["TRAINING_JOB_NAME"], platform=os.environ["CLOUDTRAIN_PLATFORM"],
-     data=(Path(os.environ["CLOUDTRAIN_INPUT_TRAIN"]) / "x.txt").read_text(),
-     table=Path(os.environ["CLOUDTRAIN_INPUT_TABLE"]).read_text(), secret=os.environ["TOKEN"][:5],
-     model=os.environ["CLOUDTRAIN_MODEL_DIR"], pid=os.getpid(),
-     threads=os.environ["OMP_NUM_THREADS"])
+aws = os.environ["CLOUDTRAIN_PLATFORM"] == "sagemaker"
+place = os.environ["CLOUDTRAIN_NODE_RANK"]
+emit("seen", argv=sys.argv[1:], platform=os.environ["CLOUDTRAIN_PLATFORM"], place=place, cwd=os.getcwd(),
+     run=os.environ["TRAINING_JOB_NAME" if aws else "AZUREML_RUN_ID"], host=socket.gethostname(),
+     train=os.environ["CLOUDTRAIN_INPUT_TRAIN"], data=Path(os.environ["CLOUDTRAIN_INPUT_TRAIN"], "x.txt").read_text(),
+     table=Path(os.environ["CLOUDTRAIN_INPUT_MY_TABLE"]).read_text(), secret=os.environ["TOKEN"][:5],
+     threads=os.environ["OMP_NUM_THREADS"], foreign=sorted(name for name in os.environ if name.startswith("MY_")))
+if aws:
+    import json
+    base = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
+    hosts = json.loads(Path(base, "input/config/resourceconfig.json").read_text())
+    emit("hosts", here=hosts["current_host"], base=base)
 if os.environ["LOCAL_RANK"] == "0":
-    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"from-{config['current_host']}").write_text("weights")
-    Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"notes-{config['current_host']}").write_text("notes")
-    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"best-{config['current_host']}").symlink_to(
-        Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"from-{config['current_host']}"))
-    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "out").symlink_to("/etc/passwd")
+    model = Path(os.environ["CLOUDTRAIN_MODEL_DIR"])
+    (model / f"from-{place}").write_text("weights")
+    Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"from-{place}").write_text("notes")
+    (model / f"best-from-{place}").symlink_to(model / f"from-{place}")
+    (model / "out").symlink_to("/etc/passwd")
+    for folder in ("outputs", "logs"):
+        Path(folder, "deep").mkdir(parents=True)
+        Path(folder, "deep", f"from-{place}").write_text("beside the code")
 """
 JOB = """
 name: seen
 entrypoint: train.py
-args: ["it's", "a b", "$HOME", "", "${inputs.train}/x.txt"]
+args: ["it's", "a b", "", "${{HOME}} $HOME", "${inputs.train}", "${outputs.model}"]
 resources: {nodes: 2, processes: 1}
-inputs: {train: {aws: "s3://my-data/train/", local: ../data}, table: {aws: "s3://my-data/t.csv", local: ../data/t.csv}}
-secrets: {TOKEN: {aws: "secretsmanager:token", local: "env:MY_TOKEN"}}
+inputs:
+  train: {aws: "s3://d/train/", azure: "azureml://datastores/workspaceblobstore/paths/train/", local: ../data}
+  my-table: {aws: "s3://d/t.csv", azure: "azureml://datastores/workspaceblobstore/paths/t.csv", local: ../data/t.csv}
+secrets: {TOKEN: {aws: "secretsmanager:token", azure: "keyvault:my-vault/token", local: "env:MY_TOKEN"}}
+limits: {max_runtime: 1 h}
 """
+NAMES = ["best-from-0", "best-from-1", "from-0", "from-1"]
 
 
-@pytest.fixture(scope="module")
-def digits(cli: CommandLine) -> CommandResult:
-    cli.write(job_yaml=DIGITS)
-    return cli.run("submit", "--as", "aws", "--run-id", "digits-1")
-
-
-class TestAsSageMaker(Rehearsal):
-    cloud = "aws"
-    platform = "SageMaker"
-    contract = "sagemaker"
-    job = DIGITS
-
-    def without_changing_tags(self, document: dict[str, Any]) -> dict[str, Any]:
-        changing = ("cloudtrain-planned", "cloudtrain-rehearsed")
-        return {**document, "Tags": [tag for tag in document["Tags"] if tag["Key"] not in changing]}
-
-
-def reports_of(cli: CommandLine, run: str) -> dict[int, dict[str, object]]:
-    return {event["rank"]: event for event in cli.events(run) if event["type"] == "seen"}
-
-
-@pytest.mark.parametrize("namespaces", ["1", "0"])
-def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: str) -> None:
+@pytest.mark.parametrize("way", ["aws", "aws without namespaces", "azure"])
+def test_a_script_finds_what_the_cloud_promises_and_nothing_of_the_persons_shell(
+    cli: CommandLine, way: str
+) -> None:
+    cloud = way.split()[0]
+    namespaces = "0" if "without" in way else "1"
+    run = f"seen-{cloud}-{namespaces}"
     cli.write(job_yaml=JOB, train_py=SCRIPT)
-    run = f"seen-{namespaces}"
-    result = cli.run(
-        "submit",
-        "--as",
-        "aws",
-        "--run-id",
-        run,
-        MY_TOKEN=MY_TOKEN,
-        CLOUDTRAIN_NAMESPACES=namespaces,
-    )
+    variables = {"MY_TOKEN": MY_TOKEN, "CLOUDTRAIN_NAMESPACES": namespaces}
+    result = cli.run("submit", "--as", cloud, "--run-id", run, **variables)
     assert result.code == 0, result.err
-    assert (
-        "aws.role, aws.bucket not set" in result.err
-        or "aws.region, aws.role, aws.bucket not set" in result.err
-    )
-    ranks = reports_of(cli, run)
-    assert [ranks[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
-    for rank in ranks.values():
-        assert rank["argv"] == ["it's", "a b", "$HOME", "", f"{rank['train']}/x.txt"]
-        assert (rank["job"], rank["platform"]) == (run, "sagemaker")
-        assert rank["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), (
-            "both nodes are on this machine"
-        )
+    assert {"aws": "aws.bucket not set", "azure": "azure.workspace not set"}[cloud] in result.err
+
+    folder = cli.run_folder(run)
+    for rank in reports_of(cli, run, "seen").values():
+        assert rank["argv"][:5] == ["it's", "a b", "", "${{HOME}} $HOME", rank["train"]]
+        assert (rank["run"], rank["platform"]) == (run, CLOUDS[cloud].contract)
+        assert (rank["place"], rank["foreign"]) == (str(rank["rank"]), [])
         assert (rank["data"], rank["table"], rank["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
-    if namespaces == "1" and ranks[0]["base"] == "/opt/ml":
-        assert [ranks[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]
-    model = cli.run_folder(run) / "model"
-    names = ["best-algo-1", "best-algo-2", "from-algo-1", "from-algo-2"]
-    assert sorted(path.name for path in model.iterdir()) == names
-    assert (
-        "model/out was left out: a link that leads out of what the job left (/etc/passwd)"
-        in cli.run("logs", run).out
-    )
-    assert cli.run("fetch", run, str(cli.folder / f"fetched-{run}")).code == 0
-    fetched = cli.folder / f"fetched-{run}" / "model"
-    assert sorted(path.name for path in fetched.iterdir()) == names
-    assert fetched.joinpath("best-algo-2").readlink() == Path("from-algo-2")
-    assert sorted(path.name for path in (cli.run_folder(run) / "output").iterdir()) == [
-        "notes-algo-1",
-        "notes-algo-2",
-    ]
-    leaves_no_secret(cli, run)
+        cores = len(os.sched_getaffinity(0))
+        assert rank["threads"] == str(max(1, cores // 2)), "both nodes are on this machine"
+        if cloud == "azure":
+            working_folder = folder / "nodes" / rank["place"] / "wd"
+            assert rank["cwd"] == str(working_folder / "code")
+            assert rank["train"] == str(cli.folder / "data")
+            assert rank["argv"][5] == f"{working_folder}/kept/model"
+    if cloud == "aws":
+        hosts = reports_of(cli, run, "hosts")
+        assert [hosts[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
+        if namespaces == "1" and hosts[0]["base"] == "/opt/ml":
+            machines = reports_of(cli, run, "seen")
+            assert [machines[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]
+    check_results(cli, run, cloud)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert MY_TOKEN.encode() not in path.read_bytes(), path
     assert cli.processes() == []
+
+
+def reports_of(cli: CommandLine, run: str, kind: str) -> dict[int, dict[str, Any]]:
+    """Return the events of that type, by rank."""
+    return {event["rank"]: event for event in cli.events(run) if event["type"] == kind}
+
+
+def check_results(cli: CommandLine, run: str, cloud: str) -> None:
+    """What both nodes left is in the run folder, and comes back; a link that leads out does not."""
+    folder = cli.run_folder(run)
+    stored = sorted(path.name for path in (folder / "model").iterdir())
+    as_links = [f"{name}.cloudtrain-link" for name in NAMES[:2]]
+    expected = {"aws": NAMES, "azure": [*as_links, *NAMES[2:], "out.cloudtrain-link"]}
+    assert stored == expected[cloud]
+    output = sorted(path.name for path in (folder / "output").iterdir())
+    assert output == (NAMES[2:] if cloud == "aws" else [*NAMES[2:], "logs", "outputs"])
+    for name in ("outputs", "logs") if cloud == "azure" else ():
+        kept = (folder / "output" / name / "deep").iterdir()
+        assert sorted(path.name for path in kept) == NAMES[2:]
+
+    result = cli.run("fetch", run, str(cli.folder / f"fetched-{run}"))
+    told = result.err + cli.run("logs", run).out
+    outside = "a link that leads out of what the job left (/etc/passwd)"
+    assert f"model/out was left out: {outside}" in told
+    fetched = cli.folder / f"fetched-{run}" / "model"
+    assert sorted(path.name for path in fetched.iterdir()) == NAMES
+    assert fetched.joinpath("best-from-1").readlink() == Path("from-1")
+
+
+def test_a_key_vault_secret_in_a_rehearsal_is_refused_before_anything_starts(
+    cli: CommandLine,
+) -> None:
+    job = "limits: {max_runtime: 1 h}\nsecrets: {TOKEN: {azure: 'keyvault:my-vault/token'}}\n"
+    cli.write(job_yaml=job)
+    result = cli.run("check", "--as", "azure")
+    assert result.code == 3
+    assert "secret TOKEN: a Key Vault is asked by the job's identity" in result.err
+    assert "local: 'env:TOKEN'" in result.err
 
 
 AWS_SCRIPT = """

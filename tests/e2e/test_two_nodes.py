@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,20 +20,9 @@ from tests.support.waiting import HANG_SECONDS
 pytestmark = [pytest.mark.torchrun]
 
 SECRET = "hunter2-never-write-this-down"
-ARGS = [
-    "it's",
-    "1.10",
-    "007",
-    "a=b",
-    "ünï cödé",
-    "--flag",
-    "two words",
-    "",
-    "-x",
-    "$HOME",
-    "*",
-    "a\tb",
-]
+ARGS = json.loads(
+    """["it's", "1.10", "007", "a=b", "ünï cödé", "--flag", "two words", "", "-x", "$HOME", "*", "a\\tb"]"""
+)
 
 SCRIPT = """
 import hashlib, json, os, sys
@@ -90,31 +80,24 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine
     cli.close()
 
 
-def reports_of(cli: CommandLine) -> dict[int, dict[str, object]]:
+Pair = tuple[CommandLine, CommandResult]
+
+
+def reports_of(cli: CommandLine) -> dict[int, dict[str, Any]]:
     return {event["rank"]: event for event in cli.events("pair-1") if event["type"] == "seen"}
 
 
-def test_all_four_ranks_form_one_process_group_with_equal_parameters(
-    pair: tuple[CommandLine, CommandResult],
-) -> None:
+def test_all_four_ranks_form_one_process_group_under_the_contract(pair: Pair) -> None:
     cli, result = pair
     assert result.code == 0, result.err
     ranks = reports_of(cli)
     assert sorted(ranks) == [0, 1, 2, 3]
-    assert {event["world"] for event in ranks.values()} == {4}
-    assert len({event["digest"] for event in ranks.values()}) == 1
-
-
-def test_arguments_arrive_exactly_as_written(pair: tuple[CommandLine, CommandResult]) -> None:
-    for event in reports_of(pair[0]).values():
-        assert event["argv"] == ["deep/train.py", *ARGS]
-        assert event["values"] == ARGS
-
-
-def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult]) -> None:
-    for rank, event in reports_of(pair[0]).items():
-        env = event["env"]
-        assert isinstance(env, dict)
+    assert len({event["digest"] for event in ranks.values()}) == 1, "equal parameters"
+    folders = {event["node"]: event["cwd"] for event in ranks.values()}
+    assert len(set(folders.values())) == 2, "each node works in a copy of its own"
+    for rank, event in ranks.items():
+        assert (event["argv"], event["values"]) == (["deep/train.py", *ARGS], ARGS)
+        assert (event["world"], event["greeting"], event["data"]) == (4, "007", "input data")
         expected = {
             "CLOUDTRAIN_RUN_ID": "pair-1",
             "CLOUDTRAIN_JOB_NAME": "pair",
@@ -122,6 +105,7 @@ def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult
             "CLOUDTRAIN_NODE_RANK": str(rank // 2),
             "CLOUDTRAIN_NODES": "2",
             "CLOUDTRAIN_PROCESSES": "2",
+            "PET_MASTER_ADDR": "127.0.0.101",
             "PET_NNODES": "2",
             "PET_NODE_RANK": str(rank // 2),
             "PET_NPROC_PER_NODE": "2",
@@ -129,21 +113,15 @@ def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult
             "LOCAL_RANK": str(rank % 2),
             "WORLD_SIZE": "4",
         }
-        assert expected.items() <= env.items()
-        assert env["PET_MASTER_ADDR"] == "127.0.0.101"
-        assert int(env["PET_MASTER_PORT"]) > 0
-        assert event["greeting"] == "007"
-        assert event["data"] == "input data"
+        assert expected.items() <= event["env"].items()
+        assert int(event["env"]["PET_MASTER_PORT"]) > 0
+    metrics = [event for event in cli.events("pair-1") if event["type"] == "metrics"]
+    counted = [(event["rank"], event["step"]) for event in metrics]
+    assert counted == [(0, step) for step in range(5)], "once, by rank zero"
+    assert cli.processes() == []
 
 
-def test_each_node_works_in_a_copy_of_its_own(pair: tuple[CommandLine, CommandResult]) -> None:
-    folders = {event["node"]: event["cwd"] for event in reports_of(pair[0]).values()}
-    assert len(set(folders.values())) == 2
-
-
-def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(
-    pair: tuple[CommandLine, CommandResult],
-) -> None:
+def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: Pair) -> None:
     cli, result = pair
     assert {event["secret"] for event in reports_of(cli).values()} == {SECRET[:7]}
     files = [path for path in cli.data.rglob("*") if path.is_file()]
@@ -151,28 +129,18 @@ def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(
     assert SECRET not in result.out + result.err
     mistakes = cli.run("logs", "pair-1", "--grep", "by mistake").out.splitlines()
     assert sorted(mistakes) == [f"[rank {rank}] by mistake: ***" for rank in range(4)]
-    assert {event["token"] for event in cli.events("pair-1") if event["type"] == "mistake"} == {
-        "***"
-    }
+    emitted = [event["token"] for event in cli.events("pair-1") if event["type"] == "mistake"]
+    assert set(emitted) == {"***"}
 
 
-def test_stored_files_are_private_and_programs_have_the_users_umask(
-    pair: tuple[CommandLine, CommandResult],
-) -> None:
+def test_stored_files_are_private_and_programs_have_the_users_umask(pair: Pair) -> None:
     cli, _ = pair
     run = cli.run_folder("pair-1")
-    processes = [
-        run,
-        *(
-            path
-            for path in run.rglob("*")
-            if "model" not in path.parts and "output" not in path.parts
-        ),
-    ]
-    opened = {
-        path.relative_to(run).parts[0] for path in processes[1:] if path.lstat().st_mode & 0o077
-    }
-    assert opened <= {"nodes"}  # what ranks write beside the source, such as __pycache__
+    of_programs = {"model", "output"}
+    stored = [path for path in (run, *run.rglob("*")) if not of_programs & set(path.parts)]
+    opened = [path.relative_to(run) for path in stored if path.lstat().st_mode & 0o077]
+    # What ranks write beside the source, such as __pycache__.
+    assert {path.parts[0] for path in opened} <= {"nodes"}
     assert (run / "nodes/0/source/deep/train.py").stat().st_mode & 0o777 == 0o600
     assert not cli.data.joinpath("runs").stat().st_mode & 0o077
     umask = os.umask(0)
@@ -180,7 +148,7 @@ def test_stored_files_are_private_and_programs_have_the_users_umask(
     assert (run / "model" / "model.txt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_logs_are_read_together_and_apart(pair: tuple[CommandLine, CommandResult]) -> None:
+def test_logs_are_read_together_and_apart(pair: Pair) -> None:
     cli, _ = pair
     together = cli.run("logs", "pair-1", "--grep", "hello").out.splitlines()
     assert sorted(together) == [f"[rank {rank}] hello from {rank}" for rank in range(4)]
@@ -193,15 +161,7 @@ def test_logs_are_read_together_and_apart(pair: tuple[CommandLine, CommandResult
     assert cli.run("logs", "last", "--since", "3000-01-01").out == ""
 
 
-def test_metrics_are_counted_once_from_rank_zero(pair: tuple[CommandLine, CommandResult]) -> None:
-    events = [event for event in pair[0].events("pair-1") if event["type"] == "metrics"]
-    assert [event["step"] for event in events] == [0, 1, 2, 3, 4]
-    assert {event["rank"] for event in events} == {0}
-
-
-def test_fetch_copies_model_and_output_and_never_overwrites(
-    pair: tuple[CommandLine, CommandResult],
-) -> None:
+def test_neither_results_nor_a_run_are_replaced(pair: Pair) -> None:
     cli, _ = pair
     fetched = cli.json("fetch", "pair-1", "../fetched")
     assert (cli.folder / "fetched" / "model" / "model.txt").read_text() == "weights"
@@ -210,27 +170,19 @@ def test_fetch_copies_model_and_output_and_never_overwrites(
     assert second_fetch.code == 2
     assert "not empty" in second_fetch.err
 
-
-def test_the_same_run_id_is_never_started_twice(pair: tuple[CommandLine, CommandResult]) -> None:
-    cli, _ = pair
     before = cli.events("pair-1")
     second_submit = cli.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
     assert second_submit.code == 3
     assert "exists already; nothing was started" in second_submit.err
+    assert "hint: cloudtrain status pair-1" in second_submit.err
     assert cli.events("pair-1") == before
 
 
-def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(
-    pair: tuple[CommandLine, CommandResult],
-) -> None:
+def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(pair: Pair) -> None:
     cli, _ = pair
     assert "the same request" in cli.run("plan", "--diff", "last", MY_TOKEN=SECRET).out
     changed = cli.run("plan", "--diff", "last", "--set", "env.GREETING=bye", MY_TOKEN=SECRET).out
-    assert '+        "GREETING": "bye",' in changed or '"GREETING": "bye"' in changed
-
-
-def test_nothing_is_left_running(pair: tuple[CommandLine, CommandResult]) -> None:
-    assert pair[0].processes() == []
+    assert '"GREETING": "bye"' in changed
 
 
 # One real run of an own script, watched: attach, logs with and without metrics, wait.
@@ -277,10 +229,7 @@ def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
         cloudtrain.run("wait", run)
         cloudtrain.close()
     assert attached.returncode == 0
-    assert [
-        line in (first + remaining).splitlines()
-        for line in ("  begin", "  step 2  loss 0.5", "  end")
-    ] == [True] * 3
+    assert {"  step 2  loss 0.5", "  end"} <= set(remaining.splitlines())
     assert "succeeded in" in remaining
     logs = cloudtrain.run("logs", run).out.splitlines()
     assert logs[:2] == ["[rank 0] begin", "[rank 0] epoch 1/2  step 1/4  loss 1"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.fixtures import azure, azure_account, quick_retries
+from tests.fakes.azure.cloud import AzureCloud, azure, azure_account, quick_retries
 from tests.fakes.azure.recorded import Exchange
 from tests.fidelity.azure_answers import verdicts
 from tests.fidelity.azure_reading import check, readable

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.aws.fixtures import account, cloud
-from tests.fakes.azure.fixtures import azure, azure_account, quick_retries
+from tests.fakes.aws.cloud import account, cloud
+from tests.fakes.azure.cloud import azure, azure_account, quick_retries
 from tests.providers.sites import PROVIDERS, Site, new_source, open_site
 from tests.support.wheels import ssh_provider, ssh_site
 

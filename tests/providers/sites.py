@@ -19,8 +19,7 @@ import cloudtrain
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.fixtures import cheap_clients
+from tests.fakes.azure.cloud import AzureCloud, cheap_clients
 from tests.fakes.messages import FaultKind, ServiceError
 from tests.providers.aws.archives import entry, packed
 from tests.providers.aws.jobs import CALLS, write_log

@@ -21,7 +21,7 @@ from cloudtrain.providers.docker.images import inspect_image, login_for, require
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.services import Registry
+from tests.fakes.azure.endpoint import Registry
 from tests.providers.azure.jobs import forget
 
 if TYPE_CHECKING:

@@ -150,8 +150,6 @@ class Account:
     """The actions that were held against it."""
     job_policy: Sequence[Statement] | None = None
     """Rights of the role of jobs; None: everything."""
-    tuning_parallel: int = 10
-    """How many training jobs a tuning job may have at once: the quota of a new account."""
     has_warm_pools: bool = False
     """True if the account has a quota of warm pools.
 

@@ -18,7 +18,7 @@ from botocore.config import Config
 
 from cloudtrain.errors import Keys, dotted
 from cloudtrain.providers.aws.validate import violations
-from tests.fakes.aws import running, tuning
+from tests.fakes.aws import running
 from tests.fakes.aws.account import Account, LogGroup
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.request_rules import refuse
@@ -204,7 +204,6 @@ class SageMaker:
                     "ResourceInUse",
                     f"A hyperparameter tuning job of the name {name} already exists.",
                 )
-            tuning.refuse(body, self.account)
             made = self.tuning_jobs[name] = TuningJob(body, self.account, self._launch)
             self._threads.start(made, made.run)
         return {"HyperParameterTuningJobArn": made.arn}

@@ -223,13 +223,6 @@ class Account:
         return f"{self.url.partition('://')[2]}/{ACCOUNT_FOLDER}"
 
     @property
-    def storage_accounts(self) -> tuple[str, str]:
-        """The names that a Shared Key may be signed for: clients take the first folder of an
-        address for the name.
-        """
-        return self.storage_account, f"{ACCOUNT_FOLDER}.blob.{SUFFIX}"
-
-    @property
     def blob_url(self) -> str:
         """Return the first part of every container's address."""
         return f"https://{self.storage_account}.blob.{SUFFIX}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from hashlib import md5
 from typing import NamedTuple
@@ -23,8 +22,6 @@ _NEEDS = {
     "GetBlob": "r",
     "HeadBlob": "r",
     "PutBlob": "cw",
-    "PutBlock": "cw",
-    "PutBlockList": "cw",
     "SetBlobMetadata": "w",
     "ListBlobs": "l",
     "GetContainer": "r",
@@ -63,13 +60,8 @@ class Blobs:
             return self._list(call)
         if operation in ("GetBlob", "HeadBlob"):
             return _get(call)
-        if operation in ("PutBlob", "PutBlockList"):
-            return _put(call, _content(call, operation))
-        if operation == "PutBlock":
-            container.stage(blob, call.query["blockid"], request.body)
-            return Response(
-                201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b""
-            )
+        if operation == "PutBlob":
+            return _put(call)
         if operation == "SetBlobMetadata":
             return _set_metadata(call)
         raise ServiceError(
@@ -79,17 +71,13 @@ class Blobs:
         )
 
     def check(self, operation: str, request: Request, place: Place) -> str:
-        """Refused unless the request may do this: by a SAS, the account's key, or a token for
-        storage.
+        """Refused unless the request may do this: by a SAS or a token for storage.
 
         Returns whose token it is, as an object id; empty for who needs no role.
         """
         authorization = request.headers.get("authorization", "")
         tokens = self.account.tokens
-        uses_key = is_account_sas(place.query) or not (
-            "sig" in place.query or authorization.startswith("Bearer ")
-        )
-        if uses_key and not self.account.takes_keys:
+        if is_account_sas(place.query) and not self.account.takes_keys:
             raise ServiceError(
                 KEYS_FORBIDDEN,
                 "Key based authentication is not permitted on this storage account.",
@@ -107,13 +95,10 @@ class Blobs:
                     " permission."
                 )
                 raise ServiceError("AuthorizationPermissionMismatch", message, 403)
-        elif authorization.startswith("Bearer "):
-            if tokens.audience(authorization) != AUDIENCE or "x-ms-version" not in request.headers:
-                raise unauthenticated("blob")
-            return tokens.principal(authorization)
-        elif not tokens.is_shared_key(request, self.account.storage_accounts):
-            raise unauthenticated("blob", scheme="SharedKey")
-        return ""
+            return ""
+        if tokens.audience(authorization) != AUDIENCE or "x-ms-version" not in request.headers:
+            raise unauthenticated("blob")
+        return tokens.principal(authorization)
 
     def _list(self, call: BlobRequest) -> Response:
         query = call.query
@@ -149,6 +134,19 @@ class Blobs:
         )
 
 
+_SAME = dict.fromkeys(
+    ("Content-Encoding", "Content-Language", "Content-CRC64", "Content-MD5", "Cache-Control"), ""
+) | {
+    "Content-Disposition": "",
+    "BlobType": "BlockBlob",
+    "AccessTier": "Hot",
+    "AccessTierInferred": "true",
+    "LeaseStatus": "unlocked",
+    "LeaseState": "available",
+    "ServerEncrypted": "true",
+}
+
+
 def _entry(blob: Blob, *, with_metadata: bool) -> str:
     facts = {
         "Creation-Time": http_date(blob.created),
@@ -156,18 +154,7 @@ def _entry(blob: Blob, *, with_metadata: bool) -> str:
         "Etag": blob.etag.strip('"'),
         "Content-Length": str(blob.size),
         "Content-Type": blob.content_type,
-        "Content-Encoding": "",
-        "Content-Language": "",
-        "Content-CRC64": "",
-        "Content-MD5": "",
-        "Cache-Control": "",
-        "Content-Disposition": "",
-        "BlobType": "BlockBlob",
-        "AccessTier": "Hot",
-        "AccessTierInferred": "true",
-        "LeaseStatus": "unlocked",
-        "LeaseState": "available",
-        "ServerEncrypted": "true",
+        **_SAME,
     }
     properties = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in facts.items())
     entries = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in blob.metadata.items())
@@ -218,8 +205,14 @@ def _get(call: BlobRequest) -> Response:
     return Response(206, answer_headers, content[start : end + 1])
 
 
-def _put(call: BlobRequest, content: bytes) -> Response:
+def _put(call: BlobRequest) -> Response:
+    content = call.request.body
     headers = call.request.headers
+    if headers.get("x-ms-blob-type") != "BlockBlob":
+        raise ServiceError(
+            "InvalidHeaderValue",
+            "The value for one of the HTTP headers is not in the correct format.",
+        )
     blob = call.container.properties(call.name)
     if blob is not None and headers.get("if-none-match") == "*":
         raise ServiceError("BlobAlreadyExists", "The specified blob already exists.", 409)
@@ -238,22 +231,6 @@ def _put(call: BlobRequest, content: bytes) -> Response:
 
 def _md5(content: bytes) -> str:
     return base64.b64encode(md5(content, usedforsecurity=False).digest()).decode()
-
-
-def _content(call: BlobRequest, operation: str) -> bytes:
-    """Return the content of a put: the body itself, or the blocks that it names."""
-    if operation == "PutBlob":
-        if call.request.headers.get("x-ms-blob-type") != "BlockBlob":
-            raise ServiceError(
-                "InvalidHeaderValue",
-                "The value for one of the HTTP headers is not in the correct format.",
-            )
-        return call.request.body
-    blocks = [item.text or "" for item in ET.fromstring(call.request.body)]
-    content = call.container.staged(call.name, blocks)
-    if content is None:
-        raise ServiceError("InvalidBlockList", "The specified block list is invalid.", 400)
-    return content
 
 
 def _set_metadata(call: BlobRequest) -> Response:

@@ -4,23 +4,32 @@ left when closed.
 
 from __future__ import annotations
 
+import copy
+import io
+import json
 import os
 import shutil
 import tempfile
+import urllib.error
+import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 from tests.fakes.azure.account import CLUSTER_IDENTITY, DATASTORES, Account
-from tests.fakes.azure.endpoint import Endpoint
+from tests.fakes.azure.endpoint import Endpoint, login_script
 from tests.fakes.azure.rbac import SCIENTIST, Assignment
-from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import OBJECT_ID, Tokens, make_certificate
 from tests.fakes.azure.wire import METADATA, MSI
 from tests.fakes.azure.workspace import Workspace
+from tests.support.waiting import eventually
 
 IMAGE = "127.0.0.1:1/loopback/train:1"
 """In a registry that is out of reach here, which must not prevent a submit."""
@@ -122,3 +131,192 @@ class AzureCloud:
     @property
     def _blobstore(self) -> Container:
         return self.account.storage.create(self.container)
+
+
+# Makes Azure's genuine clients cheap to call hundreds of times in one process, with unchanged
+# requests.
+
+
+@contextmanager
+def cheap_clients() -> Iterator[None]:
+    """Inside, all clients share their connections, and ask once what cloud this is; there is no
+    proxy.
+    """
+    from azure.ai.ml import _azure_environments
+    from requests.adapters import HTTPAdapter
+    from urllib3 import PoolManager
+
+    connections = PoolManager()
+
+    def share(adapter: HTTPAdapter, *_: object, **__: object) -> None:
+        adapter.poolmanager = connections
+
+    def no_proxies(*_: object, **__: object) -> dict[str, str]:
+        return {}
+
+    clouds: Any = _azure_environments._get_clouds_by_metadata_url
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HTTPAdapter, "init_poolmanager", share)
+        patch.setattr(HTTPAdapter, "close", lambda _: None)
+        patch.setattr("requests.sessions.get_environ_proxies", no_proxies)
+        patch.setattr(_azure_environments, "_get_clouds_by_metadata_url", cache(clouds))
+        yield
+    connections.clear()
+
+
+# Jobs for the imitation's own tests, the genuine client that submits them, and how to wait for what
+# they do.
+
+CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
+Document = dict[str, Any]
+
+
+def client(cloud: AzureCloud, **names: str) -> Any:
+    """The SDK's own client of the workspace, or of one with other names."""
+    from azure.ai.ml import MLClient
+    from azure.identity import DefaultAzureCredential
+
+    account = cloud.account
+    return MLClient(
+        DefaultAzureCredential(),
+        names.get("subscription", account.subscription),
+        names.get("resource_group", account.resource_group),
+        names.get("workspace", account.workspace),
+        enable_telemetry=False,
+        show_progress=False,
+    )
+
+
+def document(cloud: AzureCloud, name: str, folder: Path, **changes: Any) -> Document:
+    """Return a command job that prints a line; its outputs lie below `out/NAME` in the blob store."""
+    (folder / "code").mkdir(parents=True, exist_ok=True)
+    (folder / "code" / "own.txt").write_text("own")
+    cloud.put("train/part/a.txt", b"data")
+    store = "azureml://datastores/workspaceblobstore/paths"
+    return {
+        "type": "command",
+        "name": name,
+        "display_name": name,
+        "experiment_name": "loopback",
+        "code": str(folder / "code"),
+        "command": "echo ${{outputs.out}}",
+        "environment": {"image": cloud.image},
+        "compute": "azureml:gpu-cluster",
+        "resources": {"instance_count": 1, "shm_size": "16g"},
+        "distribution": {"type": "pytorch", "process_count_per_instance": 1},
+        "inputs": {
+            "train": {"type": "uri_folder", "mode": "ro_mount", "path": f"{store}/train/part/"}
+        },
+        "outputs": {
+            "out": {"type": "uri_folder", "mode": "rw_mount", "path": f"{store}/out/{name}/"}
+        },
+        "environment_variables": {"NCCL_DEBUG": "WARN"},
+        "limits": {"timeout": 60},
+        "tags": {"cloudtrain-run": name, "team": "vision"},
+        **changes,
+    }
+
+
+def call(
+    cloud: AzureCloud, method: str, path: str, body: Any = None, token: str | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Status and answer of one request, past every SDK; by default with the token of the account."""
+    token = cloud.account.tokens.bearer(cloud.endpoint.url) if token is None else token
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{cloud.endpoint.url}{path}", content, headers, method=method)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def submit(ml: Any, job: Document) -> Any:
+    """Return the SDK's request for a document, and the workspace's answer."""
+    from azure.ai.ml import load_job
+
+    return ml.jobs.create_or_update(load_job(io.StringIO(json.dumps(job))))
+
+
+def ended(cloud: AzureCloud, name: str) -> str:
+    """The status of a job when it is over."""
+    job = cloud.service.jobs[name]
+    eventually(lambda: job.has_ended)
+    return job.status
+
+
+def words(answer: Mapping[str, Any]) -> str:
+    """Return the messages of an error of Azure Resource Manager, with those of its details."""
+    error = answer.get("error") or {}
+    messages = [error.get("message", ""), *(item["message"] for item in error.get("details", ()))]
+    return " ".join(messages)
+
+
+# Fixtures that other test folders take over: `from tests.fakes.azure.cloud import azure,
+# azure_account`.
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureCloud]:
+    """Provide a workspace for all tests of a module; closing it reports its own mistakes."""
+    with AzureCloud() as made:
+        yield made
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
+
+
+@pytest.fixture
+def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
+    """The same workspace for one test: no faults, no calls, no lacks, and this process is its
+    client.
+    """
+    # The SDK writes AZUREML_CURRENT_CLOUD itself: what is unset here is unset again afterwards.
+    monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith(("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"))
+    ]:
+        monkeypatch.delenv(name)
+    for name, value in azure.environment().items():
+        monkeypatch.setenv(name, value)
+    azure.endpoint.reset()
+    account = azure.account
+    state = (
+        "computes",
+        "quotas",
+        "vm_sizes",
+        "secrets",
+        "access",
+        "rights",
+    )
+    plain = (
+        *("user", "phase_seconds", "job_page", "blob_page"),
+        *("datastore_credentials", "workspace_state", "takes_keys", "secret_seconds"),
+    )
+    before = {name: copy.deepcopy(getattr(account, name)) for name in (*state, *plain)}
+    yield azure
+    azure.endpoint.reset()
+    azure.log_out(and_in=True)
+    for name, value in before.items():
+        setattr(account, name, value)
+
+
+@pytest.fixture
+def still(azure_account: AzureCloud) -> AzureCloud:
+    """The same workspace, with jobs that never get beyond their first phase."""
+    azure_account.account.phase_seconds = 3600
+    return azure_account
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure's clients of this process try again at once; by themselves they wait 15 s before
+    storage's second try.
+    """
+    for place in (
+        "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
+        "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",
+    ):
+        monkeypatch.setattr(place, lambda *_: 0.01)

@@ -15,7 +15,7 @@ from cloudtrain.planning.azureml import STORED_FOLDERS, CommandJob, Mount
 from cloudtrain.providers.rehearsal.base import node_addresses
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.jobs import LOG_CONTAINER, Job, tracking_variables
-from tests.fakes.azure.schema import duration_seconds
+from tests.fakes.azure.recorded import duration_seconds
 from tests.fakes.containers import Container
 
 # From the PUT body of a command job back to the document that it was written from.

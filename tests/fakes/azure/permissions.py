@@ -48,7 +48,7 @@ _REGION = {
 _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _BLOB = {
     **dict.fromkeys(("GetBlob", "HeadBlob", "ListBlobs"), "read"),
-    **dict.fromkeys(("PutBlob", "PutBlock", "PutBlockList", "SetBlobMetadata"), "write"),
+    **dict.fromkeys(("PutBlob", "SetBlobMetadata"), "write"),
 }
 PULL, PUSH = (
     f"Microsoft.ContainerRegistry/registries/{verb}" for verb in ("pull/read", "push/write")

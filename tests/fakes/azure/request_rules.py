@@ -1,12 +1,7 @@
-"""Azure ML's rules for a job's PUT beyond the form of its body; in the service's wording if known.
-
-Rules of sweep jobs follow "Hyperparameter tuning a model (v2)", "CLI (v2) sweep job YAML schema",
-and of v1 the class BayesianParameterSampling; their words are ours.
-"""
+"""Azure ML's rules for a job's PUT beyond the form of its body; in the service's wording if known."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
@@ -16,7 +11,7 @@ from tests.fakes.azure.account import DEDICATED, LOW_PRIORITY, Account, VmSize
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.permissions import invalid, user_error
-from tests.fakes.azure.schema import duration_seconds, violations
+from tests.fakes.azure.recorded import duration_seconds, violations
 from tests.fakes.azure.sweeps import template
 from tests.fakes.messages import ServiceError
 
@@ -35,22 +30,22 @@ def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Collec
             " dashes and underscores, must begin with an alphanumeric character and have at most"
             " 255 characters."
         )
-    problems = violations(dict(body))
+    properties = body["properties"]
+    problems = violations(properties)
     if problems:
         raise invalid(*problems)
-    properties = body["properties"]
-    is_trial = properties["jobType"] == "Sweep"
-    if is_trial:
+    space: Body = {}
+    if properties["jobType"] == "Sweep":
         if error := next(_compute(properties, account), None):
             error.message = f"{properties['experimentName']}: Compute Not Found for run ID : {name}"
             error.inner = ()
             raise error
-        _refuse_sweep(properties)
+        space = properties["searchSpace"]
         properties = template(properties)
     reasons = chain(
         _machines(properties, account),
         _assets(properties, account, assets),
-        _words(properties, account, is_trial=is_trial),
+        _words(properties, {f"search_space.{name}" for name in space}),
     )
     for refused in reasons:  # the first one only: those after it may rely on what it misses
         raise refused
@@ -123,12 +118,12 @@ def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Serv
         yield user_error(f"Environment {environment} could not be found in the workspace.", 404)
 
 
-def _words(properties: Body, account: Account, *, is_trial: bool) -> Iterator[ServiceError]:
-    declared = {
+def _words(properties: Body, tuned: set[str]) -> Iterator[ServiceError]:
+    declared = tuned | {
         f"{kind}.{name}" for kind in ("inputs", "outputs") for name in properties.get(kind, {})
     }
     for word in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", properties["command"]):
-        if word not in declared and not (is_trial and word.startswith("search_space.")):
+        if word not in declared:
             yield user_error(
                 f"The command refers to ${{{{{word}}}}}, which is neither an input nor an output."
             )
@@ -179,79 +174,3 @@ def _below(arm_id: str, account: Account, kind: str) -> str | None:
     """The name in the ARM id of something in this workspace."""
     scope, _, name = arm_id.rpartition(f"/{kind}/")
     return name if scope.lower() == account.scope.lower() and name else None
-
-
-ENDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "qloguniform": 3}
-"""Expressions with a least and a most value -> how many numbers they take."""
-OF_BAYESIAN = ("choice", "uniform", "quniform")
-MAX_TRIALS = 1000
-SHORTEST_SECONDS = 60
-"""azure-ai-ml, job_limits.py: "Service rounds durations less than 60 seconds to 60 days"."""
-
-
-def _refuse_sweep(properties: Body) -> None:
-    """Raise the first reason against the properties of a sweep job, if there is one."""
-    for message in chain(_space(properties), _sampling(properties), _limits(properties)):
-        raise invalid(message)
-
-
-def _space(properties: Body) -> Iterator[str]:
-    space = properties["searchSpace"]
-    if not space:
-        yield "The search space is empty."
-    for name, expression in space.items():
-        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
-            yield f"The name {name} must be composed of letters, numbers and underscores."
-        yield from _expression(name, expression)
-    used = set(re.findall(r"\$\{\{\s*search_space\.(.*?)\s*\}\}", properties["trial"]["command"]))
-    if used - space.keys():
-        yield (
-            f"The command refers to search_space.{min(used - space.keys())}, which the search space"
-            " does not have."
-        )
-
-
-def _expression(name: str, expression: Any) -> Iterator[str]:
-    kind, arguments = (
-        expression if isinstance(expression, list) and len(expression) == 2 else ("", [])
-    )
-    if kind == "choice":
-        if len(arguments) != 1 or not isinstance(arguments[0], list) or not arguments[0]:
-            yield f"The choice of {name} lacks values."
-        return
-    if kind not in ENDS:
-        yield f"{name}: {kind} is not a parameter expression of this imitation."
-    elif len(arguments) != ENDS[kind] or not all(_is_number(value) for value in arguments):
-        yield f"{name}: {kind} takes {ENDS[kind]} numbers."
-    elif not arguments[0] < arguments[1]:
-        yield f"{name}: min_value must be less than max_value."
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _sampling(properties: Body) -> Iterator[str]:
-    kind = properties["samplingAlgorithm"]["samplingAlgorithmType"]
-    for name, (expression, _) in properties["searchSpace"].items():
-        if kind == "Grid" and expression != "choice":
-            yield f"{name}: grid sampling can only be used with choice hyperparameters."
-        if kind == "Bayesian" and expression not in OF_BAYESIAN:
-            yield f"{name}: Bayesian sampling supports choice, uniform and quniform."
-
-
-def _limits(properties: Body) -> Iterator[str]:
-    limits = properties.get("limits", {})
-    total = limits.get("maxTotalTrials", MAX_TRIALS)
-    at_once = limits.get("maxConcurrentTrials")
-    if not 1 <= total <= MAX_TRIALS:
-        yield f"max_total_trials must be an integer between 1 and {MAX_TRIALS}."
-    if at_once is not None and not 1 <= at_once <= MAX_TRIALS:
-        yield f"max_concurrent_trials must be an integer between 1 and {MAX_TRIALS}."
-    for name in ("timeout", "trialTimeout"):
-        seconds = duration_seconds(limits[name]) if name in limits else SHORTEST_SECONDS
-        if not seconds or seconds < SHORTEST_SECONDS:
-            yield (
-                f"limits.{name}: '{limits[name]}' is not a duration in ISO 8601 format of at least"
-                " a minute."
-            )

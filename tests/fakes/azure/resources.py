@@ -138,20 +138,19 @@ def datastore(account: Account, name: str, version: str) -> Resource:
     }
 
 
-def secrets(account: Account, name: str, *, expirable: bool) -> Resource:
-    """Return what opens a datastore, as recorded: a signature of one hour if the client asks for
-    it.
+def secrets(account: Account, name: str, body: Resource) -> Resource:
+    """Return what opens a datastore, as recorded: a signature of one hour if it is asked for.
 
     It is given even if the storage account takes no keys.
     """
     if name not in DATASTORES:
         raise user_error(f"Could not find datastore: {name}", 404)
-    if expirable:
-        return {
-            "secretsType": "Sas",
-            "sasToken": f"?{account.tokens.account_sas(account.secret_seconds)}",
-        }
-    return {"secretsType": "AccountKey", "key": account.tokens.account_key}
+    if not body.get("expirableSecret"):
+        return {"secretsType": "AccountKey", "key": "this imitation takes no key"}
+    return {
+        "secretsType": "Sas",
+        "sasToken": f"?{account.tokens.account_sas(account.secret_seconds)}",
+    }
 
 
 def usages(account: Account, jobs: Sequence[Job]) -> list[Resource]:

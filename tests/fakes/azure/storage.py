@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,6 @@ class Container:
         self._lock = threading.RLock()
         self._odd: dict[str, tuple[bytes, float]] = {}
         self._facts: dict[str, _Facts] = {}
-        self._blocks: dict[tuple[str, str], bytes] = {}
         self._numbers = itertools.count()
 
     def names(self, prefix: str = "") -> list[str]:
@@ -150,21 +149,6 @@ class Container:
             blob = self.properties(name)
             if blob is not None:
                 self._facts[name] = _Facts(blob.created, dict(metadata), blob.content_type)
-
-    def stage(self, name: str, block: str, content: bytes) -> None:
-        """A block that is not part of a blob yet."""
-        with self._lock:
-            self._blocks[name, block] = content
-
-    def staged(self, name: str, blocks: Sequence[str]) -> bytes | None:
-        """The blocks together, which are then forgotten. None when one of them is missing."""
-        with self._lock:
-            parts = [self._blocks.get((name, block)) for block in blocks]
-            whole = [part for part in parts if part is not None]
-            if len(whole) < len(parts):
-                return None
-            self._blocks = {key: part for key, part in self._blocks.items() if key[0] != name}
-            return b"".join(whole)
 
     def _files(self) -> Iterator[str]:
         for folder, _, files in os.walk(self.folder):

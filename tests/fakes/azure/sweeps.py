@@ -19,8 +19,7 @@ from typing import Any
 
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.jobs import Job
-from tests.fakes.azure.recorded import form
-from tests.fakes.azure.schema import duration_seconds
+from tests.fakes.azure.recorded import duration_seconds, form
 from tests.fakes.azure.wire import iso_date
 
 Document = dict[str, Any]

@@ -11,17 +11,15 @@ import json
 import secrets
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
-from tests.fakes.messages import Request
 
 # A self-signed certificate for localhost, since Azure's clients refuse addresses without TLS.
 
@@ -78,18 +76,6 @@ def make_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
 LIFE_SECONDS = 86_400
 CLIENT = "tester@example.com"
 OBJECT_ID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-_SIGNED = (
-    *(
-        "content-encoding",
-        "content-language",
-        "content-length",
-        "content-md5",
-        "content-type",
-        "date",
-    ),
-    *("if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range"),
-)
-"""The headers of a Shared Key signature, in its order."""
 
 
 class Tokens:
@@ -97,7 +83,6 @@ class Tokens:
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self.account_key = base64.b64encode(secrets.token_bytes(64)).decode()
 
     def bearer(
         self, resource: str, seconds: float = LIFE_SECONDS, principal: str = OBJECT_ID
@@ -170,30 +155,6 @@ class Tokens:
             return None
         time_text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return signed["sp"] if time_text < signed["se"] else None
-
-    def is_shared_key(self, request: Request, accounts: Sequence[str]) -> bool:
-        """Return whether a request is signed with the key of the storage account under any of these
-        names.
-        """
-        headers = request.headers
-        account = headers.get("authorization", "").removeprefix("SharedKey ").rpartition(":")[0]
-        if account not in accounts:
-            return False
-        length = headers.get("content-length", "")
-        lines = [request.method, *(headers.get(name, "") for name in _SIGNED)]
-        lines[1 + _SIGNED.index("content-length")] = "" if length == "0" else length
-        lines += [
-            f"{name}:{value}" for name, value in sorted(headers.items()) if name.startswith("x-ms-")
-        ]
-        url = urlsplit(request.target)
-        resource = f"/{account}{url.path}"
-        pairs = sorted(part.partition("=")[::2] for part in url.query.split("&") if part)
-        resource += "".join(f"\n{unquote(name).lower()}:{unquote(value)}" for name, value in pairs)
-        signature = hmac.digest(
-            base64.b64decode(self.account_key), "\n".join([*lines, resource]).encode(), "sha256"
-        )
-        expected = f"SharedKey {account}:{base64.b64encode(signature).decode()}"
-        return hmac.compare_digest(headers.get("authorization", "").encode(), expected.encode())
 
     def _sas_signature(self, container: str, blob: str, query: Mapping[str, str]) -> str:
         return self._sign("\n".join([container, blob, *query.values()]))

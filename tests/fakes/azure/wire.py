@@ -97,8 +97,6 @@ BLOB_CALLS = {
     ("GET", True, ""): "GetBlob",
     ("HEAD", True, ""): "HeadBlob",
     ("PUT", True, ""): "PutBlob",
-    ("PUT", True, "block"): "PutBlock",
-    ("PUT", True, "blocklist"): "PutBlockList",
     ("PUT", True, "metadata"): "SetBlobMetadata",
     ("GET", False, "list"): "ListBlobs",
     ("GET", False, ""): "GetContainer",

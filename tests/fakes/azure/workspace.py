@@ -19,36 +19,14 @@ from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.containers import JobThreads
 from tests.fakes.messages import Response, ServiceError
 
-VERSIONS = (
-    *(
-        "2021-10-01",
-        "2022-01-01-preview",
-        "2022-02-01-preview",
-        "2022-05-01",
-        "2022-10-01",
-        "2022-10-01-preview",
-        "2022-12-01-preview",
-        "2023-02-01-preview",
-        "2023-04-01",
-        "2023-04-01-preview",
-    ),
-    *("2023-06-01-preview", "2023-08-01-preview", "2023-10-01", "2024-01-01-preview", "2024-04-01"),
-    *(
-        "2024-04-01-preview",
-        "2024-07-01-preview",
-        "2024-10-01",
-        "2024-10-01-preview",
-        "2025-01-01-preview",
-    ),
-    *(
-        "2025-04-01",
-        "2025-04-01-preview",
-        "2025-06-01",
-        "2025-07-01-preview",
-        "2025-09-01",
-        "2025-12-01",
-    ),
-)
+_VERSIONS = """
+2021-10-01 2022-01-01-preview 2022-02-01-preview 2022-05-01 2022-10-01 2022-10-01-preview
+2022-12-01-preview 2023-02-01-preview 2023-04-01 2023-04-01-preview 2023-06-01-preview
+2023-08-01-preview 2023-10-01 2024-01-01-preview 2024-04-01 2024-04-01-preview 2024-07-01-preview
+2024-10-01 2024-10-01-preview 2025-01-01-preview 2025-04-01 2025-04-01-preview 2025-06-01
+2025-07-01-preview 2025-09-01 2025-12-01
+"""
+VERSIONS = _VERSIONS.split()
 MOST = 1000
 """Items of a list whose request does not say."""
 
@@ -119,7 +97,9 @@ class Workspace:
             "GetDatastore": lambda call: json_response(
                 200, resources.datastore(account, call.names["name"], call.version)
             ),
-            "ListSecrets": self._list_secrets,
+            "ListSecrets": lambda call: json_response(
+                200, resources.secrets(account, call.names["name"], call.body)
+            ),
             "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
             "ListVmSizes": lambda _: _listed(resources.sizes(account)),
         }
@@ -202,12 +182,6 @@ class Workspace:
     def _get_compute(self, call: ArmRequest) -> Response:
         resource = resources.compute(self.account, call.names["name"], call.version)
         return json_response(404 if resource is None else 200, resource)
-
-    def _list_secrets(self, call: ArmRequest) -> Response:
-        expirable = bool(call.body.get("expirableSecret"))
-        return json_response(
-            200, resources.secrets(self.account, call.names["name"], expirable=expirable)
-        )
 
     def _put_job(self, call: ArmRequest) -> Response:
         name = call.names["name"]

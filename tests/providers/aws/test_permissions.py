@@ -11,8 +11,7 @@ import pytest
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.submission.run import Run
-from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud
-from tests.fakes.aws.fixtures import request
+from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud, request
 from tests.fakes.aws.policies import Statement, needed, statements
 from tests.fakes.messages import ServiceError
 from tests.providers.aws.jobs import submitted

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.fixtures import cheap_clients
+from tests.fakes.azure.cloud import AzureCloud, cheap_clients
 from tests.providers.azure.jobs import forget
 
 

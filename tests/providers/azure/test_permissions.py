@@ -16,8 +16,7 @@ from cloudtrain.providers.azure.rights import READ_BLOBS, SUBMITTER, WRITE_BLOBS
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets import KeyVault
-from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.fixtures import cheap_clients, client, document, ended, submit
+from tests.fakes.azure.cloud import AzureCloud, cheap_clients, client, document, ended, submit
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
 from tests.fakes.azure.rbac import BLOBS as BLOB_ROLE
 from tests.fakes.azure.rbac import BUILT_IN, READER, Assignment
