@@ -12,7 +12,6 @@ from cloudtrain_trainer.tasks import Draw, digits, resnet50
 from cloudtrain_trainer.tasks.gpt import SIZES
 from tests.support.counted_steps import (
     bytes_to_device,
-    count_by_hand,
     count_collectives,
     count_ours,
 )
@@ -32,12 +31,12 @@ lowers the counts. A compiled step needs fewer than one written by hand (docs/co
 
 
 def test_a_step_of_gpt2_needs_no_more_than_before() -> None:
-    own_counts = count_ours(16)
-    by_hand = count_by_hand(16)
-    assert own_counts.waits == by_hand.waits == []
-    assert own_counts.launches <= LAUNCHES
-    assert own_counts.other_bytes <= GIGABYTES * 1e9
-    assert own_counts.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
+    counts = count_ours(16)
+    assert counts.waits == []
+    assert counts.launches <= LAUNCHES
+    assert counts.other_bytes <= GIGABYTES * 1e9
+    products_of_a_layer = 4 * 3  # four matrices; their products, and both gradients
+    assert counts.by_name["mm"] == 12 * products_of_a_layer + 3, "and the head's"
 
 
 def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:

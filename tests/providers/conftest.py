@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import boto3.s3.transfer
 import pytest
 
 from tests.fakes.aws.cloud import account, cloud
@@ -56,3 +58,14 @@ def site_folder(
     monkeypatch.chdir(job)
     site.cloud.endpoint.reset()
     return job
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the large sources of `operations` in parts."""
+    from tests.providers.aws.operations import LARGE_BYTES
+
+    monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
+    in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
+    monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
+    monkeypatch.setattr("cloudtrain.providers.docker.images._docker_login", lambda _: None)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +28,12 @@ from tests.providers.azure.jobs import (
     FIRST_SUBMIT_CALLS,
     REPEATED_SUBMIT_CALLS,
     append_log,
+    append_outcome,
     forget,
     reconnect,
 )
 from tests.providers.azure.jobs import JOB as AZURE_JOB
-from tests.providers.faults import NthCall
+from tests.providers.faults import Do, NthCall
 from tests.providers.platforms import without
 from tests.support.command_line import CommandLine
 
@@ -74,6 +75,10 @@ class Site(ABC):
     """Calls of a look at a job with a log; the last two read the log."""
     listing: Sequence[tuple[str, str]]
     """Calls of a list with a job that has ended."""
+    stopping: Sequence[NthCall]
+    """Calls of a stop of a job that runs; the last one ends it."""
+    reading: Sequence[tuple[str, str]]
+    """Calls by which a stop reads the status and the log of a job."""
     hints: Mapping[str, str]
     """Words of the hint after a permanent fault."""
 
@@ -126,6 +131,18 @@ class Site(ABC):
         """Have the cloud stop a job, if there is one."""
 
     @abstractmethod
+    def prepare_stop(self, run_id: str) -> None:
+        """Have a job run whose nodes have said their last words already."""
+
+    @abstractmethod
+    def is_told_to_stop(self, run_id: str) -> bool:
+        """Return whether the cloud has heard that a job is to end."""
+
+    @abstractmethod
+    def operations(self) -> dict[str, Do]:
+        """Submit a job; return all that the client does with it by calls of this cloud."""
+
+    @abstractmethod
     def start_job(self, run_id: str) -> None:
         """Have the nodes of a job run."""
 
@@ -165,6 +182,22 @@ class AwsSite(Site):
             if job is not None:
                 job.stop()
 
+    def prepare_stop(self, run_id: str) -> None:
+        """Its nodes need not be asked."""
+
+    def is_told_to_stop(self, run_id: str) -> bool:
+        return bool(self.cloud.service.jobs[run_id].stop_asked.is_set())
+
+    def operations(self) -> dict[str, Do]:
+        from tests.providers.aws.operations import OPERATIONS
+
+        run = self.submit(f"there-{time.time_ns()}")
+        return {
+            name: partial(operation.do, self.cloud, run)
+            for name, operation in OPERATIONS.items()
+            if name != "push an image"
+        }
+
     def start_job(self, run_id: str) -> None:
         self.cloud.service.jobs[run_id].enter("Training")
 
@@ -202,6 +235,29 @@ class AzureSite(Site):
         job = self.cloud.service.jobs.get(run_id)
         if job is not None:
             job.cancel()
+
+    def prepare_stop(self, run_id: str) -> None:
+        for node in range(2):
+            append_outcome(self.cloud, run_id, node, "stopped")
+        self.start_job(run_id)
+
+    def is_told_to_stop(self, run_id: str) -> bool:
+        return bool(self.cloud.service.jobs[run_id].cancel_asked.is_set())
+
+    def operations(self) -> dict[str, Do]:
+        from tests.providers.azure.operations import OPERATIONS, Operation, submit
+
+        run = submit(self.cloud, None)  # type: ignore[arg-type]
+
+        def do(operation: Operation) -> None:
+            self.reconnect()
+            operation.do(self.cloud, run)
+
+        return {
+            name: partial(do, operation)
+            for name, operation in OPERATIONS.items()
+            if name not in ("push an image", "doctor")
+        }
 
     def start_job(self, run_id: str) -> None:
         self.cloud.service.jobs[run_id].enter("Running")
@@ -248,7 +304,13 @@ def _aws_site(cloud: Cloud) -> Site:
             ("logs", "GetLogEvents"),
         ),
         listing=(("sts", "GetCallerIdentity"), ("sagemaker", "Search")),
-        hints={"expired": "aws sso login", "denied": "permission"},
+        stopping=(("sagemaker", "StopTrainingJob", 1),),
+        reading=(("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")),
+        hints={
+            "expired": "aws sso login",
+            "denied": "permission",
+            "stop": "sagemaker:StopTrainingJob",
+        },
     )
 
 
@@ -273,7 +335,20 @@ def _azure_site(cloud: AzureCloud) -> Site:
             ("blob", "GetBlob"),
         ),
         listing=(("arm", "ListJobs"), ("history", "GetRunDetails")),
-        hints={"expired": "az login", "denied": "AzureML Data Scientist"},
+        stopping=(
+            ("history", "GetRunDetails", 1),
+            ("arm", "GetDatastore", 1),
+            ("arm", "ListSecrets", 1),
+            ("blob", "PutBlob", 1),
+            ("blob", "HeadBlob", 1),
+            ("arm", "CancelJob", 1),
+        ),
+        reading=(("history", "GetRunDetails"), ("blob", "HeadBlob")),
+        hints={
+            "expired": "az login",
+            "denied": "AzureML Data Scientist",
+            "stop": "jobs/cancel/action: AzureML Data Scientist",
+        },
     )
 
 

@@ -1,4 +1,4 @@
-"""Steps of the shared trainer and of one written by hand, counted by the rules of counts.py."""
+"""Steps of the shared trainer, counted by the rules of counts.py."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
-from tests.support import gpt2
 from tests.support.counts import Counts, counting, fake_tensors, rules_of_gpus
-from tests.support.gpt2 import CONTEXT, LAYERS
 
-GPT2_FLAGS = (
+GPT2_FLAGS = [
     "--task",
     "gpt",
     "--size",
@@ -37,26 +35,13 @@ GPT2_FLAGS = (
     "bf16",
     "--clip-norm",
     "1",
-)
-
-
-def count_by_hand(batch: int, *, layers: int = LAYERS) -> Counts:
-    """Count a step of GPT-2 124M on this many sequences, written by hand."""
-    with fake_tensors():
-        model = gpt2.GPT2(layers)
-        step = gpt2.training_step(model, model, gpt2.optimizer(model))
-        tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
-        return _count(lambda: step(tokens, tokens))
+]
+LAYERS = 12
 
 
 def count_ours(batch: int, *flags: str, layers: int = LAYERS) -> Counts:
-    """Count the same of the shared trainer, in one process. `flags` add to the task's flags."""
-    argv = [
-        *GPT2_FLAGS,
-        "--batch-size",
-        str(batch),
-        *flags,
-    ]
+    """Count a step of GPT-2 124M on this many sequences. `flags` add to the task's flags."""
+    argv = [*GPT2_FLAGS, "--batch-size", str(batch), *flags]
     shape = replace(gpt.SIZES["gpt2-124m"], layers=layers)
     with _on_gpus(), patch.dict(gpt.SIZES, {"gpt2-124m": shape}):
         options = parse(argv)

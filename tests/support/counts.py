@@ -107,7 +107,6 @@ class Counts:
     launches: int = 0
     other_bytes: int = 0
     """Moved by all but matrix products and attention."""
-    product_bytes: int = 0
     waits: list[str] = field(default_factory=list)
     """Operations that the host waits for."""
     collectives: Counter[str] = field(default_factory=Counter)
@@ -116,16 +115,12 @@ class Counts:
     """Bytes of whole tensors: the result of a gather, the input of a sum or its scatter."""
     by_name: Counter[str] = field(default_factory=Counter)
     """Launches of each operation."""
-    bytes_by_name: Counter[str] = field(default_factory=Counter)
 
     def add_kernel(self, name: str, launches: int, moved: int) -> None:
         """Add an operation of this many launches, which moves this many bytes."""
         self.launches += launches
         self.by_name[name] += launches
-        self.bytes_by_name[name] += moved
-        if name in PRODUCTS or name.startswith(ATTENTION):
-            self.product_bytes += moved
-        else:
+        if name not in PRODUCTS and not name.startswith(ATTENTION):
             self.other_bytes += moved
 
 
@@ -135,20 +130,12 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts = Counts()
-        self.is_paused = False
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Dynamo would not compile anything inside of another mode."""
-        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             # it dispatches operations on this rank's part, and collectives, which are counted
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        if self.is_paused:
-            return result
         library, _, name = func._schema.name.partition("::")
         if library in ("c10d", "_c10d_functional") and name in COLLECTIVES:
             self.counts.collectives[COLLECTIVES[name]] += 1
@@ -295,29 +282,8 @@ def rules_of_gpus() -> Iterator[None]:
         yield
 
 
-_modes: list[CountingMode] = []
-
-
 @contextmanager
 def counting() -> Iterator[Counts]:
     """Counts what happens inside, on tensors of the surrounding FakeTensorMode."""
     with rules_of_gpus(), CountingMode() as mode:
-        _modes.append(mode)
-        try:
-            yield mode.counts
-        finally:
-            _modes.pop()
-
-
-@contextmanager
-def counted_as(kernels: Sequence[tuple[str, int, int]]) -> Iterator[None]:
-    """Count the code inside the block as these kernels: (name, launches, bytes) of each."""
-    for mode in _modes:
-        mode.is_paused = True
-        for kernel in kernels:
-            mode.counts.add_kernel(*kernel)
-    try:
-        yield
-    finally:
-        for mode in _modes:
-            mode.is_paused = False
+        yield mode.counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -185,15 +184,6 @@ class Page:
     def html(self) -> str:
         """Return the document's current HTML, after its scripts have run."""
         return str(self.run("document.documentElement.outerHTML"))
-
-    def screenshot(self, file: Path) -> Path:
-        """The whole page as a PNG, however long it is."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        taken = self.call(
-            "Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1}
-        )
-        file.write_bytes(base64.b64decode(taken["data"]))
-        return file
 
     def hear(self, message: Any) -> None:
         """Something has happened in it."""

@@ -5,10 +5,9 @@ a job folder.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
-import boto3.s3.transfer
 import botocore.loaders
 import pytest
 
@@ -44,14 +43,3 @@ def folder(
     cloud.endpoint.reset()
     cloud.account.denied_actions.clear()
     return tmp_path
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send the large sources of `operations` in parts."""
-    from tests.providers.aws.operations import LARGE_BYTES
-
-    monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
-    in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
-    monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
-    monkeypatch.setattr("cloudtrain.providers.docker.images._docker_login", lambda _: None)

@@ -1,127 +1,22 @@
-"""Faults while results are fetched and logs are read, and foreign answers to any call."""
+"""Results and logs of Azure ML: nothing gets out of its folder, and every line comes once."""
 
 from __future__ import annotations
 
 import json
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.errors import StorageError
 from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run, fetched_files
+from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.messages import Call, FaultKind
-from tests.providers.azure.jobs import append_log, log_of, reconnect, submitted
-from tests.providers.azure.operations import OPERATIONS, Operation, submit
-from tests.providers.faults import (
-    PERMANENT,
-    TRANSIENT,
-    Do,
-    assert_each_struck,
-    calls_by_operation,
-    complaints,
-    fault_each,
-    name_of,
-    run_id_of,
-)
+from tests.providers.azure.jobs import append_log, log_of, submitted
 from tests.support.samples import events_of
 from tests.support.waiting import HANG_SECONDS
 
-# Faults while results are fetched and logs are read: everything comes once, or nothing.
-
-# Whatever goes wrong while results are fetched: everything comes or nothing, and nothing gets out
-# of its folder.
-
 pytestmark = pytest.mark.once
-
-FETCHING = [
-    ("history", "GetDiscovery", 1),
-    ("history", "GetRunDetails", 1),
-    ("arm", "GetDatastore", 1),
-    ("arm", "ListSecrets", 1),
-    ("blob", "ListBlobs", 1),
-    ("blob", "GetBlob", 1),
-    ("blob", "GetBlob", 2),
-    ("blob", "ListBlobs", 2),
-    ("blob", "GetBlob", 3),
-    ("blob", "ListBlobs", 3),
-    ("blob", "GetBlob", 4),
-    ("arm", "GetDatastore", 2),
-    ("arm", "ListSecrets", 2),
-    ("blob", "ListBlobs", 4),
-    ("blob", "GetBlob", 5),
-]
-
-
-def with_results(cloud: AzureCloud, run_id: str) -> Run:
-    """Return a run with a model, an output and a checkpoint; its workspace is still unknown."""
-    run = submitted(run_id)
-    for name, content in {
-        "model/weights": b"w" * 1000,
-        "model/deep/tokens.json": b"{}",
-        "model/empty": b"",
-        "output/log.csv": b"a,b\n",
-        "output/.cloudtrain-stop": b"",
-        "checkpoints/step-1/rank-0.pt": b"c" * 1000,
-    }.items():
-        cloud.put(f"cloudtrain/runs/{run.id}/{name}", content)
-    artifacts = cloud.account.storage.create("azureml")
-    for name in ("outputs/plot.png", "logs/azureml/executor.log", "user_logs/std_log.txt"):
-        artifacts.write(f"ExperimentRun/dcid.{run.id}/{name}", b"p" * 10)
-    reconnect()
-    cloud.endpoint.reset()
-    return run
-
-
-def whole(folder: Path) -> bool:
-    """Return whether exactly the expected files are in the folder."""
-    paths = map(Path, fetched_files(folder))
-    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
-    return sizes == {
-        "model/weights": 1000,
-        "model/deep/tokens.json": 2,
-        "model/empty": 0,
-        "output/log.csv": 4,
-        "output/outputs/plot.png": 10,
-        "checkpoints/step-1/rank-0.pt": 1000,
-    }
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_fetch_copies_everything_despite_a_transient_fault_in_each_of_its_calls(
-    cloud: AzureCloud, tmp_path: Path, kind: FaultKind
-) -> None:
-    run = with_results(cloud, run_id_of("fetch", kind))
-    fault_each(cloud.endpoint, kind, FETCHING)
-    run.fetch(tmp_path / "result", checkpoints=True)
-    assert_each_struck(cloud.endpoint, kind, FETCHING)
-    assert whole(tmp_path / "result")
-    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
-
-
-@pytest.mark.parametrize("kind", PERMANENT)
-def test_refused_fetch_leaves_nothing_and_the_next_copies_everything(
-    cloud: AzureCloud, tmp_path: Path, kind: FaultKind
-) -> None:
-    run = with_results(cloud, run_id_of("refused", kind))
-    for call in FETCHING:
-        reconnect()
-        cloud.endpoint.reset()
-        cloud.endpoint.fault(kind, *call)
-        result = tmp_path / name_of(call)
-        if call[0] != "history":  # a fetch needs not know how the job stands
-            with pytest.raises(CloudError) as failed:
-                run.fetch(result, checkpoints=True)
-            assert failed.value.hint
-            assert not result.exists()
-        run.fetch(result, checkpoints=True)
-        assert cloud.endpoint.struck == [(kind, call[:2])]
-        assert whole(result)
-        assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
-
 
 HOSTILE = ["../outside", "deep/../../outside", "a//b", "a\0b"]
 
@@ -290,43 +185,3 @@ def test_the_log_of_a_single_node_may_have_no_number(cloud: AzureCloud, process:
     job.open_log(name, blob)
     run.status()
     assert [(line.node, line.text) for line in run.logs()] == [(0, "hello")]
-
-
-# An answer that is not Azure's is named as such, and tried again, whichever call it answers.
-
-UNHARMED = {
-    # The job is looked up, and found.
-    Call("arm", "PutJob"),
-    # The source is stored, and found at the next attempt.
-    Call("arm", "PutCode"),
-}
-"""Calls whose answers are optional for an operation."""
-
-
-@pytest.fixture
-def operations(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> dict[str, Do]:
-    """Everything that the client does."""
-    for name in ("FINISHING_SECONDS", "NOTICE_SECONDS"):
-        monkeypatch.setattr(f"cloudtrain.providers.azure.stop.{name}", 0)
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
-    run = submit(cloud, None)  # type: ignore[arg-type]
-
-    def do(operation: Operation) -> None:
-        reconnect()
-        operation.do(cloud, run)
-
-    left_out = ("push an image", "doctor")
-    return {
-        name: partial(do, operation)
-        for name, operation in OPERATIONS.items()
-        if name not in left_out
-    }
-
-
-def test_every_call_names_an_answer_that_cannot_be_read(
-    cloud: AzureCloud, operations: dict[str, Do], thorough: bool
-) -> None:
-    calls = calls_by_operation(cloud.endpoint, operations)
-    assert len(calls) > 20
-    problems = "\n".join(complaints(cloud.endpoint, operations, calls, UNHARMED, thorough))
-    assert not problems, problems

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from tests.providers.azure.jobs import (
     reconnect,
     submitted,
 )
-from tests.providers.faults import TRANSIENT, assert_each_struck, fault_each, run_id_of
 from tests.support.command_line import CommandLine
 from tests.support.in_process import call
 from tests.support.waiting import HANG_SECONDS
@@ -50,32 +48,6 @@ def running(cloud: AzureCloud, run_id: str) -> Run:
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """These jobs never end by themselves."""
     monkeypatch.setattr("cloudtrain.providers.azure.stop.FINISHING_SECONDS", 0)
-
-
-STOPPING = [
-    ("history", "GetRunDetails", 1),
-    ("arm", "GetDatastore", 1),
-    ("arm", "ListSecrets", 1),
-    ("blob", "PutBlob", 1),
-    ("blob", "HeadBlob", 1),
-    ("arm", "CancelJob", 1),
-]
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_stop_reaches_the_job_despite_a_transient_fault_in_each_of_its_calls(
-    cloud: AzureCloud, kind: FaultKind
-) -> None:
-    run = running(cloud, run_id_of("stop", kind))
-    fault_each(cloud.endpoint, kind, STOPPING)
-    state = run.stop()
-    assert (state.state, state.reason) == ("stopped", "stop was asked")
-    assert_each_struck(cloud.endpoint, kind, STOPPING)
-    assert [
-        name
-        for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/")
-        if name.endswith(".cloudtrain-stop")
-    ]
 
 
 def test_a_stop_of_a_job_in_the_queue_cancels_at_once(cloud: AzureCloud) -> None:
@@ -109,22 +81,6 @@ def test_a_cancel_refused_because_the_job_has_ended_is_not_an_error(
     assert run.stop().state == "succeeded"
 
 
-@pytest.mark.parametrize(
-    "call", [("history", "GetRunDetails"), ("blob", "HeadBlob")], ids=lambda call: call[1]
-)
-@pytest.mark.parametrize("kind", ["denied", "expired"])
-def test_a_stop_is_sent_although_nothing_can_be_read(
-    cloud: AzureCloud, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.5)
-    run = running(cloud, run_id_of("blind", kind, call[1]))
-    cloud.endpoint.fault(kind, *call, times=ALWAYS)
-    with suppress(CloudError):  # not everybody may see that it has ended
-        run.stop()
-    assert cloud.service.jobs[run.id].cancel_asked.is_set()
-
-
 def test_a_refused_cancel_is_reported_when_the_job_s_status_is_unknown(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,17 +97,6 @@ def test_a_cancel_counts_although_its_response_is_lost_for_good(cloud: AzureClou
     run = submitted("unheard-1")
     cloud.endpoint.fault("lost", "arm", "CancelJob", times=ALWAYS)
     assert run.stop().state == "stopped"
-
-
-def test_a_denied_stop_names_the_missing_role_and_does_not_end_the_run(cloud: AzureCloud) -> None:
-    run = running(cloud, "not-allowed-1")
-    cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
-    with pytest.raises(CloudError, match="not authorized") as failed:
-        run.stop()
-    assert "jobs/cancel/action: AzureML Data Scientist" in str(failed.value.hint)
-    cloud.endpoint.reset()
-    assert cloud.service.jobs[run.id].status == "Running"
-    assert not run.status().has_ended
 
 
 @pytest.mark.parametrize(
