@@ -16,6 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.bundle import payload_files
+
+from cloudtrain.source.scan import pack, scan
+from tests.entrypoints.launchers import document
+from tests.entrypoints.platforms import resources
+
 ROOT = Path(__file__).resolve().parents[2]
 BASE_VARIABLE = "CLOUDTRAIN_TEST_BASE_IMAGE"
 BASE = "cloudtrain-cpu-base:local"
@@ -189,3 +195,34 @@ def _client() -> str:
         if buildx or int(version.stdout.partition(".")[0] or 0) < 23:
             return path
     raise NoEngine(why)
+
+
+# SageMaker's /opt/ml in a folder, to be copied into a container.
+
+TRAINER: dict[str, Any] = {"kind": "trainer", "target": "", "processes": 2}
+
+
+def tree(
+    folder: Path, script: str = "", host: str = "localhost", interface: str = "lo", **job: Any
+) -> Path:
+    """The tree of a job of one node; its program is `script`, or what the job says."""
+    base = folder / "ml"
+    source = folder / "source"
+    for name in (
+        "input/config",
+        "input/data/cloudtrain-job",
+        "input/data/cloudtrain-source",
+        "model",
+        "output/data",
+    ):
+        (base / name).mkdir(parents=True)
+    (base / "input/config/resourceconfig.json").write_text(
+        json.dumps(resources(host, (host,), network_interface_name=interface))
+    )
+    (base / "input/config/hyperparameters.json").write_text("{}")
+    (base / "input/data/cloudtrain-job/job.json").write_text(json.dumps(document(**job)))
+    source.mkdir()
+    (source / "train.py").write_text(script)
+    archive = pack(scan(source, payload_files()), folder / "store")
+    shutil.copy(archive, base / "input/data/cloudtrain-source/source.tar.gz")
+    return base

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.engine import RUN_SECONDS, Engine
-from tests.docker.tree import TRAINER, tree
+from tests.docker.engine import RUN_SECONDS, TRAINER, Engine, tree
 from tests.entrypoints.launchers import events
 
 pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1200)]

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, POLL, SDK
-from tests.e2e.rehearsals import cli_fixture
+from tests.e2e.test_cloud_life import DIGITS, POLL
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.aws_template import enforce
@@ -19,8 +18,6 @@ from tests.support.command_line import CommandLine
 # parameters.
 
 pytestmark = [pytest.mark.torchrun]
-
-__all__ = ["cli_fixture"]
 
 JOB = DIGITS.replace("nodes: 2", "nodes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
 """The number of threads decides in which order sums are taken, and machines differ in their cores.
@@ -38,7 +35,9 @@ def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> 
     """In the clouds it is started as the end of each rehearsal says."""
     with Cloud() as aws, AzureCloud() as azure:
         env = {**aws.environment(), **azure.environment(), **POLL}
-        cli = CommandLine(tmp_path / "workspace", env=env, modules=(SDK["azure"],))
+        cli = CommandLine(
+            tmp_path / "workspace", env=env, modules=("cloudtrain.providers.azure.client",)
+        )
         try:
             cli.write(job_yaml=JOB)
             results = {
@@ -134,7 +133,9 @@ def test_a_grid_has_the_same_trials_with_the_same_values_wherever_it_runs(tmp_pa
     with Cloud() as aws, AzureCloud() as azure:
         enforce(aws)
         env = {**aws.environment(), **azure.environment(), **POLL}
-        cli = CommandLine(tmp_path / "workspace", env=env, modules=(SDK["azure"],))
+        cli = CommandLine(
+            tmp_path / "workspace", env=env, modules=("cloudtrain.providers.azure.client",)
+        )
         try:
             cli.write(job_yaml=SWEEP_JOB)
             results = {

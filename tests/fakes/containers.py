@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar, Protocol, TypeVar
 
 from cloudtrain.providers.local.processes import RUN_DIR_VARIABLE, end_orphans
 from tests.support.forked_command import ForkedCommand, command_server
@@ -50,6 +52,40 @@ class JobThreads:
             job.woken.set()
         for _, thread in started:
             thread.join()
+
+
+POLL_SECONDS = 0.02
+Point = TypeVar("Point")
+
+
+class Trial(Protocol):
+    """A job of a search."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its state is final."""
+
+
+def run_search(
+    trials: Sequence[Trial],
+    points: Iterator[Point],
+    start: Callable[[Point], None],
+    at_once: int,
+    is_over: Callable[[], bool],
+) -> None:
+    """Start a trial for each point until the search is over; return when all have ended."""
+    more = True
+    while more or not all(trial.has_ended for trial in trials):
+        more = not is_over() and more
+        running = sum(not trial.has_ended for trial in trials)
+        if not more or running >= at_once:
+            time.sleep(POLL_SECONDS)
+            continue
+        for point in itertools.islice(points, 1):
+            start(point)
+            break
+        else:
+            more = False
 
 
 # One container: a process with all its children, and a thread that reads their output.

@@ -14,8 +14,7 @@ from cloudtrain_launcher.stored_secrets import get_aws_secret
 from tests.fakes.aws.cloud import BUCKET, Cloud, channel, ended, request, wait_for_log
 from tests.fakes.aws.policies import without
 from tests.providers.aws.operations import KEY
-from tests.support.aws_permissions import JOB
-from tests.support.aws_template import job_policy
+from tests.support.aws_template import JOB, job_policy
 
 # The imitation of SageMaker answers in the form of the service, and refuses what that refuses.
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tests.fakes.azure.recorded import DATA
 from tests.fidelity import aws
-from tests.fidelity.azure_answers import verdicts
-from tests.fidelity.differences import AZURE, reason
+from tests.fidelity.azure_answers import AZURE, reason, verdicts
 
 
 def main() -> None:

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from cloudtrain.bundle import bundled
 from tests.fakes.aws.policies import Statement, statements
+from tests.fakes.aws.rights import PUSH
 
 if TYPE_CHECKING:
     from tests.fakes.aws.cloud import Cloud
@@ -307,3 +309,32 @@ def enforce(cloud: Cloud) -> None:
     made.attributes["ExecutionRole", "Arn"] = cloud.role
     cloud.account.caller_policy = statements([made.properties("SubmitterPolicy")["PolicyDocument"]])
     cloud.account.job_policy = job_policy(**names)
+
+
+# IAM actions of submitters, doctor and jobs: action -> parameter of the template that it needs, or
+# an empty text.
+
+Permissions = Mapping[str, str]
+_ACTIONS = yaml.safe_load((Path(__file__).parents[1] / "data" / "aws-permissions.yaml").read_text())
+IMPLIED = {"iam:PassRole", "kms:Decrypt", "kms:GenerateDataKey", "sagemaker:AddTags"} | {
+    f"ecr:{name}" for name in PUSH
+}
+"""Actions that no call of the client names: Docker's protocol, and parts of other calls."""
+
+
+def _by_action(groups: Mapping[str, list[str]]) -> dict[str, str]:
+    return {
+        action: "" if parameter == "always" else parameter
+        for parameter, actions in groups.items()
+        for action in actions
+    }
+
+
+SUBMITTER = _by_action(_ACTIONS["submitter"])
+JOB = _by_action(_ACTIONS["job"])
+CHECKS: Mapping[str, list[str]] = _ACTIONS["doctor"]
+DOCTOR = {
+    action: {"ec2": "network", "kms": "kms_key"}.get(action.partition(":")[0], "")
+    for action in CHECKS
+}
+"""People have these too, unless the parameter `doctor` is `no`."""

@@ -98,142 +98,15 @@ def check(name: str, shown: str) -> None:
     assert shown + "\n" == path.read_text(encoding="utf-8")
 
 
-# Recorded sessions: a healthy run of the trainer, one of an own script, one that fails, and one
-# that hangs.
+def _sessions() -> dict[str, list[Step]]:
+    """Return the recorded sessions: of the trainer, a script, one that fails, and one that hangs."""
+    sessions: dict[str, list[Step]] = {}
+    for line in SCREENS.with_name("sessions.jsonl").read_text().splitlines():
+        name, after, step = json.loads(line)
+        sessions.setdefault(name, []).append((after, step))
+    return sessions
 
 
-def _born(name: str, nodes: int, processes: int) -> list[Step]:
-    size = {"name": name, "nodes": nodes, "processes": processes}
-    return [
-        (0, {"type": "submitting", **size, "provider": "local", "contract": "plain"}),
-        (0.1, {"type": "submitted", "ref": {"pid": 1}}),
-        (1, {"type": "node_started", "pid": 2, "host": "h"}),
-    ]
-
-
-def _rank(rank: int, at: float) -> Step:
-    return at, {"type": "rank_started", "rank": rank, "local_rank": rank, "pid": 10 + rank}
-
-
-def _progress(at: float, step: int, loss: float, **more: float | str) -> Step:
-    totals = {"epoch": 1 + (step - 1) // 100, "epochs": 3, "steps": 300}
-    return at, {
-        "type": "progress",
-        "rank": 0,
-        "step": step,
-        **totals,
-        "loss": loss,
-        "samples_per_s": 1234.5,
-        **more,
-    }
-
-
-TRAINER: list[Step] = [
-    *_born("digits", 2, 2),
-    (1.2, {"type": "activity", "activity": "restoring"}),
-    (2.0, "[node 0] restored 3 files (1.2 MB) from an earlier run"),
-    (2.1, {"type": "activity", "activity": "waiting for peers"}),
-    (24.0, "[node 1] waiting for node 0"),
-    *(_rank(rank, 25.0 + rank / 4) for rank in range(4)),
-    (26.0, {"type": "activity", "rank": 0, "activity": "restoring"}),
-    (27.0, {"type": "activity", "rank": 0, "activity": ""}),
-    (27.1, {"type": "resumed", "rank": 0, "step": 40, "epoch": 0}),
-    _progress(28, 41, 2.3),
-    _progress(58, 71, 1.1),
-    _progress(87, 100, 0.7),
-    (87.1, {"type": "activity", "rank": 0, "activity": "evaluating"}),
-    (110.0, "[rank 1] a line of another rank"),
-    (110.1, {"type": "activity", "rank": 0, "activity": ""}),
-    (
-        110.2,
-        {
-            "type": "metrics",
-            "rank": 0,
-            "step": 100,
-            "epoch": 1,
-            "values": {"loss": 0.7, "val_accuracy": 0.8125},
-        },
-    ),
-    (111.0, {"type": "activity", "rank": 0, "activity": "saving"}),
-    (112.0, {"type": "activity", "rank": 0, "activity": ""}),
-    _progress(127, 130, 0.5),
-    _progress(157, 160, 0.4, unit="images"),
-]
-
-SCRIPT: list[Step] = [
-    *_born("my-training", 1, 2),
-    _rank(0, 2.0),
-    _rank(1, 2.1),
-    (3.0, "[rank 0] \x1b[32mreading\x1b[0m 5 files"),
-    *(
-        (4.0 + step, {"type": "metrics", "rank": 0, "step": step, "values": {"loss": 1 / step}})
-        for step in (1, 2, 3)
-    ),
-    (8.0, {"type": "progress", "rank": 0, "step": 4, "steps": 40}),
-    (
-        9.0,
-        {
-            "type": "metrics",
-            "rank": 0,
-            "step": 5,
-            "values": {"loss": 0.2, "perplexity": 1.25, "learning_rate": 1e-4},
-        },
-    ),
-    (10.0, "[rank 0] Accuracy: 0.93"),
-]
-
-_CAUSE = {
-    "rank": 1,
-    "node": 0,
-    "time": START + 20.2,
-    "exception": "ValueError",
-    "message": "a learning rate of 2.5 never works",
-    "file": "train.py",
-    "line": 17,
-    "code": 'raise ValueError(f"a learning rate of {args.lr} never works")',
-}
-
-FAILURE: list[Step] = [
-    *_born("my-training", 1, 2),
-    _rank(0, 2.0),
-    _rank(1, 2.1),
-    (10.0, {"type": "metrics", "rank": 0, "step": 1, "values": {"loss": 0.5}}),
-    (20.0, {"type": "metrics", "rank": 0, "step": 2, "values": {"loss": 0.25}}),
-    (20.2, {"type": "error", **_CAUSE}),
-    (20.3, "[rank 1] ValueError: a learning rate of 2.5 never works"),
-    (20.4, "[rank 0] gloo: connection closed by peer"),
-    (21.0, {"type": "node_ended", "outcome": "failed", "error": _CAUSE}),
-    (21.1, {"type": "ended", "state": "failed", "error": _CAUSE}),
-]
-
-_HANG = {
-    "rank": 1,
-    "node": 0,
-    "time": START + 1820,
-    "exception": "Hang",
-    "message": "has given no sign of life for 30 min: it is blocked at train.py:15, "
-    "and rank 0 waits for it in all_reduce at train.py:9",
-    "file": "train.py",
-    "line": 15,
-    "code": "lock.acquire()",
-}
-
-HANG: list[Step] = [
-    *_born("my-training", 1, 2),
-    _rank(0, 2.0),
-    _rank(1, 2.1),
-    (10.0, {"type": "metrics", "rank": 0, "step": 1, "values": {"loss": 0.5}}),
-    (20.0, {"type": "metrics", "rank": 0, "step": 2, "values": {"loss": 0.25}}),
-    (
-        920.0,
-        {"type": "activity", "activity": "waiting for rank 1, which is blocked at train.py:15"},
-    ),
-    (950.0, {"type": "usage", "cores": 2, "memory_gb": 4.1, "memory_total_gb": 25.3}),
-    (1820.0, "[node 0] rank 0 waits in all_reduce:"),
-    (1820.0, {"type": "error", **_HANG}),
-    (1820.1, "[rank 0] gloo: connection closed by peer"),
-    (1821.0, {"type": "node_ended", "outcome": "failed", "error": _HANG}),
-    (1821.1, {"type": "ended", "state": "failed", "error": _HANG}),
-]
-
-SESSIONS = {"trainer": TRAINER, "script": SCRIPT, "failure": FAILURE, "hang": HANG}
+SESSIONS = _sessions()
+TRAINER = SESSIONS["trainer"]
+SCRIPT = SESSIONS["script"]

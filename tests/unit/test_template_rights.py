@@ -21,8 +21,15 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed
 from tests.fakes.azure.rbac import Attempt as AzureAttempt
-from tests.support.aws_permissions import JOB, SUBMITTER
-from tests.support.aws_template import ACCOUNT, REGION, job_policy, resolved, submitter_policy
+from tests.support.aws_template import (
+    ACCOUNT,
+    JOB,
+    REGION,
+    SUBMITTER,
+    job_policy,
+    resolved,
+    submitter_policy,
+)
 from tests.support.azure_template import PEOPLE, access, scopes
 
 # The templates' rights: identities, actions and resources, in both clouds.

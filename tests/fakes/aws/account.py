@@ -23,7 +23,7 @@ from tests.fakes.aws.policies import Statement
 from tests.fakes.aws.storage import Storage
 from tests.fakes.messages import ServiceError
 
-# Sends the lines that containers print to CloudWatch: in batches, with a configurable lag.
+# Sends the lines that containers print to CloudWatch in batches.
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 BATCH_SECONDS = 0.05
@@ -35,23 +35,20 @@ CONTROL_CHARACTERS = {9: "#011", 13: "#015", 27: "#033"}
 
 
 class Line(NamedTuple):
-    """One line, and when it may arrive."""
+    """One line, and when it was printed."""
 
-    due: float
     stream: str
     milliseconds: int
     text: str
 
 
 class LogGroup:
-    """The log group of all training jobs. Lines arrive in their order, `lag_seconds` after they
-    were printed.
+    """The log group of all training jobs. Lines arrive in their order.
 
     As in the cloud nothing waits for them: a job may be over before its last lines are there.
     """
 
-    def __init__(self, client: Any, unexpected_errors: list[str], lag_seconds: float = 0) -> None:
-        self.lag_seconds = lag_seconds
+    def __init__(self, client: Any, unexpected_errors: list[str]) -> None:
         self.listeners: list[Callable[[str, str], None]] = []
         """Called with the stream and each line of it, at once: tuning jobs read metrics there."""
         self._client = client
@@ -67,13 +64,12 @@ class LogGroup:
         text = line.decode("utf-8", "replace").translate(CONTROL_CHARACTERS)
         for listener in list(self.listeners):
             listener(stream, text)
-        moment = time.time()
+        moment = int(time.time() * 1000)
         for start in range(0, len(text), MAX_CHARACTERS):
-            part = text[start : start + MAX_CHARACTERS]
-            self._lines.append(Line(moment + self.lag_seconds, stream, int(moment * 1000), part))
+            self._lines.append(Line(stream, moment, text[start : start + MAX_CHARACTERS]))
 
     def close(self) -> None:
-        """Send what is due, drop what is late."""
+        """Send what is left."""
         self._closing.set()
         self._thread.join()
 
@@ -87,15 +83,12 @@ class LogGroup:
                 self._unexpected_errors.append(traceback.format_exc())
 
     def _send(self) -> None:
-        due: list[Line] = []
-        while self._lines and self._lines[0].due <= time.time():
-            due.append(self._lines.popleft())
+        due = [self._lines.popleft() for _ in range(len(self._lines))]
         due.sort(key=lambda line: line.stream)  # stable: the order within a stream stays
         for stream, lines in groupby(due, key=lambda line: line.stream):
             events: list[dict[str, Any]] = [
                 {"timestamp": line.milliseconds, "message": line.text} for line in lines
             ]
-            events.sort(key=lambda event: event["timestamp"])
             self._begin(stream)
             for start in range(0, len(events), MAX_EVENTS):
                 batch = events[start : start + MAX_EVENTS]
@@ -128,16 +121,10 @@ class Account:
     """The folder of the containers' trees."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that the platform adds to every container: credentials, and the address of AWS."""
-    grace_seconds: float | None = None
-    """From SIGTERM to SIGKILL; None: as long as the contract says."""
     phase_seconds: float = 0.02
     """Length of each idle phase of a job."""
-    capacity: set[str] = field(default_factory=set)
-    """Instance types that are sold out."""
     quotas: dict[str, int] = field(default_factory=dict)
     """Instance type -> number that may be used at once; other types are unlimited."""
-    missing_images: set[str] = field(default_factory=set)
-    """Images that cannot be pulled, although their address looks right."""
     denied_actions: set[str] = field(default_factory=set)
     """IAM actions that are denied, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
     caller_policy: Sequence[Statement] | None = None

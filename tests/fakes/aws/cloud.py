@@ -53,9 +53,7 @@ class Cloud:
         settings = {**settings, "env": {**env, **settings.get("env", {})}}
         self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
         self.account = self.service.account
-        """Settings that tests may change while it runs: quotas, capacity, missing images, grace
-        period, phase duration.
-        """
+        """Settings that tests may change while it runs: quotas, rights, phase duration."""
         self.registry = Ecr(self.account)
         self.registry.images.put("train", "1", "amd64")  # IMAGE
         self.endpoint = Endpoint(self.service, self.registry, (host, port))
@@ -246,13 +244,10 @@ def account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     before = dict(vars(cloud.account))
     yield cloud
     cloud.endpoint.reset()
-    cloud.account.capacity.clear()
     cloud.account.quotas.clear()
-    cloud.account.missing_images.clear()
     cloud.account.denied_actions.clear()
     for name in (
-        *("grace_seconds", "phase_seconds", "has_warm_pools"),
+        *("phase_seconds", "has_warm_pools"),
         *("caller_policy", "job_policy", "tag_delay_seconds"),
     ):
         setattr(cloud.account, name, before[name])
-    cloud.account.logs.lag_seconds = 0

@@ -25,7 +25,6 @@ MESSAGES = {
     "Training": "Training image download completed. Training in progress.",
     "Uploading": "Uploading generated training model",
     "Interrupted": "Training job interrupted: the spot instances were reclaimed",
-    "Restarting": "Restarting the training job",
     "Stopping": "Stopping the training job",
     "Completed": "Training job completed",
     "Failed": "Training job failed",
@@ -35,7 +34,6 @@ MESSAGES = {
 }
 """First message of each secondary status; those of interruptions and limits are not observed."""
 BOOTING = "Preparing the instances for training"
-SHORTAGE = "Insufficient capacity error from EC2 while launching instances, retrying!"
 DOWNLOADING_IMAGE = "Downloading the training image"
 """Messages that replace the first one within a transition."""
 

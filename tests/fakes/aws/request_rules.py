@@ -67,7 +67,7 @@ def _algorithm(body: Body, account: Account) -> Iterator[str]:
             " of the Docker image to run."
         )
         return
-    if image in account.missing_images or check_stage("image", body, account):
+    if check_stage("image", body, account):
         yield (
             f"Access denied for repository: {address[3]} in registry ID: {address[1]}. Please check"
             f" if your ECR repository and image exist and role {body['RoleArn']} has proper pull"

@@ -26,7 +26,6 @@ from tests.fakes.aws.account import Account
 from tests.fakes.aws.jobs import (
     BOOTING,
     DOWNLOADING_IMAGE,
-    SHORTAGE,
     Job,
     has_accelerators,
     instance_choices,
@@ -184,38 +183,15 @@ class _JobRun:
             self._attempt(self.folder / str(self.attempts))
 
     def _find_machines(self) -> None:
-        """Wait for the first choice with available machines, then boot them.
-
-        A job on GPUs waits in `Pending`, on demand for ever if the request gives no limit; a spot
-        job waits in `Starting`.
-        """
+        """Take the first choice of machines. A job on GPUs waits in `Pending`, unless on spot."""
         job = self.job
-        began = time.time()
-        patience = job["StoppingCondition"].get("MaxPendingTimeInSeconds", math.inf)
-        until = self._wait_limit() if job.spot else began + patience
         resources = job.body["ResourceConfig"]
         choices = instance_choices(resources)
         if not job.spot and any(has_accelerators(kind) for kind, _ in choices):
             job.enter("Pending")
-        while True:
-            usable = [choice for choice in choices if choice[0] not in self.account.capacity]
-            if usable:
-                break
-            if time.time() > until:
-                if job.spot:
-                    job.enter("Stopping", status="Stopping")
-                    raise JobEnded("Stopped", "MaxWaitTimeExceeded")
-                reason = (
-                    "Unable to provision requested ML compute capacity. Please retry using a"
-                    " different ML instance"
-                )
-                raise JobEnded("Failed", reason=f"CapacityError: {reason} type.")
-            if job["SecondaryStatus"] == "Starting":
-                job.say(SHORTAGE)
-            self._pause()
-        job.machines = usable[0]
+        kind, count = job.machines = choices[0]
         if "InstancePreferences" in resources:
-            chosen = {"SelectedInstanceType": usable[0][0], "SelectedInstanceCount": usable[0][1]}
+            chosen = {"SelectedInstanceType": kind, "SelectedInstanceCount": count}
             job.update(ResourceConfig={**resources, **chosen})
         job.say(BOOTING)
         self._pause()
@@ -299,8 +275,6 @@ class _JobRun:
         failed first.
         """
         began = synced = time.monotonic()
-        seconds_to_stop = self.account.grace_seconds
-        grace = contract.grace_seconds if seconds_to_stop is None else seconds_to_stop
         self.runtime_limit = began + contract.max_runtime_seconds - self.trained_seconds
         why = ""
         deadline = 0.0
@@ -311,7 +285,7 @@ class _JobRun:
             if not why:
                 why = self._reason(first)
                 if why:
-                    deadline = moment + grace
+                    deadline = moment + contract.grace_seconds
                     group.terminate()
             elif moment > deadline or self.account.closing.is_set():
                 group.end()
@@ -347,18 +321,15 @@ class _JobRun:
         return math.inf if seconds is None else float(self.job["CreationTime"] + seconds)
 
     def _interrupted(self) -> None:
-        """The machines are gone: once more from the start, if the request allows, else the job has
-        failed.
-        """
+        """The machines are gone: a spot job starts once more, another one has failed."""
         job = self.job
         job.interrupted.clear()
         job.return_machines()
         if job.stop_asked.is_set():
             raise JobEnded("Stopped")
-        retries = job.body.get("RetryStrategy", {}).get("MaximumRetryAttempts", 0)
-        if not job.spot and self.attempts > retries:
+        if not job.spot:
             raise JobEnded("Failed", reason=INTERNAL)
-        job.enter("Starting" if job.spot else "Restarting")
+        job.enter("Starting")
 
     def _conclude(
         self, group: ContainerGroup, contract: TrainingJob, why: str, failed: Node | None

@@ -15,6 +15,7 @@ from typing import Any
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.wire import invalid
+from tests.fakes.containers import run_search
 from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
@@ -26,7 +27,6 @@ KINDS = ("IntegerParameterRanges", "ContinuousParameterRanges", "CategoricalPara
 
 Document = dict[str, Any]
 ENDED = ("Completed", "Failed", "Stopped")
-POLL_SECONDS = 0.02
 FIRST_FAILURES = 5
 """Trials that may fail before any has succeeded."""
 SUMMARY = (
@@ -140,20 +140,8 @@ class TuningJob:
 
     def _search(self) -> None:
         limits = self.config["ResourceLimits"]
-        more = True
-        while more or any(not job.has_ended for job in self.trials):
-            if self._account.closing.is_set() or (self._is_late() and self.status == "InProgress"):
-                self.status = "Stopping"
-                self.stop_trials()
-            more = more and self.status == "InProgress" and not self._fails()
-            running = sum(not job.has_ended for job in self.trials)
-            if more and running < limits["MaxParallelTrainingJobs"]:
-                point = next(self._points, None)
-                more = point is not None
-                if point is not None:
-                    self._start(point)
-                continue
-            time.sleep(POLL_SECONDS)
+        at_once = limits["MaxParallelTrainingJobs"]
+        run_search(self.trials, self._points, self._start, at_once, self._is_over)
         if self.status == "Stopping":
             self._finish("Stopped")
         elif self.trials and all(job["TrainingJobStatus"] == "Failed" for job in self.trials):
@@ -171,9 +159,14 @@ class TuningJob:
         statuses = [job["TrainingJobStatus"] for job in self.trials]
         return statuses.count("Failed") >= FIRST_FAILURES and "Completed" not in statuses
 
-    def _is_late(self) -> bool:
+    def _is_over(self) -> bool:
+        """Return whether no more trials are started; stop those that run if time is up."""
         limit: float = self.config["ResourceLimits"].get("MaxRuntimeInSeconds", math.inf)
-        return time.time() > self.created + limit
+        is_late = time.time() > self.created + limit and self.status == "InProgress"
+        if is_late or self._account.closing.is_set():
+            self.status = "Stopping"
+            self.stop_trials()
+        return self.status != "InProgress" or self._fails()
 
     def _start(self, point: Mapping[str, str]) -> None:
         number = len(self.trials) + 1

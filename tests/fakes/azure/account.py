@@ -80,7 +80,6 @@ def _vm_sizes() -> dict[str, VmSize]:
 def _computes() -> dict[str, Cluster]:
     return {
         "gpu-cluster": Cluster(),
-        "gpu-spot": Cluster(low_priority=True),
         "cpu-cluster": Cluster(vm_size="Standard_DS3_v2"),
     }
 
@@ -152,9 +151,8 @@ class Account:
     """Credential of the workspace for its datastores; `None`: the caller's identity."""
     workspace_state: str = "Succeeded"
     """Its provisioning state."""
-    job_page = 10
-    blob_page = 5000
-    """How many jobs and blobs a page has at most."""
+    blob_page: int = 5000
+    """How many blobs a page has at most."""
     created: float = field(default_factory=time.time)
     """Unix timestamp of the workspace's creation."""
     closing: threading.Event = field(default_factory=threading.Event)

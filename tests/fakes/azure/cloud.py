@@ -292,7 +292,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         "rights",
     )
     plain = (
-        *("user", "phase_seconds", "job_page", "blob_page"),
+        *("user", "phase_seconds", "blob_page"),
         *("datastore_credentials", "workspace_state", "takes_keys", "secret_seconds"),
     )
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*state, *plain)}

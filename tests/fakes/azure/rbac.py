@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 # Azure RBAC's decision about one action: the grants of a principal's roles at a scope, inherited
@@ -102,17 +105,17 @@ class Access:
 
 
 def role_of(name: str, permissions: Iterable[dict[str, Any]]) -> Role:
-    """A role as a template defines it: its permissions together, which is right as long as none
-    excludes anything.
-    """
-    parts = {key: [] for key in ("actions", "notActions", "dataActions", "notDataActions")}  # type: dict[str, list[str]]
+    """Return a role as its definition says: its permissions together."""
+    parts: dict[str, list[str]] = defaultdict(list)
     for permission in permissions:
-        for key, value in parts.items():
-            value += permission.get(key, [])
-    if parts["notActions"] or parts["notDataActions"]:
-        raise ValueError("a role of a template that excludes actions is not part of this imitation")
+        for key, patterns in permission.items():
+            parts[key] += patterns
     return Role(
-        name=name, actions=tuple(parts["actions"]), data_actions=tuple(parts["dataActions"])
+        name=name,
+        actions=tuple(parts["actions"]),
+        not_actions=tuple(parts["notActions"]),
+        data_actions=tuple(parts["dataActions"]),
+        not_data_actions=tuple(parts["notDataActions"]),
     )
 
 
@@ -126,12 +129,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", ".*"), re.IGNORECASE)
 
 
-# The built-in roles that infra/azure and the tests assign, each as the page that is named beside it
-# defines it.
-
-_ML = "Microsoft.MachineLearningServices/workspaces"
-_BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
-_BLOB = f"{_BLOBS}/containers/blobs"
+# The built-in roles that infra/azure and the tests assign, as their pages define them.
 
 OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
 READER = "acdd72a7-3385-48ef-bd42-f606fba81ae7"
@@ -143,92 +141,14 @@ PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
 SECRETS = "4633458b-17de-408a-b874-0445c86b69e6"
 VAULT_ADMINISTRATOR = "00482a5a-887f-4fb3-b363-3b7fe8e74483"
 
-BUILT_IN: Mapping[str, Role] = {
-    # "Azure built-in roles for Privileged"
-    OWNER: Role(name="Owner", actions=("*",)),
-    # "Azure built-in roles for General"
-    READER: Role(name="Reader", actions=("*/read",)),
-    # "Azure built-in roles for AI + machine learning"
-    SCIENTIST: Role(
-        name="AzureML Data Scientist",
-        actions=(f"{_ML}/*/read", f"{_ML}/*/action", f"{_ML}/*/delete", f"{_ML}/*/write"),
-        not_actions=(
-            *(
-                f"{_ML}/delete",
-                f"{_ML}/write",
-                f"{_ML}/computes/*/write",
-                f"{_ML}/computes/*/delete",
-            ),
-            *(
-                f"{_ML}/computes/listKeys/action",
-                f"{_ML}/listKeys/action",
-                f"{_ML}/hubs/write",
-                f"{_ML}/hubs/delete",
-            ),
-            *(f"{_ML}/featurestores/write", f"{_ML}/featurestores/delete"),
-        ),
-    ),
-    # the same page, of its list only the five kinds of resources that a workspace is made of
-    AI_ADMINISTRATOR: Role(
-        name="Azure AI Administrator",
-        actions=(
-            *(
-                "Microsoft.Authorization/*/read",
-                "Microsoft.ContainerRegistry/registries/*",
-                f"{_ML}/*",
-            ),
-            *(
-                "Microsoft.Insights/components/*",
-                "Microsoft.KeyVault/*",
-                "Microsoft.Storage/storageAccounts/*",
-            ),
-        ),
-    ),
-    # "Azure built-in roles for Storage"
-    BLOBS: Role(
-        name="Storage Blob Data Contributor",
-        actions=(
-            *(
-                f"{_BLOBS}/containers/delete",
-                f"{_BLOBS}/containers/read",
-                f"{_BLOBS}/containers/write",
-            ),
-            f"{_BLOBS}/generateUserDelegationKey/action",
-        ),
-        data_actions=(
-            *(
-                f"{_BLOB}/delete",
-                f"{_BLOB}/read",
-                f"{_BLOB}/write",
-                f"{_BLOB}/move/action",
-                f"{_BLOB}/add/action",
-            ),
-        ),
-    ),
-    # "Azure built-in roles for Containers"
-    PULL: Role(name="AcrPull", actions=("Microsoft.ContainerRegistry/registries/pull/read",)),
-    PUSH: Role(
-        name="AcrPush",
-        actions=(
-            "Microsoft.ContainerRegistry/registries/pull/read",
-            "Microsoft.ContainerRegistry/registries/push/write",
-        ),
-    ),
-    # "Azure built-in roles for Security"
-    SECRETS: Role(
-        name="Key Vault Secrets User",
-        data_actions=(
-            "Microsoft.KeyVault/vaults/secrets/getSecret/action",
-            "Microsoft.KeyVault/vaults/secrets/readMetadata/action",
-        ),
-    ),
-    VAULT_ADMINISTRATOR: Role(
-        name="Key Vault Administrator",
-        actions=(
-            *("Microsoft.Authorization/*/read", "Microsoft.KeyVault/checkNameAvailability/read"),
-            *("Microsoft.KeyVault/deletedVaults/read", "Microsoft.KeyVault/locations/*/read"),
-            *("Microsoft.KeyVault/vaults/*/read", "Microsoft.KeyVault/operations/read"),
-        ),
-        data_actions=("Microsoft.KeyVault/vaults/*",),
-    ),
-}
+
+def _built_in() -> Mapping[str, Role]:
+    path = Path(__file__).parents[2] / "data" / "azure-roles.json"
+    definitions = json.loads(path.read_text())
+    del definitions["source"]
+    return {
+        id_: role_of(role["roleName"], role["permissions"]) for id_, role in definitions.items()
+    }
+
+
+BUILT_IN = _built_in()

@@ -21,9 +21,9 @@ from tests.fakes.azure.account import Account
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.recorded import duration_seconds, form
 from tests.fakes.azure.wire import iso_date
+from tests.fakes.containers import run_search
 
 Document = dict[str, Any]
-POLL_SECONDS = 0.02
 _OF_TRIAL = (
     "codeId",
     "command",
@@ -96,28 +96,20 @@ class SweepJob(Job):
     def run(self) -> None:
         """Run the sweep in its own thread."""
         limits = self.properties.get("limits", {})
-        more = True
-        seconds = duration_seconds(limits.get("timeout", "")) or math.inf
-        while more or any(not trial.has_ended for trial in self.trials):
-            if self._account.closing.is_set() or time.time() > self.started + seconds:
-                self.cancel()
-            if self.cancel_asked.is_set():
-                more = False
-                for trial in self.trials:
-                    trial.cancel()
-            running = sum(not trial.has_ended for trial in self.trials)
-            if more and running < limits.get("maxConcurrentTrials", limits["maxTotalTrials"]):
-                point = (
-                    next(self._points, None)
-                    if len(self.trials) < limits["maxTotalTrials"]
-                    else None
-                )
-                more = point is not None
-                if point is not None:
-                    self._start(point)
-                continue
-            time.sleep(POLL_SECONDS)
+        points = itertools.islice(self._points, limits["maxTotalTrials"])
+        at_once = limits.get("maxConcurrentTrials", limits["maxTotalTrials"])
+        run_search(self.trials, points, self._start, at_once, self._is_over)
         self._conclude()
+
+    def _is_over(self) -> bool:
+        """Return whether no more trials are started; cancel those that run."""
+        seconds = duration_seconds(self.properties["limits"].get("timeout", "")) or math.inf
+        if self._account.closing.is_set() or time.time() > self.started + seconds:
+            self.cancel()
+        if self.cancel_asked.is_set():
+            for trial in self.trials:
+                trial.cancel()
+        return self.cancel_asked.is_set()
 
     def _start(self, point: Mapping[str, Any]) -> None:
         name = f"{self.name}_{len(self.trials)}"

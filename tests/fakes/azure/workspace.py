@@ -27,6 +27,7 @@ _VERSIONS = """
 2025-07-01-preview 2025-09-01 2025-12-01
 """
 VERSIONS = _VERSIONS.split()
+JOB_PAGE = 10
 MOST = 1000
 """Items of a list whose request does not say."""
 
@@ -242,7 +243,7 @@ class Workspace:
         # A token names the last listed job, so that new jobs do not shift a page.
         token = call.query.get("$skipToken")
         start = next((index + 1 for index, job in enumerate(jobs) if job.name == token), 0)
-        end = start + self.account.job_page
+        end = start + JOB_PAGE
         page: dict[str, Any] = {
             "value": [job.resource(self.account, call.version) for job in jobs[start:end]]
         }

@@ -22,8 +22,7 @@ from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.policies import USER, Statement, needed, statements, without
 from tests.fakes.messages import Call
 from tests.providers.aws.accounts import BROKEN, P4D, HealthyAccount, log_in, no_credentials
-from tests.support.aws_permissions import CHECKS, DOCTOR, SUBMITTER
-from tests.support.aws_template import deploy
+from tests.support.aws_template import CHECKS, DOCTOR, SUBMITTER, deploy
 from tests.support.in_process import call
 
 # `cloudtrain doctor aws` reports nothing about a good account, and the one fault of every other.

@@ -16,8 +16,7 @@ from tests.fakes.aws.policies import Statement, needed, statements
 from tests.fakes.messages import ServiceError
 from tests.providers.aws.jobs import submitted
 from tests.providers.aws.operations import KEY, OPERATIONS
-from tests.support.aws_permissions import IMPLIED, SUBMITTER
-from tests.support.aws_template import resolved
+from tests.support.aws_template import IMPLIED, SUBMITTER, resolved
 
 pytestmark = pytest.mark.once
 
