@@ -30,7 +30,7 @@ from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients
-from tests.providers.azure.jobs import forget
+from tests.providers.azure.operations import forget
 from tests.repo.tools import ROOT
 from tests.support.aws_template import enforce
 from tests.support.native_sweeps import (
@@ -212,18 +212,6 @@ def test_no_trial_is_started_twice_when_an_answer_is_lost(
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "of another person"))
     with pytest.raises(RunExists, match="lost-1 exists already"):
         started(site, "lost-1", {"trials": 3})
-
-
-def test_an_interrupted_submission_is_found_again(site: Aws) -> None:
-    if site.name == "azure":
-        pytest.skip("an Azure ML job is put under its name: repeating it is the search")
-    site.cloud.endpoint.fault("lost", *site.creation, 1)
-    site.cloud.endpoint.fault("error", "sagemaker", "DescribeHyperParameterTuningJob", 1, times=9)
-    with pytest.raises(CloudError, match="not known"):
-        started(site, "found-1", {"trials": 1})
-    site.cloud.endpoint.reset()
-    folder = SweepFolder(Path(os.environ["CLOUDTRAIN_DATA_DIR"], "sweeps", "found-1"))
-    assert [trial.state for trial in drive_native(folder).trials] == ["completed"]
 
 
 def test_a_sweep_that_appears_late_is_found_before_its_absence_is_believed(

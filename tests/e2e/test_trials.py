@@ -26,7 +26,7 @@ from cloudtrain_launcher.events import Metrics, RungReached
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.containers import Container
-from tests.providers.azure.jobs import forget
+from tests.providers.azure.operations import forget
 from tests.support.engine import engine_and_image, left_of
 
 pytestmark = pytest.mark.torchrun

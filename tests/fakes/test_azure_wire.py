@@ -21,7 +21,8 @@ from tests.fakes.azure.cloud import (
     words,
 )
 from tests.fakes.azure.permissions import attempts
-from tests.fakes.azure.rbac import (
+from tests.fakes.azure.rights import (
+    AUTHORIZATION,
     BLOBS,
     BUILT_IN,
     OWNER,
@@ -32,7 +33,6 @@ from tests.fakes.azure.rbac import (
     Attempt,
     Role,
 )
-from tests.fakes.azure.rights import AUTHORIZATION
 from tests.fakes.azure.storage import Storage
 from tests.fakes.azure.tokens import Tokens
 from tests.fakes.azure.wire import Place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import botocore.loaders
 import pytest
@@ -20,11 +21,11 @@ from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients
-from tests.fakes.messages import FaultKind, ServiceError
+from tests.fakes.messages import ServiceError
 from tests.providers.aws.archives import entry, packed
-from tests.providers.aws.jobs import CALLS, write_log
-from tests.providers.aws.jobs import JOB as AWS_JOB
-from tests.providers.azure.jobs import (
+from tests.providers.aws.operations import CALLS, write_log
+from tests.providers.aws.operations import JOB as AWS_JOB
+from tests.providers.azure.operations import (
     FIRST_SUBMIT_CALLS,
     REPEATED_SUBMIT_CALLS,
     append_log,
@@ -32,10 +33,10 @@ from tests.providers.azure.jobs import (
     forget,
     reconnect,
 )
-from tests.providers.azure.jobs import JOB as AZURE_JOB
+from tests.providers.azure.operations import JOB as AZURE_JOB
 from tests.providers.faults import Do, NthCall
-from tests.providers.platforms import without
 from tests.support.command_line import CommandLine
+from tests.support.samples import without
 
 PROVIDERS = ("aws", "azure")
 ALWAYS = 200
@@ -47,13 +48,7 @@ create_loader = cache(botocore.loaders.create_loader)
 """Loader of service models, shared by all clients of boto3."""
 
 
-class Strike(NamedTuple):
-    """A fault in one kind of call: from the nth call on, `times` times."""
-
-    call: str
-    kind: FaultKind
-    nth: int = 1
-    times: int = 1
+_STRIKE = re.compile(r"(\w+):(\w+?)(?:@(\d+))?(?:x(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +77,18 @@ class Site(ABC):
     hints: Mapping[str, str]
     """Words of the hint after a permanent fault."""
 
-    def strike(self, strikes: Sequence[Strike]) -> None:
-        """Inject these faults into the next submit; skip calls that this cloud lacks."""
-        for call, kind, nth, times in strikes:
+    def strike(self, text: str) -> None:
+        """Inject faults into the next submit; skip calls that this cloud lacks.
+
+        `create:lost@2x9 look:unseen`: nine creations are lost from the second on, and so on.
+        """
+        for word in text.split():
+            match = _STRIKE.fullmatch(word)
+            assert match, word
+            call, kind, nth, times = match.groups()
             if call in self.calls:
-                skipped = self.looks_before if call == "look" else 0
-                self.cloud.endpoint.fault(kind, *self.calls[call], nth=nth + skipped, times=times)
+                first = int(nth or 1) + (self.looks_before if call == "look" else 0)
+                self.cloud.endpoint.fault(kind, *self.calls[call], nth=first, times=int(times or 1))
 
     def submit(self, run_id: str, data_dir: str | None = None, **fields: Any) -> Run:
         """Submit the job of this site."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from cloudtrain.errors import NOTHING_STARTED, CloudtrainError
 from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
 from tests.fakes.messages import FaultKind
-from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site, Strike
+from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site
 from tests.support.waiting import eventually
 
 ALIVE = ("pending", "running")
@@ -43,20 +43,16 @@ KINDS: tuple[FaultKind, ...] = (
 VERBS = ("status", "list", "rerun", "stop", "discovery")
 
 
-def random_strikes(chance: random.Random) -> list[Strike]:
+def random_strikes(chance: random.Random) -> str:
     """Choose up to six faults, most of them in the calls that create the job and look for it."""
     strikes = []
     for _ in range(chance.randrange(7)):
         call = chance.choice(("create", "create", "look", "look", "tags", "prepare"))
-        kinds = [kind for kind in KINDS if call != "prepare" or kind not in ("unseen", "late")]
-        kinds = [kind for kind in kinds if call == "create" or kind != "late"]
-        kinds = [kind for kind in kinds if call != "create" or kind != "unseen"]
-        strikes.append(
-            Strike(
-                call, chance.choice(kinds), chance.randint(1, 3), chance.choice((1, 1, 2, ALWAYS))
-            )
-        )
-    return strikes
+        excluded = {"create": ("unseen",), "prepare": ("unseen", "late")}.get(call, ("late",))
+        kind = chance.choice([kind for kind in KINDS if kind not in excluded])
+        times = chance.choice((1, 1, 2, ALWAYS))
+        strikes.append(f"{call}:{kind}@{chance.randint(1, 3)}x{times}")
+    return " ".join(strikes)
 
 
 class Campaign:
@@ -82,7 +78,9 @@ class Campaign:
         self.site.strike(strikes)
         is_killed = chance.random() < 0.15
         error = (
-            self._kill(run_id, data_dir, chance) if is_killed else self._submit(run_id, data_dir)
+            self._kill(run_id, data_dir, chance)
+            if is_killed
+            else self._attempt(run_id, lambda: self.site.submit(run_id, str(data_dir)))
         )
         self._look(run_id, data_dir, chance)
         self.tally.strikes += len(endpoint.struck)
@@ -94,9 +92,7 @@ class Campaign:
         was_late = was_late and run_id in self.site.job_names()
         endpoint.reset()
         self.tally.submits += 1
-        message = (
-            f"seed {seed} {[tuple(strike) for strike in strikes]}{' killed' if is_killed else ''}"
-        )
+        message = f"seed {seed} {strikes}{' killed' if is_killed else ''}"
         if run_id in self.site.job_names():
             self.tally.jobs += 1
             if NOTHING_STARTED in error:
@@ -105,14 +101,14 @@ class Campaign:
         self.site.end_job(run_id)
         self.site.forget_job(run_id)
 
-    def _submit(self, run_id: str, data_dir: Path) -> str:
-        """Submit in this process, and return the error."""
+    def _attempt(self, what: str, do: Callable[[], object]) -> str:
+        """Do something; return the message of the error, and take note of a crash."""
         try:
-            self.site.submit(run_id, str(data_dir))
+            do()
         except CloudtrainError as error:
             return error.message
         except Exception as error:  # noqa: BLE001
-            self.tally.failures.append(f"crashed: {run_id}: submit: {error!r}")
+            self.tally.failures.append(f"crashed: {what}: {error!r}")
         return ""
 
     def _kill(self, run_id: str, data_dir: Path, chance: random.Random) -> str:
@@ -135,33 +131,23 @@ class Campaign:
     def _look(self, run_id: str, data_dir: Path, chance: random.Random) -> None:
         """Ask for the run once or twice, whatever comes of it."""
         for _ in range(chance.randint(0, 2)):
-            verb = chance.choice(("status", "list"))
-            try:
-                with suppress(CloudtrainError):
-                    self._ask(verb, run_id, data_dir)
-            except Exception as error:  # noqa: BLE001
-                self.tally.failures.append(f"crashed: {run_id}: {verb}: {error!r}")
+            self._ask(chance.choice(("status", "list")), run_id, data_dir)
 
     def _ask(self, verb: str, run_id: str, data_dir: Path) -> None:
-        if verb == "list":
-            list_runs(data_dir=str(data_dir))
-        elif verb == "discovery":
-            import_remote_runs(self.site.provider, data_dir=str(data_dir))
-        elif verb == "rerun":
-            find_run(run_id, data_dir=str(data_dir)).rerun()
-        elif verb == "stop":
-            find_run(run_id, data_dir=str(data_dir)).stop()
-        else:
-            find_run(run_id, data_dir=str(data_dir)).status()
+        place = str(data_dir)
+        asks: dict[str, Callable[[], object]] = {
+            "list": lambda: list_runs(data_dir=place),
+            "discovery": lambda: import_remote_runs(self.site.provider, data_dir=place),
+            "rerun": lambda: find_run(run_id, data_dir=place).rerun(),
+            "stop": lambda: find_run(run_id, data_dir=place).stop(),
+            "status": lambda: find_run(run_id, data_dir=place).status(),
+        }
+        self._attempt(f"{run_id}: {verb}", asks[verb])
 
     def _judge(self, run_id: str, data_dir: Path, verb: str, message: str) -> None:
         """The job exists and the cloud is healthy: one command must suffice to find it."""
         before = self.site.job_names()
-        try:
-            with suppress(CloudtrainError):
-                self._ask(verb, run_id, data_dir)
-        except Exception as error:  # noqa: BLE001
-            self.tally.failures.append(f"crashed: {run_id}: {verb}: {error!r}")
+        self._ask(verb, run_id, data_dir)
         new_jobs = self.site.job_names() - before
         if new_jobs:
             self.tally.failures.append(f"doubled: {run_id}: {message}: {verb} started {new_jobs}")

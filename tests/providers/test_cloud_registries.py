@@ -22,7 +22,7 @@ from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.endpoint import Registry
-from tests.providers.azure.jobs import forget
+from tests.providers.azure.operations import forget
 
 if TYPE_CHECKING:
     pass

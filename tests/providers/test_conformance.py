@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import gc
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +21,96 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Provider, get_provider
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.preflight import preflight
-from cloudtrain.testing.conformance import Platform, ProviderConformance
+from cloudtrain.testing.conformance import (
+    GREETING,
+    GREETING_FILE,
+    SECRET,
+    Platform,
+    ProviderConformance,
+)
 from examples.provider import test_ssh
-from tests.providers import platforms
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.azure.cloud import IMAGE, AzureCloud
+from tests.support.engine import engine_and_image
+from tests.support.samples import without
 from tests.support.wheels import install
+
+
+def greeting(folder: Path) -> Path:
+    """A folder with the suite's input."""
+    data = folder / "input data"
+    data.mkdir()
+    (data / GREETING_FILE).write_text(GREETING)
+    return data
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Platform]:
+    """This machine."""
+    yield Platform(
+        provider="local",
+        input=str(greeting(folder)),
+        secret="env:MY_SECRET",
+        env={"MY_SECRET": SECRET},
+    )
+
+
+@contextmanager
+def docker(folder: Path) -> Iterator[Platform]:
+    """Provide the Docker engine of this machine; skip without one."""
+    with engine_and_image() as (_, image):
+        yield Platform(
+            provider="docker",
+            job={"image": {"docker": image}},
+            input=str(greeting(folder)),
+            secret="env:MY_SECRET",
+            env={"MY_SECRET": SECRET},
+        )
+
+
+@contextmanager
+def aws(folder: Path) -> Iterator[Platform]:
+    """SageMaker, imitated on loopback."""
+    from cloudtrain.providers.aws.client import aws as connect
+
+    connect.cache_clear()
+    with without("AWS_"), Cloud() as cloud:
+        cloud.client("s3").put_object(
+            Bucket=cloud.bucket, Key=f"input/{GREETING_FILE}", Body=GREETING.encode()
+        )
+        cloud.client("secretsmanager").create_secret(Name="token", SecretString=SECRET)
+        yield Platform(
+            provider="aws",
+            env=cloud.environment(),
+            input=f"s3://{cloud.bucket}/input/",
+            secret="secretsmanager:token",
+        )
+    assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
+    connect.cache_clear()
+
+
+@contextmanager
+def azure(folder: Path) -> Iterator[Platform]:
+    """Azure ML, imitated on loopback."""
+    from tests.providers.azure.operations import forget
+
+    forget()
+    with without("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"), AzureCloud() as cloud:
+        cloud.put(f"input/{GREETING_FILE}", GREETING.encode())
+        cloud.account.secrets["token"] = SECRET
+        yield Platform(
+            provider="azure",
+            job={"image": IMAGE},
+            env=cloud.environment(),
+            input="azureml://datastores/workspaceblobstore/paths/input/",
+            secret=f"keyvault:{cloud.vault}/secrets/token",
+        )
+    assert not cloud.account.unexpected_errors, "\n".join(cloud.account.unexpected_errors)
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
 
 # Our providers pass the public conformance suite, and so does the guide's, installed from its
 # package.
@@ -33,26 +121,26 @@ pytestmark = [pytest.mark.torchrun, pytest.mark.linux("the machine of these jobs
 class TestLocal(ProviderConformance):
     """Processes of this machine."""
 
-    platform = staticmethod(platforms.local)
+    platform = staticmethod(local)
 
 
 @pytest.mark.docker
 class TestDocker(ProviderConformance):
     """Containers of this machine."""
 
-    platform = staticmethod(platforms.docker)
+    platform = staticmethod(docker)
 
 
 class TestSageMaker(ProviderConformance):
     """SageMaker, imitated on loopback."""
 
-    platform = staticmethod(platforms.aws)
+    platform = staticmethod(aws)
 
 
 class TestAzureML(ProviderConformance):
     """Azure ML, imitated on loopback."""
 
-    platform = staticmethod(platforms.azure)
+    platform = staticmethod(azure)
 
 
 class TestSsh(test_ssh.TestSsh):

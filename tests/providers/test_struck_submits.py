@@ -20,11 +20,11 @@ from cloudtrain.sweeps.state import Trial
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import run_id_of
-from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, NEW_JOB, Site, Strike
+from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, NEW_JOB, Site
 from tests.providers.struck_submits import VERBS, Campaign
+from tests.support.function_trials import definition_of
 from tests.support.native_sweeps import begin
 from tests.support.samples import events_of
-from tests.support.sweep_lives import definition_of
 
 SUBMITS = 5
 THOROUGH_SUBMITS = 500
@@ -52,35 +52,17 @@ def error_of_submit(site: Site, run_id: str) -> str:
 
 
 EXECUTED = {
-    "a page for an answer": [Strike("create", "html")],
-    "an answer cut off": [Strike("create", "truncated")],
-    "an empty answer": [Strike("create", "empty")],
-    "created and yet an error": [Strike("create", "failed_after", 1, ALWAYS)],
-    "unreadable for good": [
-        Strike("create", "html", 1, ALWAYS),
-        Strike("look", "unseen", 1, ALWAYS),
-    ],
-    "an error, then cut off": [Strike("create", "error"), Strike("create", "truncated", 2)],
-    "lost, then denied": [
-        Strike("create", "lost"),
-        Strike("create", "denied", 2, ALWAYS),
-        Strike("look", "unseen"),
-    ],
-    "lost, then throttled": [
-        Strike("create", "lost"),
-        Strike("create", "throttle", 2, ALWAYS),
-        Strike("look", "unseen", 1, ALWAYS),
-    ],
-    "lost, then a proxy": [
-        Strike("create", "lost"),
-        Strike("create", "proxy", 2, ALWAYS),
-        Strike("look", "error", 1, ALWAYS),
-    ],
-    "lost, and no tags yet": [Strike("create", "lost"), Strike("tags", "unseen", 1, ALWAYS)],
-    "lost, and unreadable looks": [
-        Strike("create", "lost", 1, ALWAYS),
-        Strike("look", "empty", 1, ALWAYS),
-    ],
+    "a page for an answer": "create:html",
+    "an answer cut off": "create:truncated",
+    "an empty answer": "create:empty",
+    "created and yet an error": "create:failed_afterx200",
+    "unreadable for good": "create:htmlx200 look:unseenx200",
+    "an error, then cut off": "create:error create:truncated@2",
+    "lost, then denied": "create:lost create:denied@2x200 look:unseen",
+    "lost, then throttled": "create:lost create:throttle@2x200 look:unseenx200",
+    "lost, then a proxy": "create:lost create:proxy@2x200 look:errorx200",
+    "lost, and no tags yet": "create:lost tags:unseenx200",
+    "lost, and unreadable looks": "create:lostx200 look:emptyx200",
 }
 """Sequences that execute the request, whatever answer the client gets."""
 
@@ -147,7 +129,7 @@ def test_a_native_sweep_that_was_created_is_known_whatever_the_answers_were(
 @pytest.mark.parametrize("kind", ["denied", "expired"])
 def test_a_request_that_was_refused_once_has_started_nothing(site: Site, kind: FaultKind) -> None:
     run_id = f"refused-{kind}"
-    site.strike([Strike("create", kind, 1, ALWAYS)])
+    site.strike(f"create:{kind}x200")
     with pytest.raises(CloudError, match=NOTHING_STARTED):
         site.submit(run_id)
     assert site.cloud.endpoint.calls.count(Call(*site.calls["create"])) == 1
@@ -164,7 +146,7 @@ def test_each_request_that_creates_a_job_is_recorded_before_it_is_sent(
     aws.cache_clear()
     monkeypatch.setenv("AWS_RETRY_MODE", mode)
     run_id = f"counted-{mode}"
-    site.strike([Strike("create", "error", 1, ALWAYS)])
+    site.strike("create:errorx200")
     with pytest.raises(CloudError, match="not known yet"):
         site.submit(run_id)
     aws.cache_clear()
@@ -177,7 +159,7 @@ def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
     site: Site, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = f"late-{verb}"
-    site.strike([Strike("create", "late", 1, ALWAYS)])
+    site.strike("create:latex200")
     with pytest.raises(CloudError, match="not known yet"):
         site.submit(run_id)
     monkeypatch.setattr(CREATE_TIMEOUT, 0)
@@ -206,7 +188,7 @@ def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
 def test_a_trial_that_appears_late_has_not_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.strike([Strike("create", "late", 1, ALWAYS)])
+    site.strike("create:latex200")
     with pytest.raises(CloudError, match="not known yet"):
         site.submit("late-trial")
     monkeypatch.setattr(CREATE_TIMEOUT, 0)
@@ -234,7 +216,7 @@ def test_that_nothing_was_started_is_not_believed_while_the_cloud_is_silent(
     site: Site, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = f"silent-{verb}"
-    site.strike([Strike("create", "late", 1, ALWAYS)])
+    site.strike("create:latex200")
     with pytest.raises(CloudError, match="not known yet"):
         site.submit(run_id)
     monkeypatch.setattr(CREATE_TIMEOUT, 0)

@@ -13,7 +13,7 @@ import yaml
 
 from cloudtrain.bundle import bundled
 from tests.fakes.aws.policies import Statement, statements
-from tests.fakes.aws.rights import PUSH
+from tests.fakes.aws.request_rules import PUSH
 
 if TYPE_CHECKING:
     from tests.fakes.aws.cloud import Cloud

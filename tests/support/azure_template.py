@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.bundle import bundled
 from tests.fakes.azure.account import WORKSPACES, Cluster
-from tests.fakes.azure.rbac import BUILT_IN, Access, Assignment, role_of
+from tests.fakes.azure.rights import BUILT_IN, Access, Assignment, role_of
 
 if TYPE_CHECKING:
     from tests.fakes.azure.cloud import AzureCloud

@@ -22,7 +22,7 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
-from tests.support.counts import Counts, counting, fake_tensors, rules_of_gpus
+from tests.support.counts import Counts, counting, fake_tensors
 
 GPT2_FLAGS = [
     "--task",
@@ -86,9 +86,8 @@ def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
 
 
 def _count(step: Callable[[], None], warm_up: int = 1) -> Counts:
-    with rules_of_gpus():
-        for _ in range(warm_up):
-            step()
+    for _ in range(warm_up):
+        step()
     with counting() as counts:
         step()
     return counts

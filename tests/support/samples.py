@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -109,6 +111,19 @@ def python_program(path: Path, text: str) -> Path:
     path.write_text(f'#!/bin/sh\nexec {quote(sys.executable)} {quote(str(program))} "$@"\n')
     path.chmod(0o755)
     return path
+
+
+@contextmanager
+def without(*prefixes: str) -> Iterator[None]:
+    """Remove a person's variables with these prefixes inside, and afterwards those of an SDK."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 # Run folders as version 0.1.0 wrote them, put where a test's client finds them.

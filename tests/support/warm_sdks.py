@@ -26,7 +26,7 @@ def submit_to_both() -> None:
     """Submit one job to each cloud, and forget the connections."""
     from tests.fakes.aws.cloud import Cloud
     from tests.fakes.azure.cloud import IMAGE, AzureCloud
-    from tests.providers.azure.jobs import forget
+    from tests.providers.azure.operations import forget
     from tests.support.in_process import call
 
     before = dict(os.environ)

@@ -17,9 +17,9 @@ from cloudtrain.runs.store import RunStore, new_run_id
 from cloudtrain.submission.compare import compare
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.journal import SweepEnded, SweepFolder
+from tests.support.function_trials import definition_of
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
-from tests.support.sweep_lives import definition_of
 
 # The numbers of a run as a table, CSV and JSON, and runs side by side.
 

@@ -15,7 +15,7 @@ from cloudtrain.sweeps.journal import StopRequested
 from cloudtrain.sweeps.state import state_of
 from cloudtrain.sweeps.sweep import plan_extension
 from cloudtrain_launcher.rungs import goes_on, promotable, rungs_of
-from tests.support.sweep_lives import SweepLife, definition_of, read_back
+from tests.support.function_trials import SweepLife, definition_of, read_back
 
 # Successive halving: the rungs, the survivors and the promotions, compared with a plain version.
 

@@ -20,7 +20,7 @@ from cloudtrain.sweeps.schedule import (
     cap_of_next,
     next_action,
 )
-from tests.support.sweep_lives import SweepLife, definition_of
+from tests.support.function_trials import SweepLife, definition_of
 
 SEEDS = st.integers(0, 10_000)
 

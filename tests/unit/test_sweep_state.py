@@ -30,7 +30,7 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.schedule import next_action
 from cloudtrain.sweeps.state import ENDED, SweepState, state_of
 from cloudtrain.sweeps.suggest import suggester_of, value_at
-from tests.support.sweep_lives import SweepLife, definition_of
+from tests.support.function_trials import SweepLife, definition_of
 
 # The state that a sweep's journal adds up to; events that do not fit change nothing.
 

@@ -31,7 +31,7 @@ from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, Suggested, SweepEvent
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.suggest import number_of, point_at, suggester_of, value_at
-from tests.support.sweep_lives import SPACE, SweepLife, definition_of, read_back
+from tests.support.function_trials import SPACE, SweepLife, definition_of, read_back
 
 SMALL = {"layers": "int(1, 4)", "mode": "choice(1, true, 'x')"}
 POINTS: tuple[dict[str, Scalar], ...] = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})

@@ -19,15 +19,16 @@ from cloudtrain.providers.infrastructure import DEFAULT_NAME
 from pages import ROOT
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
 from tests.fakes.azure.permissions import KNOWN
-from tests.fakes.azure.rbac import BUILT_IN, SCIENTIST, role_of
-from tests.support.aws_permissions import DOCTOR as AWS_DOCTOR
-from tests.support.aws_permissions import JOB, Permissions
-from tests.support.aws_permissions import SUBMITTER as AWS_SUBMITTER
+from tests.fakes.azure.rights import BUILT_IN, SCIENTIST, role_of
+from tests.support.aws_template import DOCTOR as AWS_DOCTOR
+from tests.support.aws_template import SUBMITTER as AWS_SUBMITTER
 from tests.support.aws_template import (
     ACCOUNT,
     EVERYTHING,
+    JOB,
     REGION,
     SUBJECT,
+    Permissions,
     job_policy,
     resolved,
     submitter_policy,

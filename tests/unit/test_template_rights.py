@@ -20,7 +20,7 @@ from cloudtrain.providers.aws.account_rights import (
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed
-from tests.fakes.azure.rbac import Attempt as AzureAttempt
+from tests.fakes.azure.rights import Attempt as AzureAttempt
 from tests.support.aws_template import (
     ACCOUNT,
     JOB,

@@ -11,7 +11,7 @@ import botocore.session
 from tests.fakes.aws import ecr
 from tests.fakes.aws.account import TARGET, Quotas
 from tests.fakes.aws.policies import Simulation, refusal
-from tests.fakes.aws.rights import check_call
+from tests.fakes.aws.request_rules import check_call
 from tests.fakes.aws.sagemaker import SageMaker
 from tests.fakes.aws.wire import (
     REQUEST_ID,

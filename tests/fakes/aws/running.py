@@ -22,7 +22,7 @@ from cloudtrain.planning.sagemaker import (
 from cloudtrain.providers.rehearsal import sagemaker as container_emulator
 from cloudtrain.providers.rehearsal.base import node_addresses
 from cloudtrain_launcher.host import free_port
-from tests.fakes.aws.account import Account
+from tests.fakes.aws.account import Account, Checkpoints, archive, empty_archive
 from tests.fakes.aws.jobs import (
     BOOTING,
     DOWNLOADING_IMAGE,
@@ -30,9 +30,7 @@ from tests.fakes.aws.jobs import (
     has_accelerators,
     instance_choices,
 )
-from tests.fakes.aws.request_rules import no_objects
-from tests.fakes.aws.rights import check_stage
-from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
+from tests.fakes.aws.request_rules import check_stage, no_objects
 from tests.fakes.containers import Container as Process
 
 WriteLine = Callable[[str, bytes], None]

@@ -19,10 +19,9 @@ from botocore.config import Config
 from cloudtrain.errors import Keys, dotted
 from cloudtrain.providers.aws.validate import violations
 from tests.fakes.aws import running
-from tests.fakes.aws.account import Account, LogGroup
+from tests.fakes.aws.account import Account, LogGroup, Storage
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.request_rules import refuse
-from tests.fakes.aws.storage import Storage
 from tests.fakes.aws.tuning import TuningJob, missing
 from tests.fakes.aws.wire import invalid
 from tests.fakes.containers import JobThreads

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.azure.rbac import BUILT_IN, Access
-from tests.fakes.azure.rights import Rights
+from tests.fakes.azure.rights import BUILT_IN, Access, Rights
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID, Tokens
 

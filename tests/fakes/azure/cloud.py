@@ -24,7 +24,7 @@ import pytest
 
 from tests.fakes.azure.account import CLUSTER_IDENTITY, DATASTORES, Account
 from tests.fakes.azure.endpoint import Endpoint, login_script
-from tests.fakes.azure.rbac import SCIENTIST, Assignment
+from tests.fakes.azure.rights import SCIENTIST, Assignment
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import OBJECT_ID, Tokens, make_certificate
 from tests.fakes.azure.wire import METADATA, MSI

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tests.fakes.azure.account import PROVIDER, WORKSPACES, Account
-from tests.fakes.azure.rbac import Attempt
-from tests.fakes.azure.rights import RIGHTS
+from tests.fakes.azure.rights import RIGHTS, Attempt
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.azure.wire import Place, call_of
 from tests.fakes.messages import Call, FaultKind, Request, ServiceError

@@ -13,7 +13,7 @@ from tests.fakes.azure.account import PROVIDER, WORKSPACE_ID, WORKSPACES, Accoun
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.permissions import job_not_found, user_error
-from tests.fakes.azure.request_rules import machines, refuse
+from tests.fakes.azure.resources import machines, refuse
 from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.containers import JobThreads
@@ -143,34 +143,36 @@ class Workspace:
 
     def _find_scope(self, place: Place) -> None:
         account = self.account
-        names = place.names
-        if names.get("subscription", account.subscription).lower() != account.subscription:
-            raise ServiceError(
-                "SubscriptionNotFound",
-                f"The subscription '{names['subscription']}' could not be found.",
-                404,
-            )
-        if names.get("group", account.resource_group).lower() != account.resource_group:
-            raise ServiceError(
-                "ResourceGroupNotFound",
-                f"Resource group '{names['group']}' could not be found.",
-                404,
-            )
-        if names.get("workspace", account.workspace).lower() != account.workspace:
-            raise ServiceError(
-                "ResourceNotFound",
-                f"The Resource '{WORKSPACES}/{names['workspace']}' under resource group"
-                f" '{names['group']}' was not found. For more details please go to"
+        names = {
+            "subscription": account.subscription,
+            "group": account.resource_group,
+            "workspace": account.workspace,
+            "location": account.location,
+            **place.names,
+        }
+        for key, mine, code, message in (
+            (
+                *("subscription", account.subscription, "SubscriptionNotFound"),
+                "The subscription '{subscription}' could not be found.",
+            ),
+            (
+                *("group", account.resource_group, "ResourceGroupNotFound"),
+                "Resource group '{group}' could not be found.",
+            ),
+            (
+                *("workspace", account.workspace, "ResourceNotFound"),
+                f"The Resource '{WORKSPACES}/{{workspace}}' under resource group '{{group}}' was"
+                " not found. For more details please go to"
                 " https://aka.ms/ARMResourceNotFoundFix",
-                404,
-            )
-        if names.get("location", account.location) != account.location:
-            raise ServiceError(
-                "LocationNotAvailableForResourceType",
-                f"The provided location '{names['location']}' is not available for resource type"
+            ),
+            (
+                *("location", account.location, "LocationNotAvailableForResourceType"),
+                "The provided location '{location}' is not available for resource type"
                 f" '{WORKSPACES}'.",
-                400,
-            )
+            ),
+        ):
+            if names[key].lower() != mine:
+                raise ServiceError(code, message.format(**names), 400 if key == "location" else 404)
 
     def _created(self, call: ArmRequest, resource: dict[str, Any], is_new: bool) -> Response:
         """Return the answer to a PUT: only that of a creation has an address."""

@@ -1,7 +1,8 @@
-"""The client's operations in an account, and the actions that each requires of the caller."""
+"""A job for tests, the client's operations in an account, and the actions that each requires."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,10 +21,50 @@ from cloudtrain.providers.docker.images import inspect_image, login_for
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
-from tests.fakes.aws.rights import check_push
+from tests.fakes.aws.request_rules import check_push
 from tests.providers.aws.archives import entry, packed
-from tests.providers.aws.jobs import JOB, write_log
+from tests.support.command_line import CommandLine
 from tests.support.native_sweeps import begin
+
+JOB = {
+    "name": "faulty",
+    "entrypoint": "train.py",
+    "resources": {"nodes": 2},
+    "limits": {"max_runtime": "1 h"},
+}
+CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
+
+
+def command_line_of(cloud: Cloud, tmp_path: Path) -> CommandLine:
+    """The real command line in the job's folder."""
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment(), modules=("warm_sdks",))
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    return cli
+
+
+def submitted(run_id: str, data_dir: str | None = None) -> Run:
+    return cloudtrain.submit(
+        cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id, data_dir=data_dir)
+    )
+
+
+def exists(cloud: Cloud, run_id: str) -> bool:
+    return run_id in cloud.service.jobs
+
+
+def write_log(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
+    """Append lines to the log of a node, as SageMaker passes them to CloudWatch."""
+    logs = cloud.client("logs", direct=True)
+    group = "/aws/sagemaker/TrainingJobs"
+    stream = f"{run_id}/algo-{node + 1}-1795213216000"
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=group)
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_stream(logGroupName=group, logStreamName=stream)
+    milliseconds = int(time.time() * 1000)
+    events = [{"timestamp": milliseconds, "message": line} for line in lines]
+    logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
+
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 LARGE_BYTES = 1_200_000

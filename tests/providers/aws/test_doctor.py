@@ -13,7 +13,6 @@ import pytest
 
 import cloudtrain
 from cloudtrain.checkup import Check
-from cloudtrain.cli import main
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.settings import load_settings
@@ -158,32 +157,24 @@ def test_a_session_of_a_role_is_judged_by_the_role(
 
 
 def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cloudtrain.providers.local import machine
     from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 
-    monkeypatch.setattr(
-        machine, "ask_python", lambda path: PythonFacts(path=path, version="3.11.7")
-    )
     monkeypatch.setattr(machine, "ask_driver", GpuFacts)
+    monkeypatch.setattr(machine, "ask_python", lambda path: PythonFacts(path=path, version="3.11"))
     log_in(healthy, monkeypatch)
     healthy.cloud.account.quotas.update(P4D)
     Path("job.yaml").write_text(json.dumps(healthy.spec()))
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "aws"])
-    output = capsys.readouterr().out
-    assert ended.value.code == 2
-    assert (
-        f"\nSageMaker, {REGION}\n  ok    credentials     whose are they?"
-        f" arn:aws:iam::{ACCOUNT}:user/" in output
-    )
-    assert "  wrong quota " in output
-    assert "aws service-quotas request-service-quota-increase" in output
+    result = call("doctor", "aws")
+    assert result.code == 2
+    user = f"whose are they? arn:aws:iam::{ACCOUNT}:user/"
+    assert f"\nSageMaker, {REGION}\n  ok    credentials     {user}" in result.out
+    assert "  wrong quota " in result.out
+    assert "aws service-quotas request-service-quota-increase" in result.out
     monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
-    with pytest.raises(SystemExit):
-        main(["doctor", "aws", "--json"])
-    checks = json.loads(capsys.readouterr().out)["checks"]
+    checks = json.loads(call("doctor", "aws", "--json").out)["checks"]
     missing = [(check["name"], check["answer"]) for check in checks if check["verdict"] == "wrong"]
     assert missing == [("aws.bucket", "is not set")]
 
@@ -262,38 +253,30 @@ def test_check_without_its_action_is_skipped_and_names_it(
 # `cloudtrain check --provider aws --online`: its questions about this job, and its reports of
 # mistakes.
 
-
-def checked(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["check", "--provider", "aws", *arguments])
-    return int(ended.value.code or 0)
+CHECK = ("check", "--provider", "aws", "--online")
 
 
 def test_check_online_asks_for_the_very_job_and_tells_the_line(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_in(healthy, monkeypatch)
     Path("job.yaml").write_text(json.dumps(healthy.spec(), indent=1))
-    assert checked() == 0
+    assert call(*CHECK[:-1]).code == 0
     assert healthy.cloud.endpoint.calls == [], "without --online no call is sent"
-    assert checked("--online") == 0
-    assert "; 10 checks there, nothing wrong\n" in capsys.readouterr().out
+    result = call(*CHECK)
+    assert (result.code, "; 10 checks there, nothing wrong\n" in result.out) == (0, True)
     healthy.cloud.account.quotas.update(P4D)
-    assert checked("--online") == 2
-    errors = capsys.readouterr().err
-    assert re.search(
-        r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$",
-        errors,
-        re.MULTILINE,
-    )
-    assert checked("--online", "--json", "--set", "resources.nodes=1") == 0
-    assert {"verdict": "ok", "name": "quota"}.items() <= json.loads(capsys.readouterr().out)[
-        "checks"
-    ][8].items()
+    result = call(*CHECK)
+    assert result.code == 2
+    quota = r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$"
+    assert re.search(quota, result.err, re.MULTILINE)
+    result = call(*CHECK, "--json", "--set", "resources.nodes=1")
+    checks = {check["name"]: check["verdict"] for check in json.loads(result.out)["checks"]}
+    assert (result.code, checks["quota"]) == (0, "ok")
 
 
 def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_in(healthy, monkeypatch)
     sweep = {
@@ -304,21 +287,19 @@ def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(
     }
     Path("job.yaml").write_text(json.dumps({**healthy.spec(), "sweep": sweep}, indent=1))
     healthy.cloud.account.quotas.update(dict.fromkeys(P4D, 7))
-    assert checked("--online") == 2
-    assert re.search(
-        r"^job.yaml:\d+:\d+: sweep.parallel: quota: the quota '.*' \(L-.*\) is 7, 4 trials at once"
-        r" have 8$",
-        capsys.readouterr().err,
-        re.MULTILINE,
-    )
-    assert checked("--online", "--set", "sweep.parallel=3") == 0
+    result = call(*CHECK)
+    assert result.code == 2
+    quota = r"^job.yaml:\d+:\d+: sweep.parallel: quota: .* is 7, 4 trials at once have 8$"
+    assert re.search(quota, result.err, re.MULTILINE)
+    assert call(*CHECK, "--set", "sweep.parallel=3").code == 0
 
 
 def test_check_online_without_credentials_is_trouble_with_the_cloud(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("job.yaml").write_text(json.dumps(healthy.spec()))
     no_credentials(healthy, monkeypatch)
     aws.cache_clear()
-    assert checked("--online") == 4
-    assert "no AWS credentials" in capsys.readouterr().err
+    result = call(*CHECK)
+    assert result.code == 4
+    assert "no AWS credentials" in result.err

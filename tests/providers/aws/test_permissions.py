@@ -14,8 +14,7 @@ from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud, request
 from tests.fakes.aws.policies import Statement, needed, statements
 from tests.fakes.messages import ServiceError
-from tests.providers.aws.jobs import submitted
-from tests.providers.aws.operations import KEY, OPERATIONS
+from tests.providers.aws.operations import KEY, OPERATIONS, submitted
 from tests.support.aws_template import IMPLIED, SUBMITTER, resolved
 
 pytestmark = pytest.mark.once

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients
-from tests.providers.azure.jobs import forget
+from tests.providers.azure.operations import forget
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

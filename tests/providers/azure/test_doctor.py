@@ -26,9 +26,9 @@ from tests.fakes.azure.account import (
     WORKSPACE_IDENTITY,
 )
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.rbac import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
+from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
-from tests.providers.azure.jobs import forget
+from tests.providers.azure.operations import forget
 from tests.support.in_process import call
 
 # `cloudtrain doctor azure` reports nothing about a good workspace, and the one fault of every
@@ -166,12 +166,17 @@ def setting(**values: str) -> Break:
     return lambda _cloud, spec, _: spec["azure"].update(values)
 
 
-def logged_out(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.log_out()
+def account(**values: Any) -> Break:
+    """Set facts of the account."""
+
+    def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
+        for name, value in values.items():
+            setattr(cloud.account, name, value)
+
+    return break_
 
 
-def fast_clock(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(azure_checkup, "time", SimpleNamespace(time=lambda: time.time() + 600))
+FAST = SimpleNamespace(time=lambda: time.time() + 600)
 
 
 def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +188,6 @@ def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Mon
     cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, READER), *on_others]
 
 
-def failed_workspace(
-    cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud.account.workspace_state = "Failed"
-
-
 def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two serverless machines of 96 vCPUs have a quota of less."""
     del spec["azure"]["compute"], spec["secrets"]
@@ -198,29 +197,21 @@ def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Mon
     cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
 
 
-def keys_off(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.account.datastore_credentials = "AccountKey"
-    cloud.account.takes_keys = False
-
-
-def broken_cluster(
-    cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud.account.computes["gpu-cluster"].state = "Failed"
-
-
-def no_image(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "inspect_image", lambda _: None)
-
-
 BROKEN: dict[str, tuple[str, str, Break]] = {
-    "not logged in": ("credentials", "az login", logged_out),
-    "clock ten minutes fast": ("clock", " fast", fast_clock),
+    "not logged in": ("credentials", "az login", lambda cloud, _spec, _: cloud.log_out()),
+    "clock ten minutes fast": (
+        "clock",
+        " fast",
+        lambda _cloud, _spec, patch: patch.setattr(azure_checkup, "time", FAST),
+    ),
     "no such workspace": ("workspace", "azure.workspace", setting(workspace="gone")),
     "workspace elsewhere": ("workspace", "azure.location: eastus", setting(location="westeurope")),
-    "workspace failed": ("workspace", "Failed", failed_workspace),
+    "workspace failed": ("workspace", "Failed", account(workspace_state="Failed")),
     "you may only read": ("submitting", "jobs/write", only_reader),
-    "storage without keys": ("storage", "takes no keys", keys_off),
+    "storage without keys": (
+        *("storage", "takes no keys"),
+        account(datastore_credentials="AccountKey", takes_keys=False),
+    ),
     "no such datastore": ("datastore", "no such datastore", setting(datastore="gone")),
     "you may not write blobs": ("storage", "no role with", without(STORAGE, OBJECT_ID)),
     "the job may not write blobs": (
@@ -239,13 +230,19 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
     ),
     "no such cluster": ("compute", "no compute gone", setting(compute="gone")),
-    "cluster failed": ("compute", "Failed", broken_cluster),
+    "cluster failed": (
+        *("compute", "Failed"),
+        lambda cloud, _spec, _: setattr(cloud.account.computes["gpu-cluster"], "state", "Failed"),
+    ),
     "quota too small": (
         "quota",
         "the quota 'Standard NDAMSv4_A100 Family Cluster Dedicated vCPUs' is 96",
         small_quota,
     ),
-    "no such image": ("image", "no such image", no_image),
+    "no such image": (
+        *("image", "no such image"),
+        lambda _cloud, _spec, patch: patch.setattr(checkup, "inspect_image", lambda _: None),
+    ),
 }
 
 
@@ -289,18 +286,16 @@ def test_outputs_that_are_settings_are_written(cloud: AzureCloud) -> None:
     assert Path("cloudtrain.toml").read_text() == '[azure]\nworkspace = "lab"\n'
 
 
-def test_missing_deployment_says_how_to_create_one(cloud: AzureCloud) -> None:
+@pytest.mark.parametrize("state", ["missing", "Running", "Failed"])
+def test_a_deployment_without_outputs_is_reported(cloud: AzureCloud, state: str) -> None:
+    if state != "missing":
+        cloud.account.rights.deployments["cloudtrain"] = {"provisioningState": state}
     result = call("infra", "settings", "--provider", "azure", "--yes")
     assert result.code == 4
-    group = cloud.account.resource_group
-    assert f"the deployment cloudtrain in the resource group {group} does not exist" in result.err
-    assert "az deployment group create" in result.err
-
-
-@pytest.mark.parametrize("state", ["Running", "Failed"])
-def test_deployment_that_has_not_succeeded_is_refused(cloud: AzureCloud, state: str) -> None:
-    cloud.account.rights.deployments["cloudtrain"] = {"provisioningState": state}
-    result = call("infra", "settings", "--provider", "azure", "--yes")
-    assert result.code == 4
-    assert f"is not ready ({state})" in result.err
-    assert "az deployment operation group list" in result.err
+    if state == "missing":
+        place = f"cloudtrain in the resource group {cloud.account.resource_group}"
+        assert f"the deployment {place} does not exist" in result.err
+        assert "az deployment group create" in result.err
+    else:
+        assert f"is not ready ({state})" in result.err
+        assert "az deployment operation group list" in result.err

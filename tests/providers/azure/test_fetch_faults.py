@@ -12,7 +12,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.providers.azure.jobs import append_log, log_of, submitted
+from tests.providers.azure.operations import append_log, log_of, submitted
 from tests.support.samples import events_of
 from tests.support.waiting import HANG_SECONDS
 

@@ -18,10 +18,10 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Phase
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
-from tests.fakes.azure.rbac import BLOBS, READER, Assignment
+from tests.fakes.azure.rights import BLOBS, READER, Assignment
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.messages import Call
-from tests.providers.azure.jobs import (
+from tests.providers.azure.operations import (
     ALWAYS,
     append_outcome,
     forget,

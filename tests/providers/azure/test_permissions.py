@@ -18,15 +18,14 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets import KeyVault
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients, client, document, ended, submit
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
-from tests.fakes.azure.rbac import BLOBS as BLOB_ROLE
-from tests.fakes.azure.rbac import BUILT_IN, READER, Assignment
-from tests.fakes.azure.rbac import PULL as PULL_ROLE
-from tests.fakes.azure.rbac import PUSH as PUSH_ROLE
-from tests.fakes.azure.rbac import SECRETS as SECRET_ROLE
+from tests.fakes.azure.rights import BLOBS as BLOB_ROLE
+from tests.fakes.azure.rights import BUILT_IN, READER, Assignment
+from tests.fakes.azure.rights import PULL as PULL_ROLE
+from tests.fakes.azure.rights import PUSH as PUSH_ROLE
+from tests.fakes.azure.rights import SECRETS as SECRET_ROLE
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.messages import ServiceError
-from tests.providers.azure.jobs import forget, reconnect
-from tests.providers.azure.operations import OPERATIONS
+from tests.providers.azure.operations import OPERATIONS, forget, reconnect
 from tests.support.azure_template import deploy
 from tests.support.in_process import call
 

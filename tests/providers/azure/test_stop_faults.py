@@ -13,7 +13,7 @@ from cloudtrain.errors import NOTHING_STARTED, CloudError
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.messages import FaultKind
-from tests.providers.azure.jobs import (
+from tests.providers.azure.operations import (
     ALWAYS,
     JOB,
     append_outcome,

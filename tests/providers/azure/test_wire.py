@@ -14,7 +14,7 @@ import cloudtrain
 from cloudtrain.errors import NOTHING_STARTED, CloudError
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud, client
-from tests.providers.azure.jobs import (
+from tests.providers.azure.operations import (
     ALWAYS,
     JOB,
     REPEATED_SUBMIT_CALLS,
