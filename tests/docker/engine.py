@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import payload_files
-
 from cloudtrain.source.scan import pack, scan
 from tests.entrypoints.launchers import document
 from tests.entrypoints.platforms import resources

@@ -20,8 +20,6 @@ from pages import ROOT
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
 from tests.fakes.azure.permissions import KNOWN
 from tests.fakes.azure.rights import BUILT_IN, SCIENTIST, role_of
-from tests.support.aws_template import DOCTOR as AWS_DOCTOR
-from tests.support.aws_template import SUBMITTER as AWS_SUBMITTER
 from tests.support.aws_template import (
     ACCOUNT,
     EVERYTHING,
@@ -34,6 +32,8 @@ from tests.support.aws_template import (
     submitter_policy,
     template,
 )
+from tests.support.aws_template import DOCTOR as AWS_DOCTOR
+from tests.support.aws_template import SUBMITTER as AWS_SUBMITTER
 from tests.support.azure_template import CASES, DOCUMENT, GROUP, PEOPLE, deployed
 
 WITHOUT_RESOURCES = {
