@@ -35,8 +35,7 @@ while state["step"] < STEPS:
         (folder / "state.tmp").replace(saved)
 Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "model.json").write_text(json.dumps(state["value"]))
 """
-"""Learns nothing, one process, and goes on from what it saved: what a drill needs, without torch.
-"""
+"""A job for drills: one process without torch, which learns nothing and resumes."""
 
 JOB = "name: count\nentrypoint: train.py\nlimits: {restarts: 1}\n"
 

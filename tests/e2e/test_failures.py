@@ -100,7 +100,7 @@ def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> No
     ranks = [(e["rank"], e["node_rank"]) for e in cli.events("two-1") if e["type"] == "rank_is"]
     assert set(ranks[-2:]) == {(0, 0), (1, 1)}, "ranks keep the order of the nodes under c10d too"
     log = cli.run("logs", "two-1").out
-    assert "frame #" not in log, "the node with the store may leave first: that is no crash"
+    assert "frame #" not in log, "the node with the store may leave first: that is not a crash"
     assert "node_rank is only used" not in log
 
 

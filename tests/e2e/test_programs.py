@@ -162,7 +162,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Odd]:
 
 def test_an_odd_program_succeeds_with_its_own_modules_and_output(odd: Odd) -> None:
     cli, result = odd
-    assert result.code == 0, f"closing its output is no failure: {result.err}"
+    assert result.code == 0, f"closing its output is not a failure: {result.err}"
     (facts,) = (event for event in cli.events("odd-1") if event["type"] == "found")
     assert facts["own"] == ["mine", "mine", "mine"], "its own modules win over ours"
     assert (facts["exists"], facts["source"], facts["argv0"]) == (True, "\nimport", "train.py")

@@ -133,7 +133,7 @@ def test_a_job_that_its_platform_starts_again_counts_on_from_its_checkpoint(tmp_
     assert second.report(1.0, epoch=3) == [(3, "paused")]
     promoted = Watched(tmp_path, tmp_path, run_id="a-2", until=2, reports=1, position=1)
     assert promoted.report(1.0, epoch=2) == [(2, "paused")], (
-        "what it goes on from, the client has said"
+        "the client names the position to resume from"
     )
     (tmp_path / FILE_NAME).write_text("{")
     assert Watched(tmp_path, tmp_path, until=3).report(1.0, epoch=1) == [(1, "goes_on")]

@@ -1,4 +1,4 @@
-"""AWS's own programs read what the container contract writes, and what a submit would send."""
+"""AWS's own programs read the files of the container contract, and the request of a submit."""
 
 from __future__ import annotations
 

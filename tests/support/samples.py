@@ -162,7 +162,7 @@ _REPEATED = re.compile(r"\{([^{}]+)\*(\d+)\}")
 
 
 class Row(NamedTuple):
-    """A wrong input, and what is reported about it."""
+    """A wrong input and its report."""
 
     id: str
     job: str | None = "{}\n"

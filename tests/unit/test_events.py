@@ -115,7 +115,7 @@ def test_a_metric_of_four_hundred_digits_and_one_that_is_no_number_can_be_shown(
     assert len(errors) == len(lines) + 1, "each is a line of the log"
     state = fold_json("x", [BORN, *(event.to_json() for event in events)])
     assert state.curves["loss"].values[:1] == [math.inf]
-    assert len(state.curves["loss"].values) == 7, "null is how JSON says what is no number"
+    assert len(state.curves["loss"].values) == 7, "JSON has null for infinity"
     assert state.to_json()["progress"] == {"steps": 3, "loss": math.inf}
     show(state)
     assert json.loads(capsys.readouterr().out)["metrics"] == {"loss": 0.5, "fine": 1}

@@ -152,7 +152,7 @@ def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(
     t4 = {"gpus": 4, "gpu": "T4"}
     assert [*cheaper(planned("aws", t4))] == ["Standard_NC64as_T4_v3"]
     listed("aws", "us-east-1", {"ml.g4dn.12xlarge": 4.4})
-    assert cheaper(planned("aws", t4)) == {}, "that is no difference"
+    assert cheaper(planned("aws", t4)) == {}, "the same price"
 
 
 def test_what_a_run_costs_stays_what_it_was_when_prices_change(

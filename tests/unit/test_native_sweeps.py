@@ -33,12 +33,12 @@ FITS = {"aws": TUNING, "azure": AZURE_RANDOM}
 on_each_cloud = pytest.mark.parametrize("cloud", FITS)
 
 REFUSED = {
-    "a machine is no argument": (
+    "a machine is not an argument": (
         'sweep.space={"resources.nodes": [1, 2]}',
         "resources.nodes",
         "varies only arguments",
     ),
-    "a variable is no argument": (
+    "a variable is not an argument": (
         'sweep.space={"env.SEED": [1, 2]}',
         "env.SEED",
         "varies only arguments",
