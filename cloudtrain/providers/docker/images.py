@@ -347,7 +347,7 @@ def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str
     try:
         code = subprocess.run(
             [docker, *argv],
-            env={**os.environ, **_NO_INDEX},
+            env={**_buildkit(docker), **os.environ, **_NO_INDEX},
             stdin=subprocess.DEVNULL,
             stdout=2,
             check=False,
@@ -383,6 +383,17 @@ def arguments(
     argv += [word for name in names for word in ("--tag", name)]
     argv += ["--platform", recipe.platform] if recipe.platform else []
     return [*argv, *options, folder or recipe.context]
+
+
+def _buildkit(docker: str) -> dict[str, str]:
+    """Return the variable that old clients need to use their BuildKit, as Debian 12's 20.10."""
+    version = subprocess.run(
+        (docker, "version", "--format", "{{.Client.Version}}"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {"DOCKER_BUILDKIT": "1"} if version.stdout.startswith(("18.", "19.", "20.")) else {}
 
 
 def _program() -> str:
