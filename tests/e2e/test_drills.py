@@ -30,9 +30,10 @@ while state["step"] < STEPS:
     state = {"step": state["step"] + 1, "value": state["value"] * 31 % 1009}
     time.sleep(0.01)
     if state["step"] % 5 == 0:
-        log_metrics(step=state["step"], value=state["value"])
         (folder / "state.tmp").write_text(json.dumps(state))
         (folder / "state.tmp").replace(saved)
+        # Whatever has been reported has been saved: a kill loses no reported step.
+        log_metrics(step=state["step"], value=state["value"])
 Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "model.json").write_text(json.dumps(state["value"]))
 """
 """A job for drills: one process without torch, which learns nothing and resumes."""
