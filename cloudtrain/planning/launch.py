@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 
+TAG_PREFIX = "cloudtrain-"
+"""Prefix of our tags, and of other names that we add to the user's."""
+
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """Variable with this machine's folder of installed packages."""
 

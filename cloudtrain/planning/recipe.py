@@ -13,14 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from pathspec import PathSpec
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
 from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
+
+if TYPE_CHECKING:
+    from pathspec import PathSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 USUAL = (
     "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy"
@@ -349,10 +350,14 @@ def read_rules(text: str) -> PathSpec[GitIgnoreSpecPattern]:
 
 def patterns_of(lines: Iterable[str]) -> PathSpec[GitIgnoreSpecPattern]:
     """Return the patterns of these lines. Raise SourceError for an invalid one."""
+    from pathspec import PathSpec  # slow to import
+
     return PathSpec(_patterns(lines))
 
 
 def _patterns(lines: Iterable[str]) -> Iterator[GitIgnoreSpecPattern]:
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
     for line in lines:
         sign = "!" if line.startswith("!") else ""
         pattern = line.removeprefix(sign).strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,9 @@ from cloudtrain_launcher.file_locks import is_locked
 from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_file
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
+PLAN = "plan.json"
+REQUEST = "request.json"
+JOB = "job.json"
 SUBMIT_LOCK = "submit.lock"
 
 REMOTE_SUBMIT_SECONDS = 3600
@@ -33,6 +37,18 @@ E = TypeVar("E", bound=Event)
 
 _MISSING = object()
 _DAMAGED_HINT = "the run's folder was changed by hand, or its disk failed"
+
+
+_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
+"""Letters and digits that are not confused when read aloud or copied by hand."""
+
+
+def new_run_id(data_dir: Path, name: str) -> str:
+    """Return an unused run id: the job's name and four random characters, `digits-k2x9`."""
+    while True:
+        run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
+        if not (data_dir / "runs" / run_id).exists():
+            return run_id
 
 
 class RunFolder:

@@ -9,18 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.errors import StorageError
+from cloudtrain.runs.folder import JOB, PLAN, REQUEST, RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import ProviderConfig
-    from cloudtrain.runs.folder import RunFolder
 
     Config = TypeVar("Config", bound=ProviderConfig)
 
 T = TypeVar("T")
-
-PLAN = "plan.json"
-REQUEST = "request.json"
-JOB = "job.json"
 
 _SOURCE: dict[str, type] = {
     "root": str,

@@ -24,8 +24,8 @@ from cloudtrain.runs.files import (
     strict_json,
 )
 from cloudtrain.runs.fold import fold
-from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
-from cloudtrain.runs.record import PLAN, RunRecord
+from cloudtrain.runs.folder import PLAN, SUBMIT_LOCK, RunFolder
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import ENDED, RunState, explain
 from cloudtrain_launcher.file_locks import FileLock, acquire, locked
 from cloudtrain_launcher.packages.bounded_files import read_regular_file
@@ -33,18 +33,6 @@ from cloudtrain_launcher.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
     from cloudtrain_launcher.events import Event
-
-
-_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
-"""Letters and digits that are not confused when read aloud or copied by hand."""
-
-
-def new_run_id(data_dir: Path, name: str) -> str:
-    """Return an unused run id: the job's name and four random characters, `digits-k2x9`."""
-    while True:
-        run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
-        if not (data_dir / "runs" / run_id).exists():
-            return run_id
 
 
 SWEEPS = "sweeps"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from importlib import metadata
 from pathlib import Path
 
 from cloudtrain.errors import SourceError
@@ -113,6 +112,8 @@ def brought_along(names: Collection[str]) -> set[str]:
 
 def installed_version(name: str) -> str:
     """Return the version of a distribution in this Python; "" if it is not installed."""
+    from importlib import metadata  # slow to import
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

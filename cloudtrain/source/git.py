@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 if TYPE_CHECKING:
     import subprocess
 
@@ -233,6 +231,8 @@ def _read_rule(line: str) -> tuple[re.Pattern[str], bool] | None:
 
     Return None for a comment, and for a pattern that git would never match.
     """
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # slow to import
+
     # git lets `a/**` match what is in a, pathspec also a itself.
     line = re.sub(r"/\*\*(/?)$", r"/**/*\1", line.removesuffix("\r"))
     try:

@@ -17,7 +17,7 @@ from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress, get_provider
-from cloudtrain.runs.store import new_run_id
+from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.distributions import find_requirements, requested_by, requested_list
 from cloudtrain.source.git import git_state

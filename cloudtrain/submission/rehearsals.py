@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import StorageError
-from cloudtrain.planning.launch import Request
+from cloudtrain.planning.launch import TAG_PREFIX, Request
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.runs.files import append_lines
-from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.record import JOB, REQUEST
+from cloudtrain.runs.folder import JOB, REQUEST, RunFolder
 from cloudtrain_launcher.events import Ended
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 

@@ -26,10 +26,10 @@ from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, TrialRule
 from cloudtrain.providers import Note, Progress, get_provider
 from cloudtrain.providers.docker.images import resolve_image
 from cloudtrain.runs.files import as_text
-from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.history import History
 from cloudtrain.runs.record import PlanRecord, RunRecord
-from cloudtrain.runs.store import RunStore, new_run_id
+from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document

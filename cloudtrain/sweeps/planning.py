@@ -15,7 +15,8 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Progress
 from cloudtrain.providers.docker.images import resolve_image
 from cloudtrain.runs.files import as_text
-from cloudtrain.runs.store import SWEEPS, new_run_id
+from cloudtrain.runs.folder import new_run_id
+from cloudtrain.runs.store import SWEEPS
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import Dimension, Scalar

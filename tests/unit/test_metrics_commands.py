@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.cli import main
-from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.series import metric_points, series_of
-from cloudtrain.runs.store import RunStore, new_run_id
+from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.compare import compare
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.journal import SweepEnded, SweepFolder

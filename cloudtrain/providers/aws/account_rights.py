@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
+from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.providers.shared.account import clock_check
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.paths import PREFIX
 
 if TYPE_CHECKING:

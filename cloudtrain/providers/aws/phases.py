@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.catalog.pricing import RegionalPrices
+from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.aws.config import AwsConfig, connect
@@ -16,7 +17,6 @@ from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference, own_tag_values
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.log_attempt import FinalState, with_billing
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Billing, Ended, Event, Kept, Phase

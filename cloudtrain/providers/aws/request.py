@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.planning.launch import PUBLISHED, JobDocument, job_document
+from cloudtrain.planning.launch import PUBLISHED, TAG_PREFIX, JobDocument, job_document
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, tags
+from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 from cloudtrain_launcher.contract import text_of
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue
-from cloudtrain.planning.launch import dependencies_document
+from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.request_overrides import reserved_issues
@@ -27,7 +27,6 @@ from cloudtrain.providers.aws.request import (
     single_file,
 )
 from cloudtrain.providers.aws.target import format_issues
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, Keys, warning
-from cloudtrain.planning.launch import JobDocument, Request
+from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import merge_request
 from cloudtrain.planning.tuned import is_rehearsed_trial, room_for, sweep_of, text_of, trial_texts
@@ -27,7 +27,6 @@ from cloudtrain.providers.aws.validate import (
     spec_path,
 )
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.azureml import GRACE_SECONDS
+from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, own_tags
+from cloudtrain.providers.shared.idempotent_create import own_tags
 from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain.runs.state import ENDED
 from cloudtrain_launcher.events import Ended, Event

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import JobDocument, job_document
+from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX, tags
+from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 
 if TYPE_CHECKING:  # watching a run does not need pydantic

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cloudtrain.catalog.machines import is_azure_size
 from cloudtrain.errors import Issue, did_you_mean, warning
-from cloudtrain.planning.launch import JobDocument
+from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import overrides_of, reserved_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
@@ -30,7 +30,6 @@ from cloudtrain.providers.azure.request import (
     section_of,
 )
 from cloudtrain.providers.azure.target import check_image_name, format_issues
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.machine_choice import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, warning
-from cloudtrain.planning.launch import JobDocument, Request
+from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import merge_request
 from cloudtrain.planning.tuned import (
@@ -32,7 +32,6 @@ from cloudtrain.planning.tuned import (
 from cloudtrain.providers.azure.request import FORM, command_of, document_of, job_of, section_of
 from cloudtrain.providers.azure.rules import size_issues
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
 from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep

@@ -38,10 +38,9 @@ from cloudtrain.providers.local.processes import (
 )
 from cloudtrain.providers.rehearsal.base import Emulator, RunPaths, emulated_plan
 from cloudtrain.runs.files import OTHERS_MASK, storing
-from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.folder import PLAN, RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import format_timestamp, log_file
-from cloudtrain.runs.record import PLAN
 from cloudtrain.runs.store import index_run
 from cloudtrain.units import format_duration
 from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopRequested

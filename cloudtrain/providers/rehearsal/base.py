@@ -20,8 +20,7 @@ from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
 from cloudtrain.planning.target import Config
 from cloudtrain.runs.files import FOLDER_MODE, make_private_folder
-from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.record import PLAN
+from cloudtrain.runs.folder import PLAN, RunFolder
 from cloudtrain.source.extract import DAMAGED, Header
 from cloudtrain.source.results import copy_results
 

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outcome, RunExists
+from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
-from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.events import Creating, Ended, Event, Submitted
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-
-
-TAG_PREFIX = "cloudtrain-"
-"""Prefix of our tags, and of other names that we add to the user's."""
+    from cloudtrain.runs.state import RunState
 
 
 def tags(plan: Plan, image: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudtrain
-from cloudtrain.providers.shared.idempotent_create import TAG_PREFIX
+from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.runs.files import make_private_folder, private_opener
 
 _LOG = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -57,6 +56,8 @@ def held_packages() -> dict[str, str]:
     if not version:
         return {}
 
+    from importlib import metadata  # slow to import
+
     needed = [
         normalised(re.split(r"[^A-Za-z0-9._-]", text)[0])
         for text in metadata.requires("torch") or ()
@@ -68,6 +69,8 @@ def held_packages() -> dict[str, str]:
 
 
 def _version(name: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(name) or ""
     except metadata.PackageNotFoundError:
