@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
-    from cloudtrain.submission.jobs import Job, load, plan, render, submit, vendor
+    from cloudtrain.submission.jobs import Job, load, plan, render, submit
     from cloudtrain.submission.lookup import find_run, list_runs
     from cloudtrain.submission.run import Run
     from cloudtrain.sweeps.planning import plan_sweep, start_sweep
@@ -65,7 +65,6 @@ __all__ = [
     "render",
     "start_sweep",
     "submit",
-    "vendor",
 ]
 
 

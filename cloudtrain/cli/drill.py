@@ -190,9 +190,6 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
     data = Path(load_settings(loaded.folder, {"data_dir": folder})["data_dir"]).absolute()
     place = str(drill_folder(data, loaded.spec.name))
 
-    if loaded.spec.dependencies.vendor:
-        api.vendor(loaded, api.REHEARSED_BY, as_=as_, data_dir=place, note=print_message)
-
     bar = progress_bar("reading source")
     return api.plan(loaded, api.REHEARSED_BY, as_=as_, data_dir=place, progress=bar)
 

@@ -33,7 +33,6 @@ from cloudtrain.submission.rehearsals import without_varying
 from cloudtrain.units import format_duration, format_size
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
-WHEELS_TO_COME = ", from wheels that a submit downloads first"
 MAX_PACKAGES = 6
 """Maximum installed packages that a plan shows."""
 MAX_CHANGES = 3
@@ -177,13 +176,6 @@ def _packages(plan: Plan) -> str:
     )
     file = dependencies.file or source.requirements
     torch = ", torch too if they ask for another" if dependencies.replace_torch else "; torch stays"
-
-    if dependencies.vendor:
-        where += (
-            f", from {count(source.wheels, 'wheel')} sent along"
-            if source.wheels
-            else WHEELS_TO_COME
-        )
 
     origin = file or plan.where("dependencies")
     return f"{', '.join(packages[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"

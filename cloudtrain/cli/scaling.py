@@ -22,7 +22,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.sources import is_program
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.context import archive_of, pack_source, with_wheels
+from cloudtrain.submission.context import archive_of, pack_source
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.scaling import (
@@ -85,9 +85,6 @@ def show_scaling(request: ScalingRequest, *, yes: bool, as_json: bool) -> None:
     notes = _announce(base, plans)
     if not yes:
         _confirm(plans)
-    if archive is None:
-        plans = {ranks: with_wheels(plan, print_message) for ranks, plan in plans.items()}
-
     archive = archive or pack_source(plans[max(plans)], progress_bar("packing source"))
     with _every_end_is_an_interrupt():
         measured, is_interrupted = _measure(plans, archive)

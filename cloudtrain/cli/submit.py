@@ -28,7 +28,6 @@ from cloudtrain.errors import Issue, Outcome, RefusedError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.context import with_wheels
 from cloudtrain.submission.preflight import (
     plain_secret_issues,
     preflight,
@@ -176,7 +175,6 @@ def start(
     if not yes:
         _confirm(plan)
     try:
-        plan = with_wheels(plan, print_message) if archive is None else plan
         folder = submit(
             plan,
             archive=archive,

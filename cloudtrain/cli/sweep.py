@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from cloudtrain.errors import UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override
 from cloudtrain.spec.sources import FlagText, read_source
-from cloudtrain.submission.context import with_wheels
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps
@@ -171,7 +169,6 @@ def start_command(
     if plan.is_billed and not yes:
         confirm_cost(Path(plan.job.context.folder), plan.worst_usd)
 
-    plan = replace(plan, job=with_wheels(plan.job, print_message))
     sweep = start_sweep(
         plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image")
     )

@@ -23,9 +23,6 @@ PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 PUBLISHED = "CLOUDTRAIN_PUBLISHED"
 """Variable with the folder that the client publishes files in."""
 
-WHEELS = f"{PAYLOAD_FOLDER}/wheels"
-"""Folder of downloaded wheels in the archive."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
@@ -175,7 +172,6 @@ def dependencies_document(plan: Plan) -> dict[str, Any]:
 
     return {
         **({"packages": list(dependencies.packages)} if dependencies.packages else {"file": file}),
-        **({"wheels": WHEELS} if dependencies.vendor else {}),
         **({"replace_torch": True} if dependencies.replace_torch else {}),
     }
 

@@ -39,8 +39,8 @@ class SourceSummary:
     """Requirements file; empty for none or for a list in the spec."""
     packages: tuple[str, ...] = ()
     """Its requirements, for people."""
-    wheels: int = 0
-    """Number of wheels in the archive."""
+    offline: bool = False
+    """True if they name no package index (`--no-index`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -174,7 +174,7 @@ class RunRecord:
                 "secrets": tuple(source.get("secrets") or ()),
                 "requirements": str(source.get("requirements") or ""),
                 "packages": tuple(source.get("packages") or ()),
-                "wheels": int(source.get("wheels") or 0),
+                "offline": bool(source.get("offline")),
             },
         )
 

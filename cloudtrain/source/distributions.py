@@ -150,13 +150,6 @@ def requested_list(packages: Collection[str]) -> Requested:
     return requirement_files.requested_list(packages)
 
 
-def automatic_file(root: Path) -> str:
-    """Return the requirements file of a folder that applies by default; empty for none."""
-    return find_requirements(
-        root, [name for name in requirement_files.AUTOMATIC if (root / name).is_file()]
-    )
-
-
 def find_requirements(root: Path, paths: Collection[str]) -> str:
     """Return the requirements file that applies by default; empty for none.
 

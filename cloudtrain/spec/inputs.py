@@ -122,7 +122,13 @@ CONDA_WAY = (
     " 'azureml:NAME@latest'})"
 )
 _FILES = (".txt", ".in", ".toml", "uv.lock")
-_KEYS = ("file", "packages", "vendor", "replace_torch", "python")
+_KEYS = ("file", "packages", "replace_torch")
+_NO_VENDOR = (
+    "use an image that has the packages, or send wheels with the source: --no-index and"
+    " --find-links in requirements.txt"
+)
+_ELSEWHERE = {"conda": CONDA_WAY, "conda_file": CONDA_WAY, "vendor": _NO_VENDOR}
+"""Hints for keys that are not ours, or not any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +141,8 @@ class Dependencies:
     """Requirements, each as a line of requirements.txt."""
     off: bool = False
     """True if the job installs no packages at all."""
-    vendor: bool = False
-    """True if submit downloads the wheels for nodes without a package index."""
     replace_torch: bool = False
     """True if requirements may replace the image's torch and its extensions."""
-    python: str | None = None
-    """Python version of the image, `3.12`, for downloaded wheels."""
 
     @property
     def is_automatic(self) -> bool:
@@ -170,7 +172,7 @@ def read_dependencies(value: Any) -> Dependencies:
 def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
     for key in value:
         if key not in _KEYS:
-            hint = CONDA_WAY if key in ("conda", "conda_file") else f"one of {', '.join(_KEYS)}"
+            hint = _ELSEWHERE.get(key, f"one of {', '.join(_KEYS)}")
             raise FieldError(f"unknown key{did_you_mean(str(key), _KEYS)}", hint, at=(key,))
 
     if "file" in value and "packages" in value:
@@ -178,22 +180,15 @@ def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
             "conflicts with file: both choose the packages", "keep one of them", at=("packages",)
         )
 
-    for key in ("vendor", "replace_torch"):
-        if not isinstance(value.get(key, False), bool):
-            raise FieldError(f"expected true or false, got {kind_of(value[key])}", at=(key,))
-
-    python = read_text(value["python"]) if value.get("python") is not None else None
-    if python is not None and not re.fullmatch(r"3\.\d{1,2}", python):
-        raise FieldError(
-            f"expected a version such as '3.12', got {kind_of(value['python'])}", at=("python",)
-        )
+    replace_torch = value.get("replace_torch", False)
+    if not isinstance(replace_torch, bool):
+        message = f"expected true or false, got {kind_of(replace_torch)}"
+        raise FieldError(message, at=("replace_torch",))
 
     return Dependencies(
         file=_file(value["file"]) if "file" in value else None,
         packages=_packages(value["packages"]) if "packages" in value else (),
-        vendor=value.get("vendor", False),
-        replace_torch=value.get("replace_torch", False),
-        python=python,
+        replace_torch=replace_torch,
     )
 
 

@@ -43,9 +43,7 @@ _DEPENDENCIES = {
     "properties": {
         "file": {"type": "string"},
         "packages": {"type": "array", "items": {"type": "string"}},
-        "vendor": {"type": "boolean"},
         "replace_torch": {"type": "boolean"},
-        "python": {"type": "string"},
     },
 }
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
-from typing import TYPE_CHECKING
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of
@@ -16,18 +14,19 @@ from cloudtrain.errors import SourceError, StorageError, UsageError
 from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Note, Progress, get_provider
+from cloudtrain.providers import Progress, get_provider
 from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
-from cloudtrain.source.distributions import find_requirements, requested_by, requested_list
+from cloudtrain.source.distributions import (
+    Requested,
+    find_requirements,
+    requested_by,
+    requested_list,
+)
 from cloudtrain.source.git import git_state
 from cloudtrain.source.scan import is_whole, pack, scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.submission.rehearsals import with_rehearsal
-
-if TYPE_CHECKING:
-    from cloudtrain.submission.wheels import WheelSet
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""
@@ -42,25 +41,24 @@ def read_context(
     settings: Settings,
     run_id: str | None = None,
     progress: Progress | None = None,
-    wheels: WheelSet | None = None,
 ) -> PlanContext:
     """Return the facts for a plan from disk, git and clock.
 
-    `wheels`: wheels that the job sends, if downloaded. Raise SourceError if the
-    source cannot be packed.
+    Raise SourceError if the source cannot be packed.
     """
     data_dir = Path(settings["data_dir"]).absolute()
     root = folder / spec.source
     holds_data_dir = data_dir.is_relative_to(root.resolve())
     limit_bytes = None if holds_data_dir else settings["source_limit"]
-    tree = _scan(root, data_dir, progress, wheels, limit_bytes)
+    tree = _scan(root, data_dir, progress, limit_bytes)
 
     if data_dir.is_relative_to(tree.root):
-        tree = _scan_around(data_dir, tree, wheels)
+        tree = _scan_around(data_dir, tree)
 
     _check_entrypoint(spec, tree)
     sources = tree.own
     requirements = _requirements(spec, tree)
+    requested = _requested(spec, tree, requirements)
     git = git_state(folder)
 
     return PlanContext(
@@ -77,8 +75,8 @@ def read_context(
             warning=check_size(tree, settings["source_limit"]) or "",
             secrets=tree.secrets,
             requirements=requirements,
-            packages=_packages(spec, tree, requirements),
-            wheels=len(wheels.files) if wheels else 0,
+            packages=tuple(requirement.shown for requirement in requested.to_install),
+            offline="--no-index" in requested.options,
         ),
         local_files=local_files(spec, folder),
         git_commit=git.commit,
@@ -147,8 +145,8 @@ def _requirements(spec: JobSpec, tree: SourceTree) -> str:
     )
 
 
-def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
-    """Return the packages to install, for people. Raise SourceError if a file cannot be read."""
+def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
+    """Return the packages to install. Raise SourceError if a file cannot be read."""
     listed = spec.dependencies.packages
     requested = requested_by(tree.root, file) if file else requested_list(listed)
     archived = {entry.path for entry in tree.own}
@@ -158,12 +156,12 @@ def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
             hint = f"move it into the source folder, or add !{name} to .cloudtrainignore"
             raise SourceError(f"{file} includes {name}, which is not in the archive", hint=hint)
 
-    return tuple(requirement.shown for requirement in requested.to_install)
+    return requested
 
 
-def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> SourceTree:
+def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
     """Rescan a source folder around the data folder. Raise SourceError unless it is ignored."""
-    tree = _scan(tree.root, data_dir, None, wheels)  # the first scan has written its cache there
+    tree = _scan(tree.root, data_dir, None)  # the first scan has written its cache there
     inside = data_dir.relative_to(tree.root).as_posix()
     if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
         raise SourceError(
@@ -182,11 +180,9 @@ def _scan(
     root: Path,
     data_dir: Path,
     progress: Progress | None,
-    wheels: WheelSet | None = None,
     limit_bytes: int | None = None,
 ) -> SourceTree:
-    payload = {**payload_files(), **(wheels.files if wheels else {})}
-    tree = scan(root, payload, data_dir / "cache", progress, limit_bytes)
+    tree = scan(root, payload_files(), data_dir / "cache", progress, limit_bytes)
     _last_scan.clear()
     _last_scan[tree.digest] = tree
 
@@ -211,63 +207,18 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
     return SourceError(f"{message}: {shown}", hint=hint)
 
 
-def wheels_of(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet | None:
-    """Return the wheels that a job sends, or None; see `wheel_set`."""
-    if not spec.dependencies.vendor or spec.dependencies.off:
-        return None
-    from cloudtrain.submission.wheels import wheel_set  # few jobs send wheels
-
-    return wheel_set(spec, source, data_dir, host)
-
-
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """Return the archive of a plan's source. Raise SourceError if it changed after planning."""
     before = _last_scan.get(plan.context.source.digest)
     root = Path(plan.context.source.root)
     data_dir = Path(plan.context.data_dir)
     folder = _archive_folder(plan)
-    wheels = wheels_of(plan.spec, root, data_dir, plan.host)
 
-    if wheels and not wheels.folder.is_dir():
-        hint = (
-            "cloudtrain.vendor(job) downloads them, before the plan is made; cloudtrain submit does"
-            " it by itself"
-        )
-        raise UsageError(
-            "the wheels that the job is to bring along are not downloaded yet", hint=hint
-        )
-
-    tree = _scan(root, data_dir, None, wheels)
+    tree = _scan(root, data_dir, None)
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
 
     return pack(tree, folder, progress)
-
-
-def with_wheels(plan: Plan, note: Note | None = None) -> Plan:
-    """Download the wheels that a job sends along, and return the plan that sends them.
-
-    Return the plan itself if it has none or already sends them. Raise SourceError if the source
-    changed after planning, UsageError if the wheels cannot be downloaded.
-    """
-    source = plan.context.source
-    before = _last_scan.get(source.digest)
-    root = Path(source.root)
-    data_dir = Path(plan.context.data_dir)
-    wheels = wheels_of(plan.spec, root, data_dir, plan.host)
-
-    if wheels is None or source.wheels:
-        return plan
-
-    tree = _scan(root, data_dir, None)
-    if tree.digest != source.digest:
-        raise _source_changed_error(tree, before)
-
-    wheels.download(note)
-    tree = _scan(root, data_dir, None, wheels)
-    sent = replace(source, digest=tree.digest, wheels=len(wheels.files))
-
-    return with_rehearsal(replace(plan, context=replace(plan.context, source=sent)))
 
 
 def archive_of(plan: Plan) -> Path:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
-from cloudtrain.providers import Note, Progress, get_provider
+from cloudtrain.providers import Progress, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.context import read_context, resolve_targets, wheels_of
+from cloudtrain.submission.context import read_context, resolve_targets
 from cloudtrain.submission.preflight import find_issues
 from cloudtrain.submission.rehearsals import with_rehearsal
 
@@ -93,13 +93,7 @@ def plan(
             f"{run_id!r} is not a valid run id",
             hint="up to 63 letters, digits and single hyphens inside",
         )
-    wheels = wheels_of(
-        job.spec,
-        job.folder / job.spec.source,
-        Path(settings["data_dir"]).absolute(),
-        host or target,
-    )
-    context = read_context(job.spec, job.folder, settings, run_id, progress, wheels)
+    context = read_context(job.spec, job.folder, settings, run_id, progress)
     return with_rehearsal(
         make_plan(
             job.spec,
@@ -111,27 +105,6 @@ def plan(
             check=find_issues,
         )
     )
-
-
-def vendor(
-    job: Job,
-    provider: str | None = None,
-    *,
-    as_: str | None = None,
-    data_dir: str | None = None,
-    note: Note | None = None,
-) -> None:
-    """Download the missing wheels of a job with `dependencies: {vendor: true}`.
-
-    Call it before `plan`, with the same arguments; it does nothing for other jobs. `note` is called
-    with each step. Raise UsageError, with pip's output, if the wheels are not available.
-    """
-    provider = provider or (REHEARSED_BY if as_ is not None else None)
-    settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
-    target, host = resolve_targets(job.spec, settings, settings["provider"], as_)
-    folder = Path(settings["data_dir"]).absolute()
-    if wheels := wheels_of(job.spec, job.folder / job.spec.source, folder, host or target):
-        wheels.download(note)
 
 
 def render(plan: Plan) -> Request:

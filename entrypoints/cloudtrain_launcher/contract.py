@@ -68,8 +68,7 @@ class Job:
     dependencies: Mapping[str, Any] = field(default_factory=dict)
     """Packages to install before the start.
 
-    `file`: the requirements file, or `packages`: a list. `wheels`: a folder of the source with
-    wheels. `replace_torch`.
+    `file`: the requirements file, or `packages`: a list. `replace_torch`.
     """
     setup: list[str] = field(default_factory=list)
     """Shell lines to run once per node before the ranks: see `run_setup`."""

@@ -113,7 +113,7 @@ def test_failed_installation_names_the_requirement_and_cleans_up(
 def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
     tmp_path: Path, wheels: Path
 ) -> None:
-    made = Installation(task(tmp_path, "pure\n", wheels=str(wheels)))
+    made = Installation(task(tmp_path, f"--no-index\n--find-links {wheels}\npure\n"))
     half = made._environment()
     layered.create(half, [])
     (layered.site_of(half) / "pure.py").write_text("half a fi")
@@ -217,7 +217,7 @@ OUTPUTS = [
     (
         "Temporary failure in name resolution\nERROR: No matching distribution found for timm",
         "timm",
-        "vendor: true",
+        "--find-links",
     ),
     (
         "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE\n timm==1",

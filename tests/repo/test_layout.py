@@ -147,7 +147,6 @@ UNBOUNDED = {
     "providers/rehearsal/": "a document that a submit has just written, or a file of the system",
     "providers/local/": "a file of the system, or of a running job",
     "source/results.py": "files that are copied, block by block",
-    "submission/wheels.py": "a report that pip has just written",
     "testing/": "files of the checks themselves",
 }
 """Modules and folders of `cloudtrain/` that read files in other ways, and the files."""

@@ -87,6 +87,10 @@ def test_an_ordinary_job_has_all_of_prowlers_four() -> None:
         (spec(SAFE_AWS | {"network_isolation": False}), ["aws.network_isolation"]),
         (spec(SAFE_AWS | {"network_isolation": False}, secrets=TOKEN), []),
         (spec(SAFE_AWS | {"network_isolation": False}, dependencies=["einops"]), []),
+        (
+            spec(SAFE_AWS | {"network_isolation": False}, dependencies=["--no-index", "einops"]),
+            ["aws.network_isolation"],
+        ),
         (spec(SAFE_AWS | {"network_isolation": False, "remote_debug": True}), ["aws.remote_debug"]),
         (spec(SAFE_AZURE | {"services": ["tensorboard"]}), []),
         (spec(SAFE_AZURE | {"services": ["jupyter"]}), ["azure.services"]),
@@ -104,6 +108,21 @@ def test_each_finding_is_about_the_field_that_sets_it_right(
     job: dict[str, Any], fields: list[str]
 ) -> None:
     assert findings(job) == fields
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "messages"),
+    [
+        (["einops"], ["keeps the nodes from the index that packages come from"]),
+        (["--no-index", "--find-links wheels", "einops"], []),
+        ("none", []),
+    ],
+)
+def test_isolated_nodes_install_only_wheels_that_are_sent(
+    dependencies: Any, messages: list[str]
+) -> None:
+    issues = plan_of(spec(SAFE_AWS, dependencies=dependencies)).issues
+    assert [issue.message for issue in issues if issue.is_error] == messages
 
 
 def test_a_rehearsal_sends_nothing_and_has_none() -> None:

@@ -205,8 +205,11 @@ def _network(plan: Plan) -> Iterator[Issue]:
 def _isolation(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     path = ("aws", "network_isolation")
-    if dependencies_document(plan) and not spec.dependencies.vendor:
-        hint = "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
+    if _needs_index(plan):
+        hint = (
+            "use an image that has them, or send wheels: --no-index and --find-links in"
+            " requirements.txt; dependencies: none installs nothing"
+        )
         yield Issue(path, "keeps the nodes from the index that packages come from", hint)
     if spec.secrets:
         yield Issue(path, "prevents the job from reading its secrets", "leave one of them out")
@@ -215,6 +218,11 @@ def _isolation(plan: Plan) -> Iterator[Issue]:
     if plan.context.trial and not plan.context.trial.measures:
         message = "keeps trials from reading the values of the others, which early stopping needs"
         yield Issue(path, message, "leave it out, or sweep.early_stopping")
+
+
+def _needs_index(plan: Plan) -> bool:
+    """Return whether nodes install packages from an index."""
+    return bool(dependencies_document(plan)) and not plan.context.source.offline
 
 
 def _image(plan: Plan) -> Iterator[Issue]:
@@ -259,8 +267,7 @@ def _is_allowed_in_tag(char: str) -> bool:
 def security_findings(plan: Plan) -> Iterator[Issue]:
     """Yield an issue for each rule that the job breaks, with the path of its field."""
     section = section_of(plan)
-    installs = bool(dependencies_document(plan)) and not plan.spec.dependencies.vendor
-    needs_network = installs or bool(plan.spec.secrets) or section.remote_debug
+    needs_network = _needs_index(plan) or bool(plan.spec.secrets) or section.remote_debug
 
     if not plan.target.config_as(AwsConfig).subnets:
         message = (

@@ -49,8 +49,6 @@ class Task:
     file: str = ""
     """Requirements file below the source folder; empty: use `packages`."""
     packages: list[str] = field(default_factory=list)
-    wheels: str = ""
-    """Folder of wheels sent with the job, the only source of packages; empty: none."""
     replace_torch: bool = False
 
 
@@ -138,20 +136,15 @@ class Installation:
             *held,
             *self._packages_of_the_source(),
         ]
-        if not self.task.wheels:  # else no index is used
-            lines += image.index_settings(os.environ, Path(self.task.source).resolve())
+        lines += image.index_settings(os.environ, Path(self.task.source).resolve())
 
         return folder / image.environment_digest(lines, folder)
 
     def _packages_of_the_source(self) -> list[str]:
         """Return hashes of the source's packages: requirements name them without their content."""
         source = Path(self.task.source).resolve()
-        environ = {} if self.task.wheels else os.environ
-        packages = image.local_packages(self.requested, environ, source)
+        packages = image.local_packages(self.requested, os.environ, source)
         packages = [path for path in packages if path.resolve().is_relative_to(source)]
-        if self.task.wheels:
-            packages += sorted(Path(self.task.wheels).glob("*.whl"))
-
         return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in packages]
 
     def _make(self, environment: Path) -> dict[str, str]:
@@ -178,34 +171,25 @@ class Installation:
         folder = Path(self.task.result).parent / "requirements"
         folder.mkdir(mode=0o700, exist_ok=True)
         files = self._write_files(folder)
-        environ = {**os.environ, **self._only_wheels()}
 
         try:
-            installers.install(layered.python_of(environment), files, environ, self._log)
+            installers.install(layered.python_of(environment), files, os.environ, self._log)
         except InstallationError as error:
             raise self._explained(error) from None
 
     def _write_files(self, folder: Path) -> Files:
         """Write the installer's own requirement files."""
         hashed = replace(self.requested, requirements=tuple(self.lines)).is_hashed
-        options = [*self.requested.options] if not self.task.wheels else []
         requirements = [line.text for line in self.lines if not line.constraint]
         held = [f"{name}=={version}" for name, version in self.held.items()]
         restricting = [line.text for line in self.lines if line.constraint] + held
         files = Files(folder / "requirements.txt", folder / "constraints.txt", hashed)
-        files.requirements.write_text("\n".join([*options, *requirements]) + "\n", encoding="utf-8")
+        files.requirements.write_text(
+            "\n".join([*self.requested.options, *requirements]) + "\n", encoding="utf-8"
+        )
         files.constraints.write_text("\n".join(restricting) + "\n", encoding="utf-8")
 
         return files
-
-    def _only_wheels(self) -> dict[str, str]:
-        """Return the variables that restrict an installer to the wheels sent with the job."""
-        if not self.task.wheels:
-            return {}
-
-        # A URL is free of spaces, so that pip does not split it.
-        wheels = Path(self.task.wheels).resolve().as_uri()
-        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels}
 
     def _explained(self, error: InstallationError) -> InstallationError:
         """Add the failing requirement and a hint to an error."""

@@ -106,7 +106,6 @@ class Installation:
     def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:
         """Return the task for `install.py`."""
         dependencies = self._job.dependencies
-        wheels = Path.cwd() / str(dependencies.get("wheels", ""))
         return {
             "source": str(Path.cwd()),
             "result": str(self._result),
@@ -115,7 +114,6 @@ class Installation:
             "masked": [*self._job.secrets, *self._job.masked],
             "file": dependencies.get("file", ""),
             "packages": dependencies.get("packages", []),
-            "wheels": str(wheels) if dependencies.get("wheels") else "",
             "replace_torch": bool(dependencies.get("replace_torch")),
         }
 

@@ -159,8 +159,8 @@ _HINTS = (
     (
         r"name resolution|NewConnectionError|[Cc]onnection (to|refused|timed|reset|error)|timed out|"
         r"Network is unreachable|[Tt]emporary failure",
-        "this node cannot reach a package index: set a reachable one (env: {PIP_INDEX_URL: …}), or send the wheels "
-        "with the job (dependencies: {vendor: true})",
+        "this node cannot reach a package index: set a reachable one (env: {PIP_INDEX_URL: …}), or send wheels with "
+        "the source (--no-index and --find-links in requirements.txt)",
     ),
     (
         r"HASHES|[Hh]ash mismatch|--require-hashes",
@@ -179,8 +179,7 @@ _HINTS = (
     ),
     (
         r"No matching distribution",
-        "is the name right, is there such a version, and a wheel for this Python and system? Where a node reaches no "
-        "index, dependencies: {vendor: true} sends the wheels with the job",
+        "is the name right, is there such a version, and a wheel for this Python and system?",
     ),
 )  # fmt: skip
 

@@ -91,8 +91,6 @@ class Requested:
     requirements: tuple[Requirement, ...] = ()
     options: tuple[str, ...] = ()
     """Installer options in the files, such as `--extra-index-url …`."""
-    option_places: tuple[str, ...] = ()
-    """File and line of each option; empty for options that a lock file implies."""
     files: tuple[str, ...] = ()
     """Paths of the files read, below the source folder."""
 
@@ -192,7 +190,6 @@ class _RequirementsReader:
         """Read a file. `around`: the files that include it; `constraint`: included by `-c`."""
         requirements: list[Requirement] = []
         options: list[str] = []
-        places: list[str] = []
         files = [file]
 
         for line, number in _logical_lines(self._text(file, around)):
@@ -205,12 +202,9 @@ class _RequirementsReader:
 
             requirements += requested.requirements
             options += requested.options
-            places += requested.option_places
             files += requested.files
 
-        return Requested(
-            tuple(requirements), tuple(options), tuple(places), tuple(dict.fromkeys(files))
-        )
+        return Requested(tuple(requirements), tuple(options), tuple(dict.fromkeys(files)))
 
     def _include(
         self, name: str, number: int, around: tuple[str, ...], constraint: bool
@@ -280,7 +274,6 @@ def _collect(
     """Sort numbered lines into requirements and options."""
     requirements = []
     options = []
-    places = []
 
     for line, number, file in lines:
         try:
@@ -290,12 +283,11 @@ def _collect(
 
         if text.startswith("-") and not _EDITABLE.match(text):
             options.append(text)
-            places.append(f"{file}:{number}")
             continue
 
         requirements.append(Requirement(text, _name_of(text), file, number, constraint))
 
-    return Requested(tuple(requirements), tuple(options), tuple(places))
+    return Requested(tuple(requirements), tuple(options))
 
 
 def _absolute(line: str, folder: Path, file: str) -> str:
