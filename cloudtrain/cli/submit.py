@@ -45,6 +45,13 @@ from cloudtrain.submission.preflight import (
     metavar="RUN|FILE",
     help="Compare the request with a run or a file.",
 )
+@click.option(
+    "--export",
+    "target",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write request, source and a script of the cloud's own commands that starts the job.",
+)
 @json_option
 @data_dir
 def plan_command(
@@ -54,6 +61,7 @@ def plan_command(
     provider: str | None,
     as_: str | None,
     against: str | None,
+    target: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -65,14 +73,21 @@ def plan_command(
     """
     bar = progress_bar("reading source")
     # Placeholders are for people only: no other tool gets them, and no diff compares them.
-    preview = not as_json and against is None
+    preview = not as_json and against is None and target is None
     plan = api.plan(
         load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview
     )
     issues = [*plan.issues, *sweep_issues_of(plan)]
-    if as_json:  # a request that would be refused is handed to no other tool
+    if as_json or target:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
-    if against is not None:
+    if target is not None:
+        _name_secrets(plan)
+        script = str(api.export(plan, target, bar))
+        if as_json:
+            print_json({"script": script})
+        else:
+            print_output(f"{script} starts this job without cloudtrain")
+    elif against is not None:
         lines = difference(plan, against, folder)
         if as_json:
             print_json({"against": against, "same": not lines, "diff": lines})
@@ -86,10 +101,15 @@ def plan_command(
 
 
 def _print_request(plan: Plan) -> None:
-    """Print the exact request, and name its secrets on stderr: with a mask the job would fail."""
+    """Print the exact request."""
+    _name_secrets(plan)
+    print_json(dict(plan.request.document))
+
+
+def _name_secrets(plan: Plan) -> None:
+    """Name secrets in the request on stderr: with a mask the job would fail."""
     for issue in plain_secret_issues(plan):
         print_message(f"note: printed as it is: {issue.line()}")
-    print_json(dict(plan.request.document))
 
 
 @click.command(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain import __version__
 from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
@@ -157,6 +157,17 @@ Note = Callable[[str], None]
 """Called with a remark for the user, such as a skipped file."""
 
 
+class Export(NamedTuple):
+    """Files and commands of a cloud's own tool that start a job without cloudtrain."""
+
+    files: Mapping[str, str]
+    """Content by file name."""
+    archive: str
+    """Name of the source archive."""
+    commands: Sequence[Sequence[str]]
+    """Words of each command, to be run in the folder of the files."""
+
+
 class Provider(ABC):
     """A platform that runs jobs. Everything up to `render` is pure; the rest has effects.
 
@@ -217,6 +228,16 @@ class Provider(ABC):
 
         `image`: the image that a submit has built or looked up; None for the planned address.
         """
+
+    def export(self, plan: Plan) -> Export:
+        """Return what starts the plan's job without cloudtrain. Pure.
+
+        Raise UsageError if the platform has no command that could.
+        """
+        raise UsageError(
+            f"a job of {plan.target.provider} runs without a cloud's command",
+            hint="--provider aws or --provider azure",
+        )
 
     def repository(self, settings: Settings) -> str:  # noqa: ARG002
         """Return the repository that images for its jobs are pushed to.

@@ -10,6 +10,8 @@ Everything before `submit` is a value; `cloudtrain.submission.run` has everythin
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +21,13 @@ from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
 from cloudtrain.providers import Progress, get_provider
+from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.context import read_context, resolve_targets
+from cloudtrain.submission.context import pack_source, read_context, resolve_targets
 from cloudtrain.submission.preflight import find_issues
 from cloudtrain.submission.rehearsals import with_rehearsal
 
@@ -110,6 +113,50 @@ def plan(
 def render(plan: Plan) -> Request:
     """Return the request that `submit` would send, plain JSON, with the job document."""
     return plan.request
+
+
+def export(plan: Plan, folder: Path, progress: Progress | None = None) -> Path:
+    """Write what starts a plan's job without cloudtrain; return the script to run, `start.sh`.
+
+    The new folder gets the request, the source and a script of the cloud's own commands, and a
+    .gitignore that keeps it out of the next submit. Secrets in
+    `env` and `args` are not masked in it, and only this user can read it. Raise UsageError for a
+    platform without such commands, SourceError if the source changed after planning, StorageError
+    if the folder cannot be written or is not empty.
+    """
+    if plan.is_rehearsal:
+        raise UsageError(
+            "a rehearsal's request has the paths of this machine",
+            hint=f"--provider {plan.target.provider} instead of --as",
+        )
+
+    exported = get_provider(plan.target.provider).export(plan)
+    archive = pack_source(plan, progress)
+    script = folder / "start.sh"
+    comment = f"# Start the job {plan.run_id} without cloudtrain. It costs money."
+    if plan.target.image and plan.target.image.recipe:
+        comment += "\n# First build and push the image that request.json names."
+    commands = ["set -eu", 'cd "$(dirname "$0")"', *map(shlex.join, exported.commands)]
+
+    with storing(folder, hint="name another folder"):
+        make_private_folder(folder)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty", hint="name a new folder")
+
+        target = folder / exported.archive
+        make_private_folder(target.parent)
+        shutil.copyfile(archive, target)
+        texts = {
+            **exported.files,
+            ".gitignore": "*\n",
+            script.name: "\n".join(["#!/bin/sh", comment, *commands, ""]),
+        }
+        for name, text in texts.items():
+            replace_text(folder / name, text)
+
+        script.chmod(0o700)
+
+    return script
 
 
 def submit(

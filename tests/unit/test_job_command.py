@@ -77,6 +77,40 @@ def test_arguments_come_after_those_of_the_file_and_flags_before_set(project: Pa
     assert "args  ← -- --epochs 5" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--provider", "local"), "a job of local runs without a cloud's command"),
+        (("--provider", "aws"), "aws.region: is not set"),
+        (("--as", "aws"), "a rehearsal's request has the paths of this machine"),
+    ],
+)
+def test_only_a_cloud_job_with_an_account_is_exported(
+    project: Path, words: tuple[str, str], message: str
+) -> None:
+    refused = call("plan", "train.py", *words, "--export", "../job")
+    assert refused.code == 2, refused.err
+    assert message in refused.err
+    assert not (project.parent / "job").exists()
+
+
+def test_an_export_keeps_secrets_private_and_other_files_as_they_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in AWS_ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    words = ("plan", "train.py", "--provider", "aws", "--set", "env.API_TOKEN=hunter2abcdefg")
+    exported = call(*words, "--export", "job")
+    assert exported.code == 0, exported.err
+    assert "env.API_TOKEN: looks like a secret" in exported.err
+    assert (project / "job" / "request.json").stat().st_mode & 0o077 == 0
+    sources = cloudtrain.plan(cloudtrain.load("train.py"), "local").context.source
+    assert sources.files == 2, "the export is not sent along"
+
+    again = call(*words, "--export", "job")
+    assert (again.code, "job is not empty" in again.err) == (2, True)
+
+
 def test_a_mistake_in_a_flag_is_told_at_the_flag(project: Path) -> None:
     result = call("plan", "train.py", "--gpus", "1", "--gpu", "A100-80")
     assert (result.code, result.out) == (2, "")

@@ -129,6 +129,7 @@ class SageMakerProvider(Provider):
     checkup = lazy_method("cloudtrain.providers.aws.account_checks:account_checks")
     render = lazy_method("cloudtrain.providers.aws.tuning_request:render")
     repository = lazy_method("cloudtrain.providers.aws.target:image_repository")
+    export = lazy_method("cloudtrain.providers.aws.request:export")
     start = lazy_method("cloudtrain.providers.aws.submit:start")
     observe = lazy_method("cloudtrain.providers.aws.status:observe")
     stop = lazy_method("cloudtrain.providers.aws.status:stop")

@@ -12,9 +12,11 @@ from cloudtrain.planning.launch import PUBLISHED, TAG_PREFIX, JobDocument, job_d
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.planning.request_overrides import RequestForm
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
+from cloudtrain.providers import Export
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.runs.files import as_text
 from cloudtrain_launcher.contract import text_of
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
@@ -354,3 +356,31 @@ def uri_parts(uri: str) -> tuple[str, str]:
     """Return bucket and key of an `s3://` URI; the key is empty if there is none."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key
+
+
+def export(plan: Plan) -> Export:
+    """Return the request and the job document with the AWS CLI's commands for them."""
+    config = plan.target.config_as(AwsConfig)
+    body = plan.request.document
+    encryption = ["--sse", "aws:kms", "--sse-kms-key-id", config.kms_key] if config.kms_key else []
+    place = ["--region", config.region, *(["--profile", config.profile] if config.profile else [])]
+
+    def copy(name: str, channel: str) -> list[str]:
+        return ["aws", "s3", "cp", name, channel_uri(body, channel) + name, *encryption, *place]
+
+    create = ["aws", "sagemaker", "create-training-job", *place]
+    return Export(
+        files={"request.json": as_text(body), JOB_FILE: as_text(plan.request.job.to_json())},
+        archive=ARCHIVE,
+        commands=[
+            copy(ARCHIVE, SOURCE),
+            copy(JOB_FILE, JOB),
+            [*create, "--cli-input-json", "file://request.json"],
+        ],
+    )
+
+
+def channel_uri(body: Mapping[str, Any], name: str) -> str:
+    """Return the S3 URI of one of a request's channels."""
+    channel = next(item for item in body["InputDataConfig"] if item["ChannelName"] == name)
+    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.config import client_of_run
-from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
+from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, channel_uri, uri_parts
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE
@@ -148,9 +148,9 @@ def upload(
     """
     key = body["OutputDataConfig"].get("KmsKeyId")
     try:
-        bucket, folder = uri_parts(_channel(body, SOURCE))
+        bucket, folder = uri_parts(channel_uri(body, SOURCE))
         cloud.put_once(bucket, folder + ARCHIVE, archive, key, progress)
-        bucket, folder = uri_parts(_channel(body, JOB))
+        bucket, folder = uri_parts(channel_uri(body, JOB))
         cloud.put(bucket, folder + JOB_FILE, as_text(job.to_json()).encode(), key)
     except CloudError as error:
         # the job was not requested, whether or not the object was stored
@@ -272,8 +272,3 @@ def _contains(actual: Any, requested: Any) -> bool:
         )
 
     return bool(requested == actual)
-
-
-def _channel(body: Mapping[str, Any], name: str) -> str:
-    channel = next(item for item in body["InputDataConfig"] if item["ChannelName"] == name)
-    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm
+from cloudtrain.providers import Export
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.runs.files import as_text
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
@@ -343,4 +345,22 @@ def as_variable(document: dict[str, Any]) -> str:
     """Return JSON in one line, without text that looks like Azure ML's placeholder `${{…}}`."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace(
         "${{", "$\\u007b{"
+    )
+
+
+def export(plan: Plan) -> Export:
+    """Return the request with the Azure CLI's command for it, which uploads the source."""
+    config = plan.target.config_as(AzureConfig)
+    document = {**plan.request.document, "code": "code"}
+    return Export(
+        files={"request.json": as_text(document)},
+        archive=f"code/{ARCHIVE}",
+        commands=[
+            [
+                *("az", "ml", "job", "create", "--file", "request.json"),
+                *("--subscription", config.subscription),
+                *("--resource-group", config.resource_group),
+                *("--workspace-name", config.workspace),
+            ]
+        ],
     )

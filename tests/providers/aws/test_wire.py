@@ -15,6 +15,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
+from cloudtrain.providers.aws.request import channel_uri
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Cursor
@@ -105,28 +106,34 @@ def test_observing_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud
 @pytest.mark.parametrize(
     "gpus", [["H100"], ["A100-80GB", "H100"]], ids=["one type", "a choice of types"]
 )
-def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(
+def test_an_exported_job_starts_with_the_aws_command_line_alone(
     cloud: Cloud, folder: Path, gpus: list[str]
 ) -> None:
     (folder / "job.yaml").write_text(
         json.dumps({**JOB, "resources": {"nodes": 2, "gpus": 8, "gpu": gpus}})
     )
-    words = [sys.executable, "-m", "cloudtrain", "plan", "--provider", "aws", "--json"]
-    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    (folder / "request.json").write_text(printed)
-    env = cloud.clean()
+    words = [sys.executable, "-m", "cloudtrain", "plan", "--provider", "aws", "--export", "my job"]
+    subprocess.run(words, capture_output=True, text=True, check=True)
+    tools = folder / "tools"
+    tools.mkdir()
+    (tools / "aws").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m awscli "$@"\n')
+    (tools / "aws").chmod(0o755)
+    env = {**cloud.clean(), "PATH": f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin"}
     if len(gpus) > 1:  # the command line's own model of SageMaker is older than InstancePreferences
         env["AWS_DATA_PATH"] = str(Path(botocore.__file__).parent / "data")
-    command = [sys.executable, "-m", "awscli", "sagemaker", "create-training-job"]
+
     result = subprocess.run(
-        [*command, "--cli-input-json", "file://request.json"],
-        capture_output=True,
-        text=True,
-        env=env,
-        check=False,
+        [folder / "my job" / "start.sh"], capture_output=True, text=True, env=env, check=False
     )
+
     assert result.returncode == 0, result.stderr
-    assert cloud.endpoint.sent[-1][1] == json.loads(printed)
+    sent = cloud.endpoint.sent[-1][1]
+    assert sent == json.loads((folder / "my job" / "request.json").read_text())
+    run_id = sent["TrainingJobName"]
+    (job_file,) = cloud.objects(f"cloudtrain/runs/{run_id}/job/")
+    assert channel_uri(sent, "cloudtrain-job") + "job.json" == f"s3://{cloud.bucket}/{job_file}"
+    archive = channel_uri(sent, "cloudtrain-source") + "source.tar.gz"
+    assert archive in [f"s3://{cloud.bucket}/{key}" for key in cloud.keys("cloudtrain/sources/")]
 
 
 SDK = """

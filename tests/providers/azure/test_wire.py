@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -107,20 +107,28 @@ def test_observing_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_plan_as_it_is_printed_is_what_submit_sends(
-    cloud: AzureCloud, folder: Path, shape: str
-) -> None:
-    """The SDK does with it what `az ml job create -f` does, where the code has been laid out."""
+def test_an_exported_job_is_what_submit_sends(cloud: AzureCloud, folder: Path, shape: str) -> None:
+    """The SDK does with it what `az ml job create --file` does."""
     from azure.ai.ml import load_job
 
     (folder / "job.yaml").write_text(json.dumps({**FULL, **SHAPES[shape]}))
-    planned = in_process("plan", "--provider", "azure", "--json")
-    assert planned.code == 0, planned.err
-    name = json.loads(planned.out)["name"]
+    exported = in_process("plan", "--provider", "azure", "--export", "my job")
+    assert exported.code == 0, exported.err
+    command = shlex.split((folder / "my job" / "start.sh").read_text().splitlines()[-1])
+    assert command[:6] == ["az", "ml", "job", "create", "--file", "request.json"]
+    assert dict(zip(command[6::2], command[7::2], strict=True)) == {
+        "--subscription": cloud.account.subscription,
+        "--resource-group": cloud.account.resource_group,
+        "--workspace-name": cloud.account.workspace,
+    }
+
+    file = folder / "my job" / "request.json"
+    name = json.loads(file.read_text())["name"]
     result = in_process("submit", "--provider", "azure", "--detach", "--run-id", name)
     assert result.code == 0, result.err
     twin = f"{name}-twin"  # a name is used once
-    client(cloud).jobs.create_or_update(load_job(io.StringIO(planned.out.replace(name, twin))))
+    file.write_text(file.read_text().replace(name, twin))
+    client(cloud).jobs.create_or_update(load_job(file))
     job_body, sdk_body = sent(cloud, "PutJob")
     assert without_time(json.loads(json.dumps(job_body).replace(name, twin))) == without_time(
         sdk_body
