@@ -69,10 +69,6 @@ TASKS: dict[str, dict[str, Capabilities]] = {
     "digits": {"": Capabilities(32, tensor_limit=64, max_stages=4)},
     "mnist": {"": Capabilities(128, tensor_limit=128, max_stages=4)},
     "keras-mnist": {"": Capabilities(128, fsdp=False)},
-    "resnet50": {
-        "full": Capabilities(256, max_stages=16),
-        "tiny": Capabilities(32, max_stages=4),
-    },
     "gpt": {
         "tiny": Capabilities(32, tensor_limit=4, max_stages=4),
         "small": Capabilities(32, tensor_limit=8, max_stages=6),
@@ -129,11 +125,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "digits": {},
     "mnist": {"data": HANDWRITTEN},
     "keras-mnist": {"data": HANDWRITTEN},
-    "resnet50": {
-        "size": Option(
-            one_of("full", "tiny"), "full", "full|tiny: tiny is the same code, for a CPU [full]"
-        ),
-    },
     "gpt": {
         "size": Option(one_of("tiny", "small", "gpt2-124m"), "tiny", "tiny|small|gpt2-124m [tiny]"),
         "context": Option(
@@ -150,8 +141,8 @@ OPTIONS: dict[str, dict[str, Option]] = {
         ),
     },
 }
-"""Options per task. An option `image-size` is `--image-size` on the command line, and the parameter
-`image_size` of the task's function.
+"""Options per task. An option `data` is `--data` on the command line, and the parameter `data` of the
+task's function.
 """
 
 

@@ -1,8 +1,8 @@
-"""The shared trainer on GPUs: GPT-2 124M and ResNet-50 on synthetic data, against a hand-written
+"""The shared trainer on GPUs: GPT-2 124M on synthetic data, against a hand-written
 loop and Accelerate.
 
 One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a separate model.
-Prints tokens or images per second over all GPUs, the ratio to the hand-written loop of the same
+Prints tokens per second over all GPUs, the ratio to the hand-written loop of the same
 round, and MFU if the GPU's peak is known. Without a GPU it prints a note and measures nothing;
 `--rehearse` runs tiny sizes on the CPU, to see that it works.
 """
@@ -30,12 +30,10 @@ from tests.bench.measure import quartiles
 WARM = 5
 LOADS = {
     "gpt2-124m": ["--task", "gpt", "--size", "gpt2-124m", "--data", "synthetic"],
-    "resnet50": ["--task", "resnet50"],
 }
-PER_GPU = {"gpt2-124m": 16, "resnet50": 128}
+PER_GPU = {"gpt2-124m": 16}
 TINY = {
     "gpt2-124m": ["--task", "gpt", "--size", "tiny", "--data", "synthetic"],
-    "resnet50": ["--task", "resnet50", "--size", "tiny"],
 }
 
 Window = Callable[[], float]
@@ -46,9 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--batch", type=int, help="samples per GPU; default: 16 sequences, 128 images"
-    )
+    parser.add_argument("--batch", type=int, help="sequences per GPU; default: 16")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()

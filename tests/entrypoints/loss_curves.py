@@ -35,7 +35,7 @@ the wrong size.
 NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
 
-TASK_OPTIONS = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny"}}
+TASK_OPTIONS = {"mnist": {"data": "digits"}}
 PADDED = "padded"
 """The task gpt with sequences of other lengths, whose padding has the label -100."""
 """Options that keep tasks small and download no data."""

@@ -54,8 +54,8 @@ CURVES = {
         ("gpt", "fsdp", "--clip-norm 0.5 --recompute blocks"),
         ("gpt", "tp", "--clip-norm 0.5 --recompute blocks"),
         ("gpt", "pipeline", "--schedule gpipe --recompute blocks"),
-        ("resnet50", "fsdp", ""),
-        ("resnet50", "pipeline", ""),
+        ("mnist", "fsdp", ""),
+        ("mnist", "pipeline", ""),
         ("gpt", "fsdp", "--optimizer sgd --clip-norm 0.5"),
         ("padded", "ddp", "--accumulate 8 --clip-norm 0.5"),
         ("padded", "fsdp", "--accumulate 2"),
@@ -68,7 +68,7 @@ CURVES = {
         ("gpt", "pipeline", ""),
         ("gpt", "hybrid", "--tensor 2 --clip-norm 0.5"),
         ("gpt", "hybrid", "--stages 2 --clip-norm 0.5"),
-        ("resnet50", "hybrid", "--stages 2"),
+        ("mnist", "hybrid", "--stages 2"),
         ("padded", "ddp", "--accumulate 8"),
         ("padded", "fsdp", ""),
         ("padded", "hybrid", "--tensor 2 --accumulate 2"),
@@ -135,8 +135,8 @@ def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
 
     In the first pass of its schedule torch runs each stage once more, on uninitialised memory.
     """
-    task = small_task("resnet50", without=(nn.Dropout,))
-    flags = task_flags("resnet50")  # batch norm in all stages
+    task = small_task("mnist", without=(nn.Dropout,))
+    flags = task_flags("mnist")  # batch norm in the first stages
     pipeline = begin(
         task,
         [*flags, "--strategy", "pipeline", "--schedule", schedule, "--microbatches", "4"],
@@ -152,7 +152,8 @@ def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
     counts = {
         name: int(value) for name, value in buffers.items() if name.endswith("num_batches_tracked")
     }
-    assert set(counts.values()) == {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
+    assert counts or ranks.rank > 0, "the first stages have batch norm"
+    assert set(counts.values()) <= {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
     for name, value in buffers.items():
         assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), (
             f"{name}: {value}, not {expected[name]}"

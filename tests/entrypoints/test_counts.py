@@ -8,7 +8,7 @@ from torch import nn
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.partition import repeated_blocks
-from cloudtrain_trainer.tasks import Draw, digits, resnet50
+from cloudtrain_trainer.tasks import Draw, digits
 from cloudtrain_trainer.tasks.gpt import SIZES
 from tests.support.counted_steps import (
     bytes_to_device,
@@ -19,10 +19,6 @@ from tests.support.counts import counting
 
 pytestmark = pytest.mark.once
 
-NORMAL = {
-    "resnet50": (resnet50.MEAN, resnet50.DEVIATION),
-    "mnist": ([digits.MEAN], [digits.DEVIATION]),
-}
 LAUNCHES = 1198
 GIGABYTES = 123.3
 """Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what
@@ -60,22 +56,13 @@ def test_recomputing_repeats_forward_passes() -> None:
     assert blocks["rsqrt"] > stored["rsqrt"], "the norms"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "pixels"),
-    [("resnet50", {}, 3 * 224 * 224), ("mnist", {"data": "digits"}, 784)],
-)
-def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them(
-    name: str, options: dict[str, str], pixels: int
-) -> None:
+def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them() -> None:
     """Eight bytes are the label; as float32 the images would be four times as much."""
-    task = tasks.build(name, 0, **options)
-    assert bytes_to_device(task, 64) == 64 * (pixels + 8)
+    task = tasks.build("mnist", 0, data="digits")
+    assert bytes_to_device(task, 64) == 64 * (784 + 8)
     images, _ = task.train[Draw(0, list(range(4)))]
     assert task.on_device is not None
-    mean, deviation = NORMAL[name]
-    expected = (images.float() / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[
-        :, None, None
-    ]
+    expected = (images.float() / 255 - digits.MEAN) / digits.DEVIATION
     for memory_format in (torch.contiguous_format, torch.channels_last):
         with counting() as counts:
             converted = task.on_device(images.to(memory_format=memory_format))

@@ -32,7 +32,7 @@ def parse_on(
         (2, "--strategy dp", "drives all GPUs from one process; .* use --strategy ddp"),
         (
             2,
-            "--task resnet50 --strategy tp",
+            "--task keras-mnist --strategy tp",
             "has no tensor-parallel plan .* use --strategy ddp or fsdp",
         ),
         (
@@ -92,7 +92,7 @@ def parse_on(
             "not offered with --strategy tp and --recompute",
         ),
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
-        (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
+        (1, "--size tiny", "--size is an option of --task gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
     ],
 )
@@ -133,8 +133,6 @@ def test_hsdp_shards_within_a_node_by_default(monkeypatch: pytest.MonkeyPatch) -
         ("digits", {}),
         ("mnist", {"data": "digits"}),
         ("keras-mnist", {"data": "digits"}),
-        ("resnet50", {"size": "tiny"}),
-        ("resnet50", {}),
         ("gpt", {}),
         ("gpt", {"size": "small"}),
         ("gpt", {"size": "gpt2-124m"}),

@@ -21,7 +21,6 @@ BUILDERS = {
     "digits": "digits:build_digits",
     "mnist": "digits:build_mnist",
     "keras-mnist": "keras_mnist:build",
-    "resnet50": "resnet50:build",
     "gpt": "gpt:build",
 }
 """Values of `--task`, and their functions here as module:function."""
