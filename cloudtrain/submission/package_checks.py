@@ -144,6 +144,10 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
 
 def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
     """Yield warnings about packages for CUDA beside a torch for CPUs, which cannot load them."""
+    compiled = [item for item in requested.to_install if item.name in BUILT_FOR_TORCH]
+    if not compiled:
+        return
+
     version = _version_of(plan)
     torch = version("torch")
     names_index = "index-url" in " ".join(requested.options) or any(
@@ -154,8 +158,8 @@ def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
     if plan.spec.dependencies.replace_torch or names_index or not torch.endswith("+cpu"):
         return
 
-    for requirement in requested.to_install:
-        if requirement.name in BUILT_FOR_TORCH and not version(requirement.name):
+    for requirement in compiled:
+        if not version(requirement.name):
             message = f"asks for {requirement.shown}, which the default index builds for CUDA"
             hint = "add to requirements.txt: --extra-index-url https://download.pytorch.org/whl/cpu"
             yield warning(
