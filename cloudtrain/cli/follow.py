@@ -17,7 +17,7 @@ from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, remaining_seconds, shown
 from cloudtrain.runs.logs import LogLine, position_parts
 from cloudtrain.runs.record import Terms, terms_of
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
@@ -37,6 +37,9 @@ PROGRESS_SECONDS = 30.0
 
 MAX_BURST = 20
 """Maximum lines of metrics at once; then one per second. `logs` has all of them."""
+
+WAIT_SECONDS = 600.0
+"""Wait for a machine before other machines are suggested."""
 
 ACTIVITY_SECONDS = 20.0
 """Minimum time of an activity besides training that is reported without a terminal."""
@@ -139,6 +142,7 @@ class View:
         """Number of lines of metrics that may be shown at once."""
         self._activity: Activity | None = None
         self._forecast_told = False
+        self._wait_told = False
         self._terms: Terms | None = None
 
     def show(self, update: Update) -> None:
@@ -169,6 +173,7 @@ class View:
         for line in update.lines:
             self._log(line)
 
+        self._tell_wait(update.state)
         self._tell_activity(update.state)
         self._tell_forecast(update.state)
 
@@ -233,6 +238,19 @@ class View:
 
         self._numbers_at = line.time
         self._line(line.text)
+
+    def _tell_wait(self, state: RunState) -> None:
+        """Suggest other machines once, if the cloud has none for a long time."""
+        waiting = self.clock() - state.phase_since if state.phase == WAITING else 0.0
+        if self._wait_told or waiting < WAIT_SECONDS or state.has_ended:
+            return
+
+        self._wait_told = True
+        self._line(f"no machine for {format_duration(waiting)}; nothing is billed while it waits")
+        self._line(
+            f"another machine or region may be free: {command('stop', self.run.id)}, then choose in"
+            " cloudtrain gpus"
+        )
 
     def _tell_activity(self, state: RunState) -> None:
         """Report a slow activity once, without a terminal."""

@@ -34,6 +34,9 @@ ENDED = ("succeeded", "failed", "stopped")
 
 STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
+WAITING = "waiting for capacity"
+"""Phase of a job that has no machine yet, on every cloud."""
+
 KEPT_POINTS = 500
 """Maximum number of points of a curve, evenly spread over its length."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,11 +160,35 @@ class InstallLine(NamedTuple):
 def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
     """Return the first import of each foreign module, in the order of the program."""
     imports: dict[str, Import] = {}
+    for file, foreign in _files_with_imports(root, entrypoints):
+        for module, line in foreign:
+            imports.setdefault(module, Import(module, str(file.relative_to(root)), line))
+
+    return list(imports.values())
+
+
+def mentions(pattern: re.Pattern[bytes], root: Path, *entrypoints: Path) -> bool:
+    """Return whether a file of a program, or a module of the source it imports, has a match."""
+    for file, _ in _files_with_imports(root, entrypoints):
+        try:
+            if pattern.search(_read(file, MAX_NOTEBOOK_BYTES)):
+                return True
+        except NotAProgram:
+            return True  # unknown
+
+    return False
+
+
+def _files_with_imports(
+    root: Path, entrypoints: Sequence[Path]
+) -> Iterator[tuple[Path, list[tuple[str, int]]]]:
+    """Yield the files of a program, each with the foreign modules it imports and their lines."""
     waiting = [*entrypoints]
     files = {*entrypoints}
 
     while waiting and len(files) <= MAX_FILES:
         file = waiting.pop(0)
+        foreign = []
         for names, level, line in _imports(_tree(file)):
             own_files = [path for name in names for path in _own_files(name, level, file, root)]
             waiting += [path for path in own_files if path not in files]
@@ -174,9 +199,9 @@ def foreign_imports(root: Path, *entrypoints: Path) -> list[Import]:
 
             first = names[0].partition(".")[0]
             if first not in sys.stdlib_module_names and not _is_folder(first, file, root):
-                imports.setdefault(first, Import(first, str(file.relative_to(root)), line))
+                foreign.append((first, line))
 
-    return list(imports.values())
+        yield file, foreign
 
 
 def module_files(name: str, root: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from cloudtrain.source.programs import (
     Import,
     foreign_imports,
     install_lines,
+    mentions,
     module_files,
     program_fault,
     top_modules,
@@ -56,6 +57,7 @@ def package_issues(plan: Plan) -> list[Issue]:
         *_other_torch(plan, requested),
         *_built_for_cuda(plan, requested),
         *_notebook(plan, root),
+        *_never_saves(plan, root),
         *_imports(plan, root, requested),
     ]
 
@@ -181,6 +183,27 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
             f"{line.text!r} is left out: a job does not run a notebook's shell lines",
             hint,
             origin=line.place,
+        )
+
+
+_SAVES = re.compile(rb"checkpoint|save|output_dir|root_dir", re.IGNORECASE)
+"""Text of a program that saves: its own code, or an argument of a library that does."""
+
+
+def _never_saves(plan: Plan, root: Path) -> Iterator[Issue]:
+    """Yield a warning about a spot job whose program saves nothing, by its text."""
+    programs = _programs(plan, root)
+    if not plan.spec.resources.spot or plan.spec.entrypoint is None or not programs:
+        return
+
+    if not mentions(_SAVES, root, *programs):
+        yield plan.located(
+            warning(
+                f"a spot machine can be taken away, and {plan.spec.entrypoint} saves nothing: each"
+                " interruption would start it anew",
+                "save to $CLOUDTRAIN_CHECKPOINT_DIR and resume from there (docs/guides/spot.md)",
+                path=("resources", "spot"),
+            )
         )
 
 

@@ -250,6 +250,28 @@ def test_many_more_processes_than_cores_are_a_warning(
     assert "share this machine" not in call("check", "--set", "resources.processes=16").err
 
 
+@pytest.mark.parametrize(
+    ("files", "spot", "is_warned"),
+    [
+        ({"train.py": "import steps\n", "steps.py": "print('step')\n"}, True, True),
+        ({"train.py": "print('step')\n"}, False, False),
+        ({"train.py": "import steps\n", "steps.py": "torch.save(state, path)\n"}, True, False),
+        ({"train.py": "Trainer(default_root_dir=folder)\n"}, True, False),
+    ],
+)
+def test_a_spot_job_that_saves_nothing_is_warned_about(
+    tmp_path: Path, files: dict[str, str], spot: bool, is_warned: bool
+) -> None:
+    write(tmp_path, files)
+    resources = {"instance": {"aws": "ml.g5.xlarge"}, "spot": spot}
+    spec = {"entrypoint": "train.py", "resources": resources, "limits": {"max_runtime": "1 h"}}
+    account = {"region": "us-east-1", "role": "arn:aws:iam::123456789012:role/t", "bucket": "b"}
+    (tmp_path / "job.yaml").write_text(str({**spec, "aws": account}))
+    issues = cloudtrain.plan(cloudtrain.load(tmp_path), "aws").issues
+    warned = [issue for issue in issues if "train.py saves nothing" in issue.message]
+    assert [issue.path for issue in warned] == [("resources", "spot")] * is_warned
+
+
 # Functions for the shared trainer, looked up in the source before anything is paid for.
 
 NET = "import torch\nfrom deep import Head\nclass Net: pass\ndef build(): return Net()\n"

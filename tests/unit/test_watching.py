@@ -108,6 +108,24 @@ def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.Monkey
     assert (shown[0], 25 <= len(shown) <= 35) == ("  step 0  x 0", True)
 
 
+def test_a_long_wait_for_machines_suggests_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[Step] = [
+        (10.0 + seconds, {"type": "phase", "phase": "waiting for capacity", "since": START + 10})
+        for seconds in (0, 590, 610, 1300)
+    ]
+    screen, _ = play(monkeypatch, "trainer", [*TRAINER[:1], *waits], terminal=False)
+    lines = screen.text().split("\n")
+    assert [line for line in lines if "no machine for" in line] == [
+        "  no machine for 10 min 10 s; nothing is billed while it waits"
+    ]
+    assert (
+        sum(
+            "cloudtrain stop trainer-ab12, then choose in cloudtrain gpus" in line for line in lines
+        )
+        == 1
+    )
+
+
 def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

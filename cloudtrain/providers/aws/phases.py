@@ -18,7 +18,7 @@ from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference, own_tag_values
 from cloudtrain.providers.shared.log_attempt import FinalState, with_billing
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain_launcher.events import Billing, Ended, Event, Kept, Phase
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PHASES = {
     "Starting": "starting",
-    "Pending": "waiting for capacity",
+    "Pending": WAITING,
     "LaunchingMLInstances": "launching machines",
     "PreparingTrainingStack": "preparing machines",
     "Downloading": "downloading inputs",
@@ -46,10 +46,9 @@ PHASES = {
 }
 """Secondary status -> phase; an unknown one is shown unchanged, as AWS may add some."""
 
-_WAITING = "waiting for capacity"
 MESSAGE_PHASES = {
-    "insufficient capacity": _WAITING,
-    "waiting for capacity": _WAITING,
+    "insufficient capacity": WAITING,
+    "waiting for capacity": WAITING,
     "preparing the instances": "preparing machines",
     "launching requested ml instances": "launching machines",
     "downloading the training image": "downloading the image",

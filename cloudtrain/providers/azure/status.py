@@ -22,7 +22,7 @@ from cloudtrain.providers.shared.log_attempt import (
 )
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogPart, Observation, Positions
-from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain_launcher.events import Billing, Ended, Event, Phase, StopRequested
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _new_lines_of(
 
 PHASES = {
     "NotStarted": "not started",
-    "Queued": "waiting for capacity",
+    "Queued": WAITING,
     "Scheduled": "scheduled",
     "Provisioning": "launching machines",
     "Preparing": "preparing the environment",
