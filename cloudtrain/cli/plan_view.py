@@ -15,7 +15,7 @@ from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import Issue, UsageError, dotted
-from cloudtrain.planning.launch import dependencies_document
+from cloudtrain.planning.launch import command_words, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
@@ -98,7 +98,9 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
     """Return the texts of a plan by their label; empty texts are not shown."""
     spec = plan.spec
     source = plan.context.source
-    program = spec.entrypoint or "the shared trainer"
+    program = (
+        shlex.join(hide_secrets(command_words(spec))) or spec.entrypoint or "the shared trainer"
+    )
     command = f"{program} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
     kept = f"{', '.join(spec.keep)} of the working folder, with the output" if spec.keep else ""

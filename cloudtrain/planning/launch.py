@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
+from cloudtrain_launcher.contract import COMMAND
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.plan import Plan
+    from cloudtrain.spec.model import JobSpec
 
 
 TAG_PREFIX = "cloudtrain-"
@@ -79,6 +81,8 @@ class JobDocument:
     stop_after_seconds: int | None = None
     secrets: Mapping[str, str] | None = None
     dependencies: Mapping[str, Any] | None = None
+    command: tuple[str, ...] = ()
+    tf_config: bool = False
     setup: tuple[str, ...] = ()
     metrics: Mapping[str, str] | None = None
     keep: tuple[str, ...] = ()
@@ -116,7 +120,7 @@ LONG_TEXT = 200
 def job_document(plan: Plan) -> JobDocument:
     """Return the job document, the same for every platform."""
     spec = plan.spec
-    kind, target = entrypoint_of(spec.entrypoint)
+    kind, target = entrypoint_of(spec)
 
     return JobDocument(
         run_id=plan.run_id,
@@ -133,10 +137,12 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_every_seconds=spec.checkpoints.every,
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
-        hang_seconds=spec.limits.hang,
+        hang_seconds=0 if kind == COMMAND else spec.limits.hang,
         network_gbps=_network_gbps(plan),
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
+        command=command_words(spec)[1:],
+        tf_config=spec.launch.tf_config,
         setup=spec.setup,
         metrics=dict(spec.metrics) or None,
         keep=spec.keep,
@@ -185,16 +191,23 @@ def _values(value: Any, argv: tuple[str, ...]) -> Any:
     return [_values(item, argv) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:
-    """Return the kind of program (script, module, notebook, trainer) and its name."""
-    if entrypoint is None:
+def command_words(spec: JobSpec) -> tuple[str, ...]:
+    """Return the words of a command that runs without torchrun; none for other jobs."""
+    return tuple(shlex.split(spec.entrypoint or "")) if spec.launcher == "none" else ()
+
+
+def entrypoint_of(spec: JobSpec) -> tuple[str, str]:
+    """Return the kind of program (script, module, notebook, trainer, command) and its name."""
+    if spec.launcher == "none":
+        return COMMAND, command_words(spec)[0]
+    if spec.entrypoint is None:
         return "trainer", ""
 
-    words = entrypoint.split()
+    words = spec.entrypoint.split()
     if words[0] == "-m":
         return "module", words[1]
 
-    name = entrypoint.strip()
+    name = spec.entrypoint.strip()
     return ("notebook" if name.endswith(".ipynb") else "script"), name
 
 

@@ -161,6 +161,9 @@ class Plan:
     @property
     def processes(self) -> int:
         """Processes per node."""
+        if self.spec.launcher == "none":
+            return 1
+
         return self.spec.resources.processes_on(self.gpus)
 
     @property

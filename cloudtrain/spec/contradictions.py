@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
             message = "is already reported by the shared trainer"
             issues.append(Issue(("metrics", name), message, "choose another name"))
 
-    issues += _unknown_placeholders(values.get("args"), inputs)
+    issues += _unknown_placeholders("args", values.get("args"), inputs)
+    issues += _launcher_issues(values, resources, limits, env)
     for name in mapping_of(values, "secrets"):
         if name in env:
             issues.append(Issue(("secrets", name), "is also set by env", "keep one of them"))
@@ -62,8 +65,53 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
     return issues
 
 
-def _unknown_placeholders(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
-    """Return an issue for each unknown placeholder in the arguments."""
+def _launcher_issues(
+    values: Mapping[str, Any],
+    resources: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    env: Mapping[str, Any],
+) -> Iterator[Issue]:
+    """Yield fields without effect or sense beside the launcher."""
+    launch = mapping_of(values, "launch")
+    entrypoint = values.get("entrypoint")
+    if values.get("launcher") != "none":
+        hint = "set launcher: none to run a command as it is, once per node"
+        if isinstance(entrypoint, list):
+            yield Issue(("entrypoint",), "is a list, but torchrun runs one program", hint)
+        if launch.get("tf_config") is True:
+            yield Issue(("launch", "tf_config"), "has no effect on ranks of torchrun", hint)
+
+        return
+
+    inputs = mapping_of(values, "inputs")
+    if entrypoint is None:
+        yield Issue(("launcher",), "none needs an entrypoint", "entrypoint: mpirun -np 2 ./train")
+    elif isinstance(entrypoint, list):
+        yield from _unknown_placeholders("entrypoint", entrypoint, inputs)
+    else:
+        for issue in _unknown_placeholders("entrypoint", [entrypoint], inputs):
+            yield replace(issue, path=("entrypoint",))
+
+    beside = "cannot go with launcher: none, which"
+    refused = {
+        ("resources", "processes"): (resources, "auto 1", f"{beside} starts one process per node"),
+        ("limits", "restarts"): (limits, "0", f"{beside} has no restarts in place"),
+        ("limits", "hang"): (limits, "0", f"{beside} cannot see that processes wait"),
+        ("launch", "require_group"): (launch, "False", f"{beside} knows no torch.distributed"),
+        ("launch", "warm"): (launch, "", f"{beside} forks no ranks"),
+    }
+    for keys, (section, allowed, message) in refused.items():
+        value = section.get(keys[1])
+        if value is not None and str(value) not in allowed.split():
+            hint = "set limits.retries" if keys[1] == "restarts" else f"remove {'.'.join(keys)}"
+            yield Issue(keys, message, hint)
+
+    if launch.get("tf_config") is True and "TF_CONFIG" in env:
+        yield Issue(("env", "TF_CONFIG"), "is also set by launch.tf_config", "keep one of them")
+
+
+def _unknown_placeholders(section: str, args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
+    """Return an issue for each unknown placeholder in the words of a section."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(args, dict):
         items = args.items()
@@ -90,7 +138,7 @@ def _unknown_placeholders(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
             if spelling not in names:
                 suggestion = did_you_mean(name, names_by_kind[kind])
                 message = f"unknown {kind[:-1]} {name!r}{suggestion}"
-                issues.append(Issue(("args", key), message))
+                issues.append(Issue((section, key), message))
 
     return issues
 
@@ -101,7 +149,16 @@ Problem = tuple[str, str | None]
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
 
 
-def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
+def program_problem(values: Mapping[str, Any], source: Path) -> Problem | None:
+    """Return what is wrong with the entrypoint of a spec and what to write, or None."""
+    entrypoint = values.get("entrypoint")
+    if values.get("launcher") == "none" and isinstance(entrypoint, (str, list)):
+        return _line_problem(entrypoint, source, is_built=bool(values.get("setup")))
+
+    return _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
+
+
+def _entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
     """Return what is wrong with an entrypoint and what to write, or None."""
     if not entrypoint.split():
         return (
@@ -151,7 +208,10 @@ def entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
 def _command_problem(entrypoint: str) -> Problem | None:
     """Return the problem of a command line in place of a program."""
     words = entrypoint.split()
-    hint = "name only the program: a script, '-m package.module' or a notebook; put arguments into args"
+    hint = (
+        "name only the program: a script, '-m package.module' or a notebook; put arguments into"
+        " args; or set launcher: none to run the command as it is"
+    )
 
     if _LAUNCHERS.fullmatch(words[0]):
         message = f"starts with {words[0]!r}, but torchrun already starts the program on every node"
@@ -160,6 +220,57 @@ def _command_problem(entrypoint: str) -> Problem | None:
     has_arguments = len(words) > (2 if words[0] == "-m" else 1)
     if has_arguments and (words[0] == "-m" or words[0].endswith(PROGRAMS)):
         return "contains arguments", hint
+
+    return None
+
+
+_SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
+
+
+def _line_problem(
+    entrypoint: str | Sequence[object], source: Path, *, is_built: bool
+) -> Problem | None:
+    """Return what is wrong with a command line or its words, and what to write, or None.
+
+    `is_built`: lines of `setup` may make the program.
+    """
+    operators: list[str] = []
+    if isinstance(entrypoint, str):
+        try:
+            words = shlex.split(entrypoint)
+        except ValueError as error:
+            return f"is not a command line: {str(error).lower()}", "or write a list of words"
+
+        operators = [word for word in words if word in _SHELL_WORDS]
+    else:
+        words = [str(word) for word in entrypoint]
+
+    if not words or not words[0]:
+        return "is empty", "name a script or a command, such as mpirun -np 2 ./train"
+
+    if operators:
+        return (
+            f"contains {operators[0]!r}, but no shell reads the command",
+            "put the lines into a script, or write a list: [bash, -c, '…']",
+        )
+
+    program = words[0]
+    if program == "-m":
+        return "starts with an option", f"python {' '.join(words)}"
+
+    file = source / program
+    is_of_source = "/" in program or program.endswith((".sh", *PROGRAMS))
+    if Path(program).is_absolute() or (not is_of_source and not file.is_file()):
+        return None  # of the image, which is not known here
+
+    if not Path(os.path.realpath(file)).is_relative_to(source):
+        return f"{program!r} is outside the source folder", "move it into the source folder"
+    if not file.is_file():
+        return None if is_built else (f"no such file in the source folder: {program}", None)
+    if file.suffix == ".ipynb":
+        return f"{program!r} is a notebook, which is not a command", "remove launcher: none"
+    if file.suffix != ".py" and not os.access(file, os.X_OK):
+        return f"{program!r} is not executable", f"chmod +x {program}, or write bash {program}"
 
     return None
 
@@ -224,8 +335,14 @@ def is_secret_argument(name: str, value: str) -> bool:
     return is_named_so and is_long and not _NOT_SECRET.fullmatch(value)
 
 
-def secret_arguments(args: Arguments) -> Iterator[tuple[Keys, str]]:
-    """Yield the field and the name (may be "") of each argument that is probably a secret."""
+def secret_arguments(args: Arguments, command: Sequence[str] = ()) -> Iterator[tuple[Keys, str]]:
+    """Yield the field and the name (may be "") of each argument that is probably a secret.
+
+    `command`: words of the entrypoint, if it is a command.
+    """
+    for _, option in _secret_words(command):
+        yield ("entrypoint",), option.lstrip("-+")
+
     if not isinstance(args.values, Mapping):
         for at, option in _secret_words(args.argv):
             yield ("args", at), option.lstrip("-+")

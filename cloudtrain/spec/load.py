@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import Issue, Keys, SpecError, did_you_mean, dotted
-from cloudtrain.spec.contradictions import contradictions, entrypoint_problem, hide_setting
+from cloudtrain.spec.contradictions import contradictions, hide_setting, program_problem
 from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors
 from cloudtrain.spec.inputs import CONDA_WAY, OFF
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
@@ -238,7 +238,6 @@ def _by_place(issue: Issue) -> tuple[str, list[int], str]:
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     """Return problems with files of the spec: source, requirements and entrypoint."""
     source_name = values.get("source", ".")
-    entrypoint = values.get("entrypoint")
 
     if not isinstance(source_name, str) or not source_name:
         return []
@@ -253,10 +252,7 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         if missing := _dependencies_problem(values.get("dependencies"), source):
             return [missing]
         at = "entrypoint"
-        problem = None
-
-        if isinstance(entrypoint, str):
-            problem = entrypoint_problem(entrypoint.strip(), source)
+        problem = program_problem(values, source)
     except OSError as error:
         problem = (f"cannot be read: {error.strerror}", None)
     except ValueError:  # the text depends on the Python version

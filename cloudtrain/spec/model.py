@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -147,6 +148,9 @@ class Limits(Section):
 class Launch(Section):
     """Options of the launcher."""
 
+    tf_config: bool = Field(
+        False, description="describe the nodes to TensorFlow in TF_CONFIG; needs launcher: none"
+    )
     require_group: bool = Field(
         False,
         description=(
@@ -161,6 +165,15 @@ class Launch(Section):
     )
 
 
+def _read_entrypoint(value: Any) -> Any:
+    """Read a program or command line; turn a list of words into a line for `shlex.split`."""
+    if isinstance(value, list):
+        words = fields.read_each(dict(enumerate(value)), fields.read_text)
+        return shlex.join(words.values())
+
+    return value
+
+
 ProviderSection = TypeVar("ProviderSection", bound=Section)
 
 
@@ -173,12 +186,19 @@ class JobSpec(Section):
     name: Annotated[str, BeforeValidator(fields.read_name)] = Field(
         description="default: the folder's name"
     )
-    entrypoint: str | None = Field(
+    entrypoint: Annotated[
+        str | None,
+        BeforeValidator(_read_entrypoint),
+        WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array", "items": _TEXT}]}),
+    ] = Field(
         None,
         description=(
             'a torchrun script, "-m package.module" or a notebook.ipynb; default: the shared'
-            " trainer"
+            " trainer; with launcher: none a command line or a list of words"
         ),
+    )
+    launcher: Literal["torchrun", "none"] = Field(
+        "torchrun", description="none: run the entrypoint as it is, once per node, without torchrun"
     )
     args: Annotated[
         Arguments,

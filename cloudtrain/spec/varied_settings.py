@@ -27,6 +27,7 @@ VARIED = ("args", "env", "inputs", "resources", "checkpoints", "launch")
 FIXED = (
     "name",
     "entrypoint",
+    "launcher",
     "source",
     "image",
     "dependencies",

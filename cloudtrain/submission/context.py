@@ -114,8 +114,11 @@ def submitter() -> str:
 
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     """Raise SourceError if an ignore file excludes the program itself."""
-    kind, target = entrypoint_of(spec.entrypoint)
-    if kind not in ("script", "notebook"):
+    kind, target = entrypoint_of(spec)
+    is_file = kind in ("script", "notebook") or (
+        kind == "command" and not target.startswith("/") and (tree.root / target).is_file()
+    )
+    if not is_file:
         return
 
     path = os.path.relpath(os.path.realpath(tree.root / target), tree.root.resolve())

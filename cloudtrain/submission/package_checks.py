@@ -170,7 +170,7 @@ def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
 
 
 def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
-    kind, target = entrypoint_of(plan.spec.entrypoint)
+    kind, target = entrypoint_of(plan.spec)
     if kind != "notebook":
         return
 
@@ -277,9 +277,9 @@ def _list(plan: Plan) -> str:
 def _programs(plan: Plan, root: Path) -> list[Path]:
     """Return the files that the job starts; or the files of the user's functions.
 
-    A module outside the source has none.
+    A module outside the source and a command have none.
     """
-    kind, target = entrypoint_of(plan.spec.entrypoint)
+    kind, target = entrypoint_of(plan.spec)
     if kind in ("script", "notebook"):
         return [root / target]
 
@@ -287,6 +287,9 @@ def _programs(plan: Plan, root: Path) -> list[Path]:
         return [
             file for factory in factories_of(plan) for file in module_files(factory.module, root)
         ]
+
+    if kind != "module":
+        return []
 
     path = root.joinpath(*target.split("."))
     return [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()][:1]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cloudtrain.errors import Issue, RefusedError, SpecError
+from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
@@ -72,7 +73,7 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
             hint = f"secrets: {{{name}: {{{plan.target.provider}: '{address}'}}}}"
             issues.append(Issue(("env", name), _PLAIN_SECRET, hint, severity=severity))
 
-    for path, name in secret_arguments(plan.spec.args):
+    for path, name in secret_arguments(plan.spec.args, command_words(plan.spec)):
         variable = re.sub(r"\W", "_", name).upper() or "TOKEN"
         place = f"secrets: {{{variable}: {{{plan.target.provider}: '{address}'}}}}"
         hint = f"{place} hands it to the program as the variable {variable}"

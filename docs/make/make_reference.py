@@ -168,6 +168,11 @@ def environment() -> str:
         "LOCAL_RANK, LOCAL_WORLD_SIZE": "the same within this node",
         "MASTER_ADDR, MASTER_PORT": "where the processes meet",
     }
+    command = {
+        "NODE_RANK": "this node's rank, from 0",
+        "CLOUDTRAIN_HOSTS": "the hosts of all nodes by rank, separated by commas",
+        "TF_CONFIG": "with `launch.tf_config`: the nodes as TensorFlow's workers, and this one's index",
+    }
     parts = [
         "## In a job\n",
         (
@@ -180,6 +185,8 @@ def environment() -> str:
         _variables(GPU_VARIABLES),
         "From `torchrun`, which starts the process:\n",
         _variables(torchrun),
+        "A command of `launcher: none`, as the only process of its node, has those and these:\n",
+        _variables(command),
         "## On your machine\n",
         "Every [setting](settings.md) has a variable. cloudtrain also reads:\n",
         _variables(CLIENT_VARIABLES),

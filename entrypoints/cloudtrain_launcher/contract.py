@@ -25,6 +25,8 @@ PUBLISHED = "CLOUDTRAIN_PUBLISHED"
 STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 STREAM_KEY = "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
+COMMAND = "command"
+"""Kind of a program that runs as it is, once per node, without torchrun."""
 ARGV_REFERENCE = "$argv"
 """Key of references: `{"$argv": 3}` in a value refers to a long argument without repeating it."""
 
@@ -39,9 +41,12 @@ class Job:
     run_id: str
     name: str
     kind: str
-    """script, module, notebook or trainer."""
+    """script, module, notebook or trainer, which torchrun starts; or command."""
     target: str
-    """Path of the script or notebook in the working folder, or a module's name; empty: trainer."""
+    """Path of the script or notebook in the working folder, or a module's name; empty: trainer.
+
+    Of a command the program: a file of the working folder, or a name to look up in PATH.
+    """
     argv: list[str]
     values: Any
     """Arguments with their types: a mapping, or a list if the spec has a list."""
@@ -70,6 +75,10 @@ class Job:
 
     `file`: the requirements file, or `packages`: a list. `replace_torch`.
     """
+    command: list[str] = field(default_factory=list)
+    """Words of a command between its program and `argv`."""
+    tf_config: bool = False
+    """True if a command gets TensorFlow's description of the cluster in TF_CONFIG."""
     setup: list[str] = field(default_factory=list)
     """Shell lines to run once per node before the ranks: see `run_setup`."""
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -142,6 +151,8 @@ class NodeContext:
     """Values chosen by the platform for a trial, as strings by setting or `plain_name`."""
     published: str = ""
     """Folder or `s3://` address with files from the client for the running job; empty: none."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    """Host and free port of each node, once a command's nodes have exchanged them."""
 
 
 def with_job_file(context: NodeContext, folder: Path) -> NodeContext:

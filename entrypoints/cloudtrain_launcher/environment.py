@@ -11,6 +11,7 @@ from re import Match
 from typing import Any, NamedTuple
 
 from cloudtrain_launcher.contract import (
+    COMMAND,
     JOB,
     JOB_FILE,
     LAUNCHER_PID,
@@ -25,6 +26,8 @@ from cloudtrain_launcher.host import available_cores, has_accelerator
 from cloudtrain_launcher.toolkit_variables import toolkit_variables
 
 INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
+HOSTS = "CLOUDTRAIN_HOSTS"
+"""Variable with the hosts of a command's nodes, by rank, separated by commas."""
 
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
@@ -85,12 +88,44 @@ def job_environment(
     if context.library_dirs:  # at the end, to prefer the user's libraries
         env[LIBRARY_PATH] = _append(env.get(LIBRARY_PATH), *context.library_dirs)
 
+    if job.kind == COMMAND:
+        env |= command_variables(job, context)
+        env.setdefault("PYTHONUNBUFFERED", "1")
+
     # After a restart the workers must not read the previous addresses (pytorch/pytorch#135712,
     # #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # At the end, to prefer the user's modules.
     env["PYTHONPATH"] = _append(env.get("PYTHONPATH"), str(PAYLOAD_DIR / "job"))
     return env
+
+
+def command_variables(job: Job, context: NodeContext) -> dict[str, str]:
+    """Return the variables that describe the cluster to a command, which is its node's only rank.
+
+    Lines of `setup` run before the nodes know each other's hosts.
+    """
+    rank = str(context.node_rank)
+    variables = {
+        "MASTER_ADDR": context.master_addr,
+        "MASTER_PORT": str(context.master_port),
+        "WORLD_SIZE": str(context.nodes),
+        "NODE_RANK": rank,
+        "RANK": rank,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    if context.hosts:
+        variables[HOSTS] = ",".join(host for host, _ in context.hosts)
+
+    if context.hosts and job.tf_config:
+        workers = [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in context.hosts
+        ]
+        task = {"type": "worker", "index": context.node_rank}
+        variables["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+
+    return variables
 
 
 _RANK_VARIABLES = {

@@ -311,6 +311,23 @@ def _system_memory() -> tuple[int, int] | None:
     return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
 
 
+def signal_group(group: int, signum: int) -> bool:
+    """Send a signal to a process group, 0 for none; return whether the group has a process.
+
+    Reap its orphans, which this process has adopted.
+    """
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+
+    try:
+        os.killpg(group, signum)
+    except OSError:
+        return False
+
+    return True
+
+
 class OutOfMemoryKills:
     """Detector of processes killed by the kernel for lack of memory in the last minutes.
 

@@ -1,8 +1,8 @@
 """The launcher: the first process on each node. Standard library only.
 
 It reads the node's context and the job document, looks up secrets, restores checkpoints, waits for
-the nodes' names to resolve, runs torchrun, and finds the first cause of a failure. Exit codes: 0
-succeeded, 1 failed, 5 stopped.
+the nodes' names to resolve, runs torchrun or a command, and finds the first cause of a failure.
+Exit codes: 0 succeeded, 1 failed, 5 stopped.
 """
 
 from __future__ import annotations

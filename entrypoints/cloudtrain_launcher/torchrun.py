@@ -1,4 +1,7 @@
-"""torchrun as a child process: arguments, the ranks' output, a stop. Standard library only."""
+"""torchrun, or a command, as a child process: arguments, the ranks' output, a stop.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
+from cloudtrain_launcher.command import meet
+from cloudtrain_launcher.contract import COMMAND, STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
-from cloudtrain_launcher.events import Event
+from cloudtrain_launcher.events import Event, RankEnded, RankFailed
 from cloudtrain_launcher.hang import HangWatch
-from cloudtrain_launcher.host import kill_descendants
+from cloudtrain_launcher.host import kill_descendants, signal_group
 from cloudtrain_launcher.rank_tracker import RankTracker
-from cloudtrain_launcher.reporting import log
+from cloudtrain_launcher.reporting import emit, log
 from cloudtrain_launcher.stop import StopRequest
 from cloudtrain_launcher.streams import Streams
 
@@ -26,6 +31,9 @@ JOIN_TIMEOUT_SECONDS = 900
 
 NOT_STARTED = 143
 """Exit code after a stop before torchrun's start, as of a process ended by SIGTERM."""
+
+
+_WORKER = str(Path(__file__).with_name("worker.py"))
 
 
 class TorchrunExit(NamedTuple):
@@ -44,15 +52,18 @@ def run_torchrun(
     ranks: RankTracker,
     on_event: Callable[[Event], None],
 ) -> TorchrunExit:
-    """Run torchrun to its end; send ranks' events to `on_event`, other output to the log.
+    """Run torchrun, or the job's command, to its end; send ranks' events to `on_event`, other output to the log.
 
     A stop sends one SIGTERM, and SIGKILL near the end of the job's grace period. Call it from the
     main thread, since it installs a handler for SIGCHLD. Raise OSError if a process or pipe cannot
-    be created.
+    be created, or if not all nodes of a command come.
     """
     key = os.urandom(8).hex()
     streams = Streams(scratch, job.processes, on_event, key=key, on_line=ranks.on_line)
     streams.add_wakeup(_wakeup_on_signals())
+    if job.kind == COMMAND:
+        context = replace(context, hosts=meet(job, context, stop.is_requested))
+
     if stop.is_requested():
         return TorchrunExit(NOT_STARTED)
 
@@ -78,13 +89,48 @@ def run_torchrun(
             killed = True
             torchrun.kill()  # its ranks end with it: see set_parent_death_signal
 
-    if killed:  # before files are saved, which these processes may still change
+    if job.kind == COMMAND and terminated:
+        killed = not _end_group(torchrun.pid, streams, stop, grace_seconds)
+
+    if killed or job.kind == COMMAND:  # before files are saved, which these may still change
         kill_descendants()
 
     streams.drain()
+    code = torchrun.returncode
+    if job.kind == COMMAND:
+        _report_end(ranks, context.node_rank, code)
+        code = code or NOT_STARTED * terminated
+
     _report_failures(ranks, streams, stop)
 
-    return TorchrunExit(torchrun.returncode, killed)
+    return TorchrunExit(code, killed)
+
+
+def _end_group(group: int, streams: Streams, stop: StopRequest, grace_seconds: float) -> bool:
+    """End what a stopped command leaves behind, as a shell does; return whether it ended in time.
+
+    Only now: programs that are still saving may need their child processes.
+    """
+    signum = int(signal.SIGTERM)
+    while signal_group(group, signum):
+        if time.monotonic() > stop.requested_monotonic + grace_seconds:
+            return False
+
+        signum = 0
+        streams.pump(timeout=0.1)
+
+    return True
+
+
+def _report_end(ranks: RankTracker, rank: int, code: int) -> None:
+    """Report the end of a command, which cannot do that itself."""
+    if code:
+        ranks.on_event(RankFailed(time=time.time(), local_rank=0, exitcode=code))
+        return
+
+    ended = RankEnded(rank=rank, time=time.time(), exitcode=0)
+    ranks.on_event(ended)
+    emit(ended)
 
 
 def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) -> None:
@@ -96,10 +142,15 @@ def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) ->
 def _start(
     job: Job, context: NodeContext, scratch: Path, variables: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    agent = str(Path(__file__).with_name("agent.py"))
-    # torchrun creates a folder for log files even if unused: put it into our scratch folder.
-    log_dir = f"--log-dir={scratch / 'torchrun'}"
-    argv = [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)]
+    if job.kind == COMMAND:
+        program = [_WORKER]
+    else:
+        agent = str(Path(__file__).with_name("agent.py"))
+        # torchrun creates a folder for log files even if unused: put it into our scratch folder.
+        log_dir = f"--log-dir={scratch / 'torchrun'}"
+        program = [agent, log_dir, *torchrun_arguments(job, context)]
+
+    argv = [sys.executable, "-u", *program]
     env = {**job_environment(job, context, scratch, os.environ), **variables}
 
     return subprocess.Popen(
@@ -157,4 +208,4 @@ def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
         if context.address:
             arguments.append(f"--local-addr={context.address}")
 
-    return [*arguments, str(Path(__file__).with_name("worker.py"))]
+    return [*arguments, _WORKER]

@@ -1,7 +1,7 @@
 """One rank: runs the program like `python program`, and reports its start, error and end.
 
-torchrun starts this file instead of the program. Standard library only: whether to import torch is
-up to the program.
+torchrun starts this file instead of the program, or the launcher instead of a command. Standard
+library only: whether to import torch is up to the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_launcher import shutdown
+from cloudtrain_launcher.command import replace_process
 from cloudtrain_launcher.contract import (
+    COMMAND,
     JOB_FILE,
     PAYLOAD_DIR,
     STREAM_DIR,
@@ -52,6 +54,9 @@ WORKING_DIR = Path.cwd()
 _rank_pid = os.getpid()
 """Process id of the rank: a fork of the program returns here too and must report nothing."""
 
+NOT_EXECUTED = 127
+"""Exit code if a command cannot be run, as in a shell."""
+
 EXIT_DEADLINE_SECONDS = 5
 """Maximum time for a failed rank's exit: its peers wait in a collective."""
 
@@ -76,6 +81,10 @@ def main(parent: int) -> NoReturn:
     shutdown.keep_destroyed_groups()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
+    if job.kind == COMMAND:
+        problem = replace_process(job, WORKING_DIR)
+        emit(Error(attempt=attempt, exception="exit", message=problem))
+        _exit(NOT_EXECUTED)
 
     try:
         _check_world(job)

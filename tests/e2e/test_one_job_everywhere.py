@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,130 @@ def test_a_failed_setup_line_is_named_with_its_output(cli: CommandLine) -> None:
     assert result.code == 1
     assert "'echo no such compiler; exit 4' exited with code 4" in result.out + result.err
     assert cli.json("status", "broken")["error"]["message"].endswith("code 4\nno such compiler")
+
+
+COMMAND = """
+name: command
+launcher: none
+entrypoint: python describe.py --code ${outputs.output}
+args: {x: 1 2}
+launch: {tf_config: true}
+resources: {nodes: 2}
+"""
+DESCRIBE = """
+import json, os, sys
+names = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR CLOUDTRAIN_HOSTS TF_CONFIG CLOUDTRAIN_OUTPUT_DIR"
+print("seen", json.dumps([sys.argv, {name: os.environ[name] for name in names.split()}]))
+"""
+
+
+def without_torch(folder: Path) -> str:
+    """Return a Python 3 in the folder that finds no installed package."""
+    folder.mkdir(parents=True)
+    python = folder / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.parametrize("way", HERE)
+def test_a_command_runs_once_per_node_and_knows_the_cluster(cli: CommandLine, way: str) -> None:
+    cli.write(job_yaml=COMMAND, describe_py=DESCRIBE)
+    python = without_torch(cli.folder / "bare")
+    result = cli.run("submit", *HERE[way], "--run-id", way, CLOUDTRAIN_PYTHON=python)
+    assert result.code == 0, result.err
+
+    check_cluster(cli, way)
+
+
+def check_cluster(cli: CommandLine, run: str) -> None:
+    """Check what the two nodes of a run have printed."""
+    seen = {}
+    for line in cli.run("logs", run, "--grep", "seen").out.splitlines():
+        label, _, text = line.partition(" seen ")
+        seen[label] = json.loads(text)
+
+    assert seen.keys() == {"[rank 0]", "[rank 1]"}
+    for rank in (0, 1):
+        argv, env = seen[f"[rank {rank}]"]
+        assert argv == ["describe.py", "--code", env["CLOUDTRAIN_OUTPUT_DIR"], "--x", "1 2"]
+        assert (env["RANK"], env["NODE_RANK"]) == (str(rank), str(rank))
+        assert (env["LOCAL_RANK"], env["WORLD_SIZE"]) == ("0", "2")
+        hosts = env["CLOUDTRAIN_HOSTS"].split(",")
+        assert hosts[0] == env["MASTER_ADDR"]
+        tf_config = json.loads(env["TF_CONFIG"])
+        assert tf_config["task"] == {"type": "worker", "index": rank}
+        workers = tf_config["cluster"]["worker"]
+        assert [worker.rpartition(":")[0] for worker in workers] == hosts
+        assert len(set(workers)) == len(hosts) == 2
+
+    assert seen["[rank 0]"][1]["CLOUDTRAIN_HOSTS"] == seen["[rank 1]"][1]["CLOUDTRAIN_HOSTS"]
+
+
+def test_a_command_runs_in_both_clouds(tmp_path: Path) -> None:
+    with Cloud() as aws, AzureCloud() as azure:
+        env = {**aws.environment(), **azure.environment(), **POLL}
+        modules = ("cloudtrain.providers.azure.client",)
+        cli = CommandLine(tmp_path / "workspace", env=env, modules=modules)
+        try:
+            cli.write(job_yaml=COMMAND, describe_py=DESCRIBE)
+            for cloud in ("aws", "azure"):
+                result = cli.run("submit", "--provider", cloud, "--run-id", cloud)
+                assert result.code == 0, result.err
+                check_cluster(cli, cloud)
+        finally:
+            cli.close()
+
+
+@pytest.mark.parametrize("way", HERE)
+def test_a_failed_command_is_named_by_its_node_and_exit_code(cli: CommandLine, way: str) -> None:
+    script = '#!/bin/sh\n[ "$NODE_RANK" = 0 ] && exec sleep 600\nexit 3\n'
+    cli.write(job_yaml=COMMAND.replace("python describe.py", "./fail.sh"), fail_sh=script)
+    (cli.folder / "job" / "fail.sh").chmod(0o755)
+    result = cli.run("submit", *HERE[way], "--run-id", way)
+    assert result.code == 1
+    error = cli.json("status", way)["error"]
+    assert (error["node"], error["rank"], error["message"]) == (1, 1, "exited with code 3")
+    assert cli.processes() == []
+
+
+def test_a_command_that_does_not_exist_is_named(cli: CommandLine) -> None:
+    cli.write(job_yaml="launcher: none\nentrypoint: [no-such-program, '&&']\n")
+    result = cli.run("submit", "--run-id", "missing", "--provider", "local")
+    assert result.code == 1
+    assert "cannot run 'no-such-program': No such file or directory" in result.err
+    assert "Traceback" not in result.err
+
+
+def is_ready(node: int, event: dict[str, Any]) -> bool:
+    return event["type"] == "ready" and bool(event["node"] == node)
+
+
+@pytest.mark.parametrize("way", HERE)
+def test_a_stop_reaches_the_programs_of_a_shell_script(cli: CommandLine, way: str) -> None:
+    job = "name: shell\nlauncher: none\nentrypoint: bash run.sh\nresources: {nodes: 2}\n"
+    saver = (
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "from cloudtrain_job import emit\n"
+        "def leave(*_):\n"
+        "    Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'], os.environ['RANK']).write_text('x')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\nemit('ready')\n"
+        "while True: time.sleep(0.05)\n"
+    )
+    cli.write(job_yaml=job, run_sh="python3 saver.py\necho never\n", saver_py=saver)
+    cli.run("submit", *HERE[way], "--run-id", way, "--detach")
+    for node in (0, 1):
+        cli.wait_for_event(way, partial(is_ready, node))
+
+    stopped = cli.run("stop", way)
+    assert stopped.code == 0, stopped.err
+    status = cli.json("status", way)
+    assert status["state"] == "stopped"
+    checkpoints = Path(status["results"]["checkpoints"])
+    assert {path.name for path in checkpoints.rglob("*") if path.name in "01"} == {"0", "1"}
+    assert "never" not in cli.run("logs", way).out
+    assert cli.processes() == []
 
 
 # One sweep on this machine, rehearsed as a cloud, and in both clouds: the same trials, the same

@@ -7,8 +7,11 @@ from __future__ import annotations
 import json
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain_launcher import contract, environment, failure, launch, platforms
+from cloudtrain_launcher import command, contract, environment, failure, launch, platforms
+from cloudtrain_launcher.command import Host
 from cloudtrain_launcher.events import Error
-from cloudtrain_launcher.host import OutOfMemoryKills
+from cloudtrain_launcher.host import OutOfMemoryKills, free_port
 from tests.entrypoints.platforms import container
+from tests.support.waiting import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -110,6 +115,54 @@ def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:
     platforms.wait_for_dns(
         "no-such-host.invalid", timeout_seconds=60, cancelled=lambda: next(answers)
     )
+
+
+def meet_of(node: int, port: int, seconds: float, cancelled: bool = False) -> tuple[Host, ...]:
+    """Return what a node of three learns from the others."""
+    variables = {"CLOUDTRAIN_MASTER_ADDR": "127.0.0.1", "CLOUDTRAIN_MASTER_PORT": str(port)}
+    context = platforms.plain_context(ENVIRON | variables)
+    address = "" if node == 2 else f"host-{node}"
+    context = replace(context, node_rank=node, nodes=3, address=address)
+    return command.meet(JOB, context, lambda: cancelled, seconds)
+
+
+def test_nodes_of_a_command_learn_the_hosts_of_all_and_ignore_strangers() -> None:
+    port = free_port()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(meet_of, 0, port, HANG_SECONDS)
+        for text in ("", "GET /\n", '["job-2", 1, "x", 1]\n', '["job-1", 3, "x", 1]\n', "1\n"):
+            send_when_open(port, text)
+
+        others = [pool.submit(meet_of, node, port, HANG_SECONDS) for node in (2, 1)]
+        hosts = first.result()
+        assert [other.result() for other in others] == [hosts, hosts]
+
+    assert [name for name, _ in hosts] == ["host-0", "host-1", "127.0.0.1"]
+    assert len({number for _, number in hosts}) == 3
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # the command may listen there now
+
+
+def send_when_open(port: int, text: str) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(text.encode())
+                return
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_nodes_of_a_command_that_do_not_come_are_named() -> None:
+    port = free_port()
+    with pytest.raises(TimeoutError, match=f"node 1, 2 did not come to 127.0.0.1 port {port}"):
+        meet_of(0, port, 0.1)
+    with pytest.raises(TimeoutError, match="the first node did not come"):
+        meet_of(1, port, 0.1)
+    assert meet_of(0, port, HANG_SECONDS, cancelled=True) == ()
+    assert meet_of(1, port, HANG_SECONDS, cancelled=True) == ()
 
 
 def test_a_stop_after_the_end_does_not_change_the_outcome(tmp_path: Path) -> None:

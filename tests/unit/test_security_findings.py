@@ -229,6 +229,8 @@ def test_each_secret_argument_is_named_at_its_field() -> None:
         (("args", 3), "token"),
         (("args", 4), ""),
     ]
+    command = ["python", "train.py", "--api-key", "0123456789ab"]
+    assert list(secret_arguments(read_arguments([]), command)) == [(("entrypoint",), "api-key")]
 
 
 @pytest.fixture
@@ -250,6 +252,11 @@ def test_plan_reports_a_token_in_arguments_and_does_not_print_it(
     assert HF_TOKEN not in result.out + result.err
     assert "job.yaml:2:8: args.api_key: looks like a secret" in result.out
     assert "job.yaml:3:7: env.HF_TOKEN: looks like a secret" in result.out
+
+    (folder / "job.yaml").write_text(f"launcher: none\nentrypoint: echo --api-key {HF_TOKEN}\n")
+    result = call("plan", "--provider", *where)
+    assert HF_TOKEN not in result.out + result.err
+    assert "job.yaml:2:1: entrypoint: looks like a secret" in result.out
 
 
 def test_the_exact_request_holds_secrets_and_names_them_but_a_diff_masks_them(

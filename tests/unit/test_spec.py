@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SpecError
+from cloudtrain.planning.launch import command_words, entrypoint_of
 from cloudtrain.spec.load import load_spec, name_from_folder, spec_from_values
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.yaml_document import Document
@@ -239,6 +240,62 @@ def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
         "0]: unknown input 'x'",
         "1]: unknown input 'train_set' (did you mean 'train-set'?)",
     ]
+
+
+def test_a_command_without_torchrun_is_a_line_or_words(folder: Path) -> None:
+    line = spec(folder, "launcher: none\nentrypoint: mpirun -x 'a b' train\n")
+    words = spec(folder, "launcher: none\nentrypoint: [mpirun, -x, a b, train]\n")
+    assert command_words(line) == command_words(words) == ("mpirun", "-x", "a b", "train")
+    built = spec(folder, "launcher: none\nentrypoint: ./train\nsetup: make\n")
+    assert entrypoint_of(built) == ("command", "./train")
+    assert entrypoint_of(spec(folder, "entrypoint: train.py\n")) == ("script", "train.py")
+
+
+def test_all_that_contradicts_a_command_is_reported_at_once(folder: Path) -> None:
+    text = (
+        "launcher: none\n"
+        "entrypoint: ./train.sh ${inputs.dta}\n"
+        "resources: {processes: 2}\n"
+        "limits: {restarts: 1, hang: 1 min}\n"
+        "launch: {tf_config: true, require_group: true, warm: false}\n"
+        "env: {TF_CONFIG: x}\n"
+    )
+    beside = "cannot go with launcher: none"
+    messages = mistakes(folder, text)
+    for field, message in {
+        "entrypoint": "unknown input 'dta'",
+        "resources.processes": f"{beside}, which starts one process per node",
+        "limits.restarts": f"{beside}, which has no restarts in place",
+        "limits.hang": f"{beside}, which cannot see that processes wait",
+        "launch.require_group": f"{beside}, which knows no torch.distributed",
+        "launch.warm": f"{beside}, which forks no ranks",
+        "env.TF_CONFIG": "is also set by launch.tf_config",
+    }.items():
+        assert f" {field}: {message}" in "\n".join(messages)
+
+    assert "no such file in the source folder: ./train.sh" in "\n".join(messages)
+    assert len(messages) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("launcher: none", "launcher: none needs an entrypoint"),
+        ("launcher: none\nentrypoint: make && ./train", "contains '&&', but no shell"),
+        ("launcher: none\nentrypoint: echo 'a", "is not a command line: no closing quotation"),
+        ("launcher: none\nentrypoint: []", "entrypoint: is empty"),
+        ("launcher: none\nentrypoint: -m train", "starts with an option"),
+        ("launcher: none\nentrypoint: run.sh", "'run.sh' is not executable"),
+        ("launcher: none\nentrypoint: ../x/run.py", "is outside the source folder"),
+        ("launcher: mpi\nentrypoint: train.py", "launcher: expected torchrun or none, got 'mpi'"),
+        ("entrypoint: [train.py, --x]", "is a list, but torchrun runs one program"),
+        ("entrypoint: train.py\nlaunch: {tf_config: true}", "launch.tf_config: has no effect"),
+        ("entrypoint: mpirun train", "or set launcher: none to run the command as it is"),
+    ],
+)
+def test_a_wrong_command_is_refused(folder: Path, text: str, message: str) -> None:
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    assert message in "\n".join(mistakes(folder, f"{text}\n"))
 
 
 def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:

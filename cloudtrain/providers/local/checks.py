@@ -35,7 +35,7 @@ def host_rules(plan: Plan) -> list[Issue]:
     python = plan.host.config_as(LocalConfig).python
     issues = []
     if python == sys.executable:
-        issues += _torch(python)
+        issues += _torch(plan, python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
         message = (
             f"python3 is missing in the folder of {python}, and the container's command starts"
@@ -75,7 +75,7 @@ def host_checks(plan: Plan, *, starting: bool) -> list[Issue]:
         message = f"{python} is named by {named_by}, so it is not run before a submit"
         return [warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")]
 
-    issues = _torch(python) if python != sys.executable else []
+    issues = _torch(plan, python) if python != sys.executable else []
     return issues or gpu_checks(plan, python, plan.gpus, "per node")
 
 
@@ -179,7 +179,10 @@ def _without_machine(plan: Plan) -> str:
     return "".join(f" --set resources.{name}=null" for name in chosen if chosen[name])
 
 
-def _torch(python: str) -> list[Issue]:
+def _torch(plan: Plan, python: str) -> list[Issue]:
+    if plan.spec.launcher == "none":
+        return []
+
     hint = 'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
     if python == sys.executable:
         has_torch = importlib.util.find_spec("torch") is not None
