@@ -15,6 +15,7 @@ from cloudtrain.providers.aws.account_rights import (
     Caller,
     account_check,
     caller_checks,
+    input_checks,
     rights_checks,
     role_check,
 )
@@ -65,6 +66,7 @@ def _of_caller(account: Account, caller: Caller) -> Iterator[Check]:
     if not role.is_wrong:
         yield from rights_checks(account, caller)
     yield from storage_checks(account)
+    yield from input_checks(account)
     yield from quota_checks(account)
     yield from network_checks(account)
 

@@ -6,12 +6,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.reference import ECR, parse_address
+from cloudtrain.providers.aws.request import input_uri, uri_parts
 from cloudtrain.providers.shared.account import clock_check
 from cloudtrain.providers.shared.paths import PREFIX
 
@@ -275,6 +277,10 @@ def needs_of_job(account: Account) -> list[Need]:
         repository = parse_address(image).repository
         place = f"arn:{account.partition}:ecr:{address[2]}:{address[1]}:repository/{repository}"
         needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
+    for bucket, prefix in _inputs(account).values():
+        place = f"arn:{account.partition}:s3:::{bucket}"
+        needs.append(Need(f"{place}/{prefix}*", ("s3:GetObject",)))
+        needs.append(Need(place, ("s3:ListBucket",)))
     for stores in account.spec.secrets.values():
         store, _, name = stores.get(account.target.provider, "").partition(":")
         needs += _of_secret(account, store, name.partition("#")[0])
@@ -294,6 +300,42 @@ def _of_secret(account: Account, store: str, name: str) -> list[Need]:
 
     actions = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
     return [Need(resource, (actions[store],))] if store in actions else []
+
+
+def input_checks(account: Account) -> Iterator[Check]:
+    """Yield a check that each input of the job exists."""
+    for name, (bucket, prefix) in _inputs(account).items():
+        uri = f"s3://{bucket}/{prefix}"
+        question = Question("input", f"is there anything at {uri}", ("inputs", name))
+        yield question.answered_by(partial(_input, account, question, bucket, prefix))
+
+
+def _input(account: Account, question: Question, bucket: str, prefix: str) -> Check:
+    fix = (
+        f"aws s3 ls s3://{bucket}/ shows what there is; inputs.{question.setting[1]} names another"
+    )
+    try:
+        listed = account.cloud.call(
+            "s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1
+        )
+    except CloudError as error:
+        if error.code not in ("NoSuchBucket", "NotFound"):
+            raise
+        return question.wrong(f"there is no bucket {bucket}", fix)
+
+    if not listed.get("KeyCount"):
+        return question.wrong("there is nothing", fix)
+    return question.ok("there is")
+
+
+def _inputs(account: Account) -> dict[str, tuple[str, str]]:
+    """Return bucket and prefix of each input, by its name."""
+    provider = account.target.provider
+    return {
+        name: uri_parts(input_uri(item, provider))
+        for name, item in account.spec.inputs.items()
+        if item.on(provider)
+    }
 
 
 def _bucket(account: Account) -> str:

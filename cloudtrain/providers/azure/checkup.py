@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, RefusedError, UsageError
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.config import AzureConfig, connect
+from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
 from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
 from cloudtrain.providers.azure.target import format_issues
@@ -62,6 +65,7 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
         workspace=document,
     )
     yield from rights_checks(account)
+    yield from _input_checks(account)
     yield _machines_check(account)
 
 
@@ -115,6 +119,48 @@ def _workspace_checks(
         )
     else:
         yield question.ok(f"it is, in {location}")
+
+
+_ASSET = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+
+
+def _input_checks(account: Account) -> Iterator[Check]:
+    """Yield a check that each input exists that is a path of a datastore or a data asset."""
+    provider = account.target.provider
+    for name, item in account.spec.inputs.items():
+        uri = item.on(provider) or ""
+        question = Question("input", f"is there anything at {uri}", ("inputs", name))
+        asset = _ASSET.fullmatch(uri)
+        if uri.startswith("azureml://datastores/"):
+            yield question.answered_by(partial(_stored_input, account, question, uri))
+        elif asset and "model" not in (item.type or ""):
+            path = f"{account.scope}/data/{asset[1]}" + (
+                f"/versions/{asset[2]}" if asset[2] else ""
+            )
+            yield question.answered_by(partial(_asset_input, account, question, path))
+
+
+def _stored_input(account: Account, question: Question, uri: str) -> Check:
+    datastore, path = datastore_path(uri)
+    try:
+        container = account.cloud.container(datastore)
+    except CloudError as error:
+        if error.code != "NoContainer":
+            raise
+        return question.not_applicable(f"{datastore} is not a blob container")
+
+    if any(True for _ in container.blobs(path)):
+        return question.ok("there is")
+    return question.wrong(
+        "there is nothing",
+        f"look at the datastore in the studio; inputs.{question.setting[1]} names another path",
+    )
+
+
+def _asset_input(account: Account, question: Question, path: str) -> Check:
+    if account.arm.find(path, ML_VERSION):
+        return question.ok("there is")
+    return question.wrong("there is no such data asset", "az ml data list shows those there are")
 
 
 def _machines_check(account: Account) -> Check:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from cloudtrain.providers.aws import account_rights as identity
-from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
+from tests.fakes.aws.cloud import ACCOUNT, BUCKET, REGION, Cloud
 
 # A healthy AWS account for a job on two machines in its own network, and parts of that account.
 
@@ -193,6 +193,13 @@ def no_credentials(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name)
 
 
+def unreadable_input(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
+    healthy.client("s3").put_object(Bucket=BUCKET, Key="train/a", Body=b"a")
+    healthy.values["inputs"] = {"train": {"aws": f"s3://{BUCKET}/train/"}}
+    elsewhere = allow("s3:GetObject", on=f"arn:aws:s3:::{BUCKET}/cloudtrain/*")
+    healthy.job = [*without(job_rights(), "s3:GetObject"), elsewhere]
+
+
 def slow_clock(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "time", SimpleNamespace(time=lambda: time.time() - 600))
 
@@ -266,6 +273,19 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     ),
     "no such bucket": ("bucket", "no such bucket", set_values(aws={"bucket": "nobodys-bucket"})),
     "bucket in another region": ("bucket", "eu-west-1", bucket_elsewhere),
+    "no such input": (
+        *("input", "there is nothing"),
+        set_values(inputs={"train": {"aws": f"s3://{BUCKET}/gone/"}}),
+    ),
+    "input in no bucket": (
+        *("input", "no bucket nobodys-bucket"),
+        set_values(inputs={"train": {"aws": "s3://nobodys-bucket/train/"}}),
+    ),
+    "job may not read an input": (
+        "role's rights",
+        f"s3:GetObject on arn:aws:s3:::{BUCKET}/train/*",
+        unreadable_input,
+    ),
     "key is disabled": ("key", "Disabled", disabled_key),
     "no such repository": (
         "repository",

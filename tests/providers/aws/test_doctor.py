@@ -33,6 +33,7 @@ READS = {
     ("iam", "GetRole"),
     ("iam", "SimulatePrincipalPolicy"),
     ("s3", "HeadBucket"),
+    ("s3", "ListObjectsV2"),
     ("kms", "DescribeKey"),
     ("servicequotas", "ListServiceQuotas"),
     ("servicequotas", "ListAWSDefaultServiceQuotas"),

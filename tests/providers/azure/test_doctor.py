@@ -25,7 +25,7 @@ from tests.fakes.azure.account import (
     VAULT,
     WORKSPACE_IDENTITY,
 )
-from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.cloud import AzureCloud, client
 from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.providers.azure.operations import forget
@@ -40,6 +40,8 @@ READS = {
     ("arm", "GetWorkspace"),
     ("arm", "GetDatastore"),
     ("arm", "GetCompute"),
+    ("arm", "GetData"),
+    ("arm", "GetDataContainer"),
     ("arm", "ListVmSizes"),
     ("arm", "ListUsages"),
     ("rights", "ListPermissions"),
@@ -70,6 +72,7 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     in a complete account. Tests change either.
     """
     forget()
+    cloud.put("train/a.txt", b"data")
     monkeypatch.setattr(
         checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
     )
@@ -88,6 +91,7 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
         "limits": {"max_runtime": "1 h"},
         "secrets": {"TOKEN": {"azure": f"keyvault:{VAULT}/token"}},
         "azure": {"compute": "gpu-cluster"},
+        "inputs": {"train": {"azure": "azureml://datastores/workspaceblobstore/paths/train/"}},
     }
     assert {tuple(call) for call in cloud.endpoint.calls} <= READS
 
@@ -117,9 +121,23 @@ def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> N
     assert {check.verdict for check in checks} == {"ok"}
     assert [check.name for check in checks] == [
         *("credentials", "clock", "workspace", "submitting", "datastore", "storage"),
-        *("registry", "key vault", "compute", "image"),
+        *("registry", "key vault", "input", "compute", "image"),
     ]
     assert checks[0].answer == CLIENT
+
+
+@pytest.mark.parametrize("version", [":1", "@latest"])
+def test_data_asset_of_a_job_is_found(
+    healthy: dict[str, Any], cloud: AzureCloud, version: str
+) -> None:
+    from azure.ai.ml.entities import Data
+
+    path = "azureml://datastores/workspaceblobstore/paths/train/"
+    client(cloud).data.create_or_update(Data(name="words", version="1", path=path))
+    cloud.endpoint.reset()
+    healthy["inputs"] = {"train": {"azure": f"azureml:words{version}"}}
+    (check,) = [check for check in checks_of(healthy) if check.name == "input"]
+    assert (check.verdict, check.answer) == ("ok", "there is")
 
 
 def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
@@ -164,6 +182,10 @@ def without(part: str, principal: str) -> Break:
 
 def setting(**values: str) -> Break:
     return lambda _cloud, spec, _: spec["azure"].update(values)
+
+
+def inputs(uri: str) -> Break:
+    return lambda _cloud, spec, _: spec.update(inputs={"train": {"azure": uri}})
 
 
 def account(**values: Any) -> Break:
@@ -229,6 +251,12 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         *("key vault", "no key vault gone"),
         lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
     ),
+    "no such input": (
+        *("input", "there is nothing"),
+        inputs("azureml://datastores/workspaceblobstore/paths/gone/"),
+    ),
+    "no such data asset": ("input", "no such data asset", inputs("azureml:gone:1")),
+    "no latest version": ("input", "no such data asset", inputs("azureml:gone@latest")),
     "no such cluster": ("compute", "no compute gone", setting(compute="gone")),
     "cluster failed": (
         *("compute", "Failed"),
