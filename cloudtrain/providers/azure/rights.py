@@ -66,7 +66,10 @@ _IMPLIED = (
 Machine Learning workspaces".
 """
 
-SUBMITTER = (*DOCTOR, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
+ASSETS = f"{WORKSPACES}/data/versions/read"
+"""Action that looks whether an input's data asset exists."""
+
+SUBMITTER = (*DOCTOR, ASSETS, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
 """For people and CI."""
 
 PULL = "Microsoft.ContainerRegistry/registries/pull/read"

@@ -12,7 +12,7 @@ import cloudtrain
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.azure.client import workspace
-from cloudtrain.providers.azure.rights import DOCTOR, READ_BLOBS, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import ASSETS, DOCTOR, READ_BLOBS, WORKSPACES, WRITE_BLOBS
 from cloudtrain.providers.azure.target import workspace_of
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
@@ -224,6 +224,14 @@ def fetch(cloud: AzureCloud, run: Run) -> None:
     ) == ["model"]
 
 
+WORDS = {
+    "properties": {
+        "dataType": "uri_folder",
+        "dataUri": "azureml://datastores/workspaceblobstore/paths/words/",
+    }
+}
+
+
 def examine(cloud: AzureCloud, run: Run) -> None:
     """`doctor`, where what one may not look at is an error for once."""
     registry, vault = (
@@ -232,7 +240,9 @@ def examine(cloud: AzureCloud, run: Run) -> None:
     more = {
         "image": f"{registry}.azurecr.io/train:1",
         "secrets": {"TOKEN": {"azure": f"keyvault:{vault}/token"}},
+        "inputs": {"words": {"azure": "azureml:words:1"}},
     }
+    cloud.service.assets.put_data("words", "1", WORDS)
     job = cloudtrain.load({**SMALL, **more})
     settings = load_settings(Path.cwd())
     target = get_provider("azure").target(settings, job.spec)
@@ -281,7 +291,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "list": Operation({f"{WORKSPACES}/jobs/read"}, find_runs),
     "find one's own job": Operation({f"{WORKSPACES}/jobs/read"}, find_own_job),
     "fetch": Operation({DATASTORES, READ_BLOBS}, fetch),
-    "doctor": Operation({*DOCTOR, WORKSPACE, DATASTORES, f"{WORKSPACES}/computes/read"}, examine),
+    "doctor": Operation(
+        {*DOCTOR, ASSETS, WORKSPACE, DATASTORES, f"{WORKSPACES}/computes/read"}, examine
+    ),
     "push an image": Operation({PULL, PUSH}, push),
     "stop": Operation(
         {*LOOKING, DATASTORES, READ_BLOBS, WRITE_BLOBS, f"{WORKSPACES}/jobs/cancel/action"}, stop
