@@ -10,14 +10,14 @@ import pytest
 
 import cloudtrain
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.account_rights import (
+from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.rights import (
     Account,
     Need,
     distrust,
     needs_of_job,
     needs_of_submit,
 )
-from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed
 from tests.fakes.azure.rights import Attempt as AzureAttempt

@@ -126,7 +126,7 @@ class SageMakerProvider(Provider):
     rules = lazy_method("cloudtrain.providers.aws.validate:rule_issues")
     checks = lazy_method("cloudtrain.providers.aws.validate:sdk_issues")
     security_findings = lazy_method("cloudtrain.providers.aws.rules:security_findings")
-    checkup = lazy_method("cloudtrain.providers.aws.account_checks:account_checks")
+    checkup = lazy_method("cloudtrain.providers.aws.checkup:account_checks")
     render = lazy_method("cloudtrain.providers.aws.tuning_request:render")
     repository = lazy_method("cloudtrain.providers.aws.target:image_repository")
     export = lazy_method("cloudtrain.providers.aws.request:export")

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from cloudtrain.providers.aws import account_rights as identity
+from cloudtrain.providers.aws import rights as identity
 from tests.fakes.aws.cloud import ACCOUNT, BUCKET, REGION, Cloud
 
 # A healthy AWS account for a job on two machines in its own network, and parts of that account.

@@ -10,7 +10,8 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.aws.account_rights import (
+from cloudtrain.providers.aws.config import AwsConfig, connect
+from cloudtrain.providers.aws.rights import (
     Account,
     Caller,
     account_check,
@@ -19,7 +20,6 @@ from cloudtrain.providers.aws.account_rights import (
     rights_checks,
     role_check,
 )
-from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.aws.target import format_issues
 
