@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cloudtrain.errors import SourceError
-from cloudtrain_launcher.packages import lock_file, requirement_files
+from cloudtrain_launcher.packages import requirement_files
 from cloudtrain_launcher.packages.requirement_files import Requested as Requested
 from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
 
@@ -135,7 +135,7 @@ CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 def requested_by(root: Path, file: str) -> Requested:
     """Return the requirements of a file. Raise SourceError if it cannot be read."""
     try:
-        return lock_file.read_requested(root, file)
+        return requirement_files.read_requested(root, file)
     except requirement_files.InvalidRequirements as error:
         hint = (
             "dependencies: none in job.yaml installs nothing; dependencies: FILE names another file"

@@ -121,7 +121,11 @@ CONDA_WAY = (
     " image (image: {build: Dockerfile}) or an environment of Azure ML (image: {azure:"
     " 'azureml:NAME@latest'})"
 )
-_FILES = (".txt", ".in", ".toml", "uv.lock")
+LOCK_WAY = (
+    "pip installs: uv export --frozen --no-emit-project --prune torch -o requirements.txt writes the"
+    " locked versions for it"
+)
+_FILES = (".txt", ".in", ".toml")
 _KEYS = ("file", "packages", "replace_torch")
 _NO_VENDOR = (
     "use an image that has the packages, or send wheels with the source: --no-index and"
@@ -198,13 +202,16 @@ def _file(value: Any) -> str:
     if path.suffix in (".yml", ".yaml"):
         raise FieldError(f"{name} is a conda environment, which pip cannot read", CONDA_WAY)
 
+    if path.name == "uv.lock":
+        raise FieldError("uv.lock is not read", LOCK_WAY)
+
     if not name.endswith(_FILES):
         hint = (
             f"for a package, write a list: dependencies: [{name}]"
             if name
             else "write none for no packages"
         )
-        raise FieldError(f"{name!r} is not a requirements file, pyproject.toml or uv.lock", hint)
+        raise FieldError(f"{name!r} is not a requirements file or pyproject.toml", hint)
 
     if path.is_absolute() or ".." in path.parts:
         raise FieldError(

@@ -284,11 +284,11 @@ def _dependencies_problem(value: Any, source: Path) -> Issue | None:
     file = value.get("file") if isinstance(value, dict) else value
     if not isinstance(file, str) or file == OFF:
         return None
-    if not file.endswith((".txt", ".in", ".toml", ".lock")) or (source / file).is_file():
+    if not file.endswith((".txt", ".in", ".toml")) or (source / file).is_file():
         return None
 
     names = []
-    for pattern in ("*.txt", "*.toml", "uv.lock"):
+    for pattern in ("*.txt", "*.toml"):
         names += [path.name for path in source.glob(pattern)]
 
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")

@@ -230,7 +230,7 @@ class JobSpec(Section):
     ] = Field(
         Dependencies(),
         description=(
-            "packages to install: a file, a list or none; default: requirements.txt, uv.lock,"
+            "packages to install: a file, a list or none; default: requirements.txt, then"
             " pyproject.toml"
         ),
     )

@@ -31,7 +31,7 @@ from cloudtrain.source.programs import (
     program_fault,
     top_modules,
 )
-from cloudtrain.spec.inputs import CONDA_WAY
+from cloudtrain.spec.inputs import CONDA_WAY, LOCK_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of
 from cloudtrain_launcher.packages.image import BUILT_FOR_TORCH, satisfies
 
@@ -52,7 +52,7 @@ def package_issues(plan: Plan) -> list[Issue]:
     requested = requested_of(plan)
     return [
         *_programs_faults(plan, root),
-        *_conda(plan, root),
+        *_unread_files(plan, root),
         *_passwords(requested),
         *_other_torch(plan, requested),
         *_built_for_cuda(plan, requested),
@@ -96,11 +96,20 @@ def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
             yield plan.located(Issue(("entrypoint",), f"{place}: {fault.message}"))
 
 
-def _conda(plan: Plan, root: Path) -> Iterator[Issue]:
+def _unread_files(plan: Plan, root: Path) -> Iterator[Issue]:
+    if not plan.spec.dependencies.is_automatic:
+        return
+
+    requirements = plan.context.source.requirements
     conda_file = next((name for name in CONDA_FILES if (root / name).is_file()), None)
-    if conda_file and plan.spec.dependencies.is_automatic and not plan.context.source.requirements:
+    if conda_file and not requirements:
         yield warning(
             f"{conda_file} is not read: nothing of it is installed", CONDA_WAY, origin=conda_file
+        )
+
+    if (root / "uv.lock").is_file() and requirements != "requirements.txt":
+        yield warning(
+            "is not read: versions may differ from the locked ones", LOCK_WAY, origin="uv.lock"
         )
 
 

@@ -308,7 +308,6 @@ def test_includes_that_multiply_are_refused(job: Path, width: int, depth: int) -
         (".cloudtrainignore", ""),
         ("a.py", ""),
         ("pyproject.toml", ""),
-        ("uv.lock", ""),
         ("requirements.txt", ""),
         ("Dockerfile", "image: {build: Dockerfile}\n"),
         (".dockerignore", "image: {build: Dockerfile}\n"),

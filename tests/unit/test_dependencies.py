@@ -15,10 +15,10 @@ from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.spec.inputs import read_dependencies
 from cloudtrain.submission import package_checks
 from cloudtrain.submission.package_checks import package_issues
-from cloudtrain_launcher.packages.lock_file import read_lock, read_requested
 from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
     Requested,
+    read_requested,
     requested_list,
 )
 from tests.support.in_process import call
@@ -59,6 +59,7 @@ def messages(planned: Plan) -> list[str]:
         ("einops", "'einops' is not a requirements file"),
         ("../requirements.txt", "is not in the source folder"),
         ("environment.yml", "is a conda environment"),
+        ("uv.lock", "uv export --frozen"),
         (["requirements.txt"], "is a file"),
         (["x @ https://me:secret@host/x.whl"], "contains a password"),
         ({"conda_file": "x"}, "unknown key"),
@@ -80,6 +81,14 @@ def test_a_file_of_the_source_counts_by_itself_and_the_job_document_names_it(job
     assert dependencies_document(plan(job)) == {"file": "requirements.txt"}
     assert dependencies_document(plan(job, dependencies="none")) == {}
     assert dependencies_document(plan(job, dependencies=["timm"])) == {"packages": ["timm"]}
+
+
+def test_lock_file_is_not_read_and_the_plan_says_what_does(job: Path) -> None:
+    project = "[project]\nname = 'x'\ndependencies = ['einops']\n"
+    write(job, {"uv.lock": "version = 1\n", "pyproject.toml": project})
+    assert messages(plan(job)) == ["uv.lock: is not read: versions may differ from the locked ones"]
+    write(job, {"requirements.txt": "einops==0.8.1\n"})
+    assert messages(plan(job)) == []
 
 
 def test_missing_or_ignored_requirements_file_is_refused_at_its_line(
@@ -301,98 +310,3 @@ def test_a_project_asks_for_its_dependencies_and_a_mere_settings_file_for_nothin
 
 
 ODD = "[project]\ndependencies = 'einops'\n"
-LOCK = """
-version = 1
-requires-python = ">=3.9"
-
-[[package]]
-name = "project"
-version = "0.1.0"
-source = { virtual = "." }
-dependencies = [
-    { name = "einops" },
-    { name = "windows-only", marker = "sys_platform == 'win32'" },
-    { name = "forked", version = "2.0", marker = "python_version >= '3'" },
-    { name = "with-extra", extra = ["more"] },
-]
-
-[[package]]
-name = "einops"
-version = "0.8.1"
-source = { registry = "https://pypi.org/simple" }
-wheels = [{ url = "https://files/einops.whl", hash = "sha256:aa", size = 1 }]
-
-[[package]]
-name = "windows-only"
-version = "1"
-source = { registry = "https://pypi.org/simple" }
-wheels = [{ url = "https://files/w.whl", hash = "sha256:bb" }]
-
-[[package]]
-name = "forked"
-version = "1.0"
-source = { registry = "https://pypi.org/simple" }
-sdist = { url = "https://files/f1.tar.gz", hash = "sha256:cc" }
-
-[[package]]
-name = "forked"
-version = "2.0"
-source = { registry = "https://own/simple" }
-sdist = { url = "https://files/f2.tar.gz", hash = "sha256:dd" }
-
-[[package]]
-name = "with-extra"
-version = "3"
-source = { registry = "https://pypi.org/simple" }
-sdist = { url = "https://files/e.tar.gz", hash = "sha256:ee" }
-
-[package.optional-dependencies]
-more = [{ name = "deep" }]
-
-[[package]]
-name = "deep"
-version = "4"
-source = { registry = "https://pypi.org/simple" }
-sdist = { url = "https://files/d.tar.gz", hash = "sha256:ff" }
-dependencies = [{ name = "einops" }]
-"""
-
-
-def test_lock_file_gives_locked_versions_with_hashes_for_this_platform(
-    tmp_path: Path,
-) -> None:
-    write(tmp_path, {"uv.lock": LOCK})
-    requested = read_lock(tmp_path, "uv.lock", lambda marker: "win32" not in marker)
-    assert [requirement.text for requirement in requested.to_install] == [
-        "einops==0.8.1 --hash=sha256:aa",
-        "forked==2.0 --hash=sha256:dd",
-        "with-extra==3 --hash=sha256:ee",
-        "deep==4 --hash=sha256:ff",
-    ]
-    assert requested.is_hashed
-    assert requested.options == ("--extra-index-url https://own/simple",)
-    assert len(read_requested(tmp_path, "uv.lock").to_install) == 5
-
-
-def test_what_only_a_package_of_the_image_needs_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, {"uv.lock": LOCK})
-    requested = read_lock(tmp_path, "uv.lock", lambda marker: not marker, {"with-extra"})
-    assert [requirement.name for requirement in requested.to_install] == ["einops", "with-extra"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("version = 2", "version 2, but only version 1"),
-        ("version = 1", "locks 0 projects"),
-        (
-            LOCK.replace('name = "deep"\nversion', 'name = "other"\nversion'),
-            "lacks package deep",
-        ),
-    ],
-)
-def test_a_lock_file_that_cannot_be_followed_says_why(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    with pytest.raises(InvalidRequirements, match=message):
-        read_lock(write(tmp_path, {"uv.lock": text}), "uv.lock")

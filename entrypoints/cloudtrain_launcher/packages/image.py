@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -102,38 +102,22 @@ def without_held(
 
 def satisfies(version: str, requirement: Requirement) -> bool:
     """Return whether a version satisfies a requirement; True if nothing here can compare them."""
-    packaging = packaging_module("requirements")
-    if packaging is None:
-        return True
+    from importlib import import_module
 
     try:
-        return bool(
-            packaging.Requirement(requirement.shown).specifier.contains(version, prereleases=True)
-        )
+        packaging: Any = import_module("packaging.requirements")
+    except ImportError:
+        try:
+            packaging = import_module("pip._vendor.packaging.requirements")
+        except ImportError:
+            return True
+
+    try:
+        wanted = packaging.Requirement(requirement.shown)
     except packaging.InvalidRequirement:
         return False
 
-
-def packaging_module(name: str) -> Any:
-    """Return a module of `packaging` or of pip's copy of it; None without either."""
-    from importlib import import_module
-
-    for parent in ("packaging", "pip._vendor.packaging"):
-        try:
-            return import_module(f"{parent}.{name}")
-        except ImportError:
-            continue
-
-    return None
-
-
-def marker_reader() -> Callable[[str], bool] | None:
-    """Return an evaluator of environment markers for this Python; None without `packaging`."""
-    markers = packaging_module("markers")
-    if markers is None:
-        return None
-
-    return lambda text: not text or bool(markers.Marker(text).evaluate({"extra": ""}))
+    return bool(wanted.specifier.contains(version, prereleases=True))
 
 
 def platform_name() -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import metadata
@@ -25,10 +24,10 @@ from cloudtrain_launcher import reporting
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.installers import Files, InstallationError
-from cloudtrain_launcher.packages.lock_file import read_lock, read_requested
 from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
     Requested,
+    read_requested,
     requested_list,
 )
 
@@ -82,7 +81,7 @@ class Installation:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.held = {} if task.replace_torch else image.held_packages()
-        self.requested = read_task(task, self.held)
+        self.requested = read_task(task)
         reporting.masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
@@ -211,25 +210,13 @@ class Installation:
             reporting.log(self.task.node, f"installing: {line}")
 
 
-def read_task(task: Task, held: Collection[str]) -> Requested:
-    """Return the task's requirements; evaluate the markers of a lock file here.
-
-    `held`: packages that stay. Raise InvalidRequirements.
-    """
+def read_task(task: Task) -> Requested:
+    """Return the task's requirements. Raise InvalidRequirements."""
     if not task.file:
         return requested_list(task.packages)
 
     try:
-        if Path(task.file).name != "uv.lock":
-            return read_requested(Path(task.source), task.file)
-
-        holds = image.marker_reader()
-        if holds is None:
-            raise InvalidRequirements(
-                f"{task.file}: this image lacks pip and packaging; add one to evaluate its markers"
-            )
-
-        return read_lock(Path(task.source), task.file, holds, held)
+        return read_requested(Path(task.source), task.file)
     except OSError as error:
         raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None
 

@@ -1,4 +1,4 @@
-"""Requirements of a job, from requirements.txt, pyproject.toml or uv.lock. Standard library only.
+"""Requirements of a job, from requirements.txt or pyproject.toml. Standard library only.
 
 The client reads these files too, for its plan and its checks.
 """
@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
-AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
+AUTOMATIC = ("requirements.txt", "pyproject.toml")
 """Files at the top of the source folder that are read by default; the first with any counts."""
 
 MAX_FILES = 100
@@ -159,6 +159,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InvalidRequirements(f"{path.name} is not valid TOML: {error}") from None
 
     return document
+
+
+def read_requested(folder: Path, file: str) -> Requested:
+    """Read a requirements file of the source. Raise OSError or InvalidRequirements."""
+    return read_project(folder, file) if file.endswith(".toml") else read_requirements(folder, file)
 
 
 def read_project(folder: Path, file: str) -> Requested:
