@@ -131,10 +131,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
             multiple_of(8, 65536), None, "tokens per sequence, a multiple of 8 [the size's]"
         ),
         "data": Option(
-            one_of("text", "tokens", "synthetic"),
+            one_of("text", "synthetic"),
             "text",
-            "text|tokens|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source;"
-            " $CLOUDTRAIN_INPUT_TOKENS [text]",
+            "text|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source; random tokens [text]",
         ),
         "tied": Option(
             yes_or_no, None, "yes|no: one matrix for embedding and head [gpt2-124m: yes]"

@@ -1,5 +1,4 @@
-"""A language model of your own on files of tokens, the input `tokens`
-(cloudtrain_trainer/data/token_files.py).
+"""A language model of your own on files of tokens, the input `tokens`.
 
 Its samples are pairs (tokens, next tokens), so that the default loss, the cross-entropy over
 tokens, fits.
@@ -8,16 +7,33 @@ tokens, fits.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from cloudtrain_trainer.data.token_files import token_data
 from cloudtrain_trainer.tasks import Task
 
 CONTEXT = 64
 VOCABULARY = int(os.environ.get("VOCABULARY", "50304"))
 """Tokens per sequence; all tokens are less than the second."""
+
+
+class Tokens(Dataset[tuple[Tensor, Tensor]]):
+    """Sequences of a file of uint16 tokens, as nanoGPT writes it, each with its next tokens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tokens = np.memmap(path, dtype=np.uint16, mode="r")
+
+    def __len__(self) -> int:
+        return (len(self._tokens) - 1) // CONTEXT
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        tokens = self._tokens[index * CONTEXT : (index + 1) * CONTEXT + 1].astype(np.int64)
+        return torch.from_numpy(tokens[:-1]), torch.from_numpy(tokens[1:])
 
 
 class SmallGpt(nn.Module):
@@ -47,15 +63,17 @@ class SmallGpt(nn.Module):
         return logits
 
 
-def task(seed: int) -> Task:
-    """The task. `seed`: of where the sequences of an epoch begin."""
-    train, validation = token_data(
-        os.environ["CLOUDTRAIN_INPUT_TOKENS"], CONTEXT, seed=seed, vocabulary=VOCABULARY
+def task() -> Task:
+    """The task; the last tenth of all sequences is for validation."""
+    paths = sorted(Path(os.environ["CLOUDTRAIN_INPUT_TOKENS"]).glob("*.bin"))
+    sequences: ConcatDataset[tuple[Tensor, Tensor]] = ConcatDataset(
+        [Tokens(path) for path in paths]
     )
+    first = len(sequences) * 9 // 10
     return Task(
         model=SmallGpt,
-        train=train,
-        validation=validation,
+        train=Subset(sequences, range(first)),
+        validation=Subset(sequences, range(first, len(sequences))),
         batch_size=32,
         lr=3e-3,
         unit="sequences",

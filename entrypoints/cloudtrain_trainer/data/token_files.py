@@ -1,8 +1,4 @@
-"""Language model data from files of tokens, read by memmap in any order.
-
-.npy files contain their type; other files are plain numbers (uint16, as nanoGPT writes them, unless
-`dtype` is given), or have llm.c's header.
-"""
+"""Language model data from the bytes of text files, read by memmap in any order, or from arrays."""
 
 from __future__ import annotations
 
@@ -16,49 +12,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer.rules import Refused, RefusedData
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw
 
-SUFFIXES = (".bin", ".npy")
-LLM_C_MAGIC = 20240520
-LLM_C_HEADER_BYTES = 1024
-"""Offset of the tokens (uint16) in llm.c's files, which begin with the magic (int32).
-
-Source: llm.c, dev/data.
-"""
 HELD_OUT = 10
-"""Without files for validation, the last of this many equal parts of each file is used."""
+"""The last of this many equal parts of each file is for validation."""
 
 
 class TokenFiles:
     """Sequences of `context` tokens, and their next tokens, both (batch, context), int64.
 
-    Sequences do not cross the end of a file. Tokens in memory may stand for a file. With a seed,
-    sequences begin at other offsets in every epoch. `part`: the range of each file that is used,
-    from 0 to 1. `vocabulary`: tokens must be below it; 0: not checked. Raise `Refused` if a file
-    cannot be used, or is too short for one sequence.
+    The bytes of a file are its tokens; an array of tokens may stand for a file. Sequences do not
+    cross the end of a file. With a seed, they begin at other offsets in every epoch. `part`: the
+    range of each file that is used, from 0 to 1. Raise `Refused` if a file cannot be read, or if
+    all are too short for one sequence.
     """
 
     def __init__(
         self,
-        paths: Sequence[Path | np.ndarray],
+        files: Sequence[Path | np.ndarray],
         context: int,
         *,
-        dtype: str = "uint16",
         seed: int | None = None,
         part: tuple[float, float] = (0.0, 1.0),
-        vocabulary: int = 0,
     ) -> None:
         self.context = context
         self.seed = seed
         self.part = part
-        self.vocabulary = vocabulary
-        self.paths = list(paths)
-        self.dtype = np.dtype(dtype)
+        self.files = list(files)
         self._opened: dict[int, Any] = {}
-        self._ends = list(accumulate(self._sequences(file) for file in range(len(self.paths))))
+        self._ends = list(accumulate(self._sequences(file) for file in range(len(self.files))))
         if not self._ends or not self._ends[-1]:
-            names = ", ".join(str(path) for path in self.paths[:3]) or "no file"
+            names = ", ".join(str(path) for path in self.files[:3]) or "no file"
             raise Refused(f"{names}: too few tokens for one sequence of {context}")
 
     def __len__(self) -> int:
@@ -79,15 +64,7 @@ class TokenFiles:
     def _sequence(self, index: int, offset: int) -> Any:
         file = bisect_right(self._ends, index)
         first = (index - (self._ends[file - 1] if file else 0)) * self.context + offset
-        sequence = self._tokens(file)[first : first + self.context + 1].astype(np.int64)
-
-        if self.vocabulary and int(sequence.max()) >= self.vocabulary:
-            raise RefusedData(
-                f"{self.paths[file]} has the token {int(sequence.max())} after {first}, and the model"
-                f" knows tokens below {self.vocabulary}: is its type {self._tokens(file).dtype}?"
-            )
-
-        return sequence
+        return self._tokens(file)[first : first + self.context + 1].astype(np.int64)
 
     def _sequences(self, file: int) -> int:
         """Return the sequences of a file, one fewer if their beginnings move."""
@@ -97,8 +74,12 @@ class TokenFiles:
 
     def _tokens(self, file: int) -> Any:
         if file not in self._opened:
-            path = self.paths[file]
-            whole = _open(path, self.dtype) if isinstance(path, Path) else path
+            place = self.files[file]
+            try:
+                whole = np.memmap(place, mode="r") if isinstance(place, Path) else place
+            except (OSError, ValueError) as error:
+                raise Refused(f"{place} cannot be read: {error}") from None
+
             begin, end = (int(share * len(whole)) for share in self.part)
             self._opened[file] = whole[begin:end]
 
@@ -111,75 +92,15 @@ class TokenFiles:
         return int(torch.randint(self.context, (), generator=generator))
 
 
-def token_data(
-    place: Path | str, context: int, *, dtype: str = "uint16", seed: int = 0, vocabulary: int = 0
-) -> tuple[TokenFiles, TokenFiles]:
-    """Return (training, validation) data of a folder.
-
-    Files with `val` in their names are for validation, else the end of each file. Raise `Refused`
-    if the folder has no token files.
-    """
-    folder = Path(place)
-    if not folder.is_dir():
-        raise Refused(
-            f"{folder} is not a folder: expected one with files of tokens ({' or '.join(SUFFIXES)})"
-        )
-
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    if not files:
-        raise Refused(f"{folder} has no files of tokens ({' or '.join(SUFFIXES)})")
-
-    held_out = [path for path in files if "val" in path.name]
-    options: dict[str, Any] = {"dtype": dtype, "vocabulary": vocabulary}
-    if not held_out:
-        return split(files, context, seed=seed, **options)
-
-    train = [path for path in files if path not in held_out]
-
-    return (
-        TokenFiles(train, context, seed=seed, **options),
-        TokenFiles(held_out, context, **options),
-    )
-
-
 def split(
-    files: Sequence[Path | np.ndarray], context: int, *, seed: int, **options: Any
+    files: Sequence[Path | np.ndarray], context: int, *, seed: int
 ) -> tuple[TokenFiles, TokenFiles]:
     """Return (training, validation) data: the end of each file is for validation.
 
-    `options`: as of `TokenFiles`, which may raise `Refused`.
+    Raise `Refused` as `TokenFiles`.
     """
     share = 1 - 1 / HELD_OUT
     return (
-        TokenFiles(files, context, seed=seed, part=(0.0, share), **options),
-        TokenFiles(files, context, part=(share, 1.0), **options),
+        TokenFiles(files, context, seed=seed, part=(0.0, share)),
+        TokenFiles(files, context, part=(share, 1.0)),
     )
-
-
-def _open(path: Path, dtype: np.dtype[Any]) -> Any:
-    """Return the file's tokens, (n,), not yet read. Raise `Refused` for another kind of file."""
-    try:
-        if path.suffix == ".npy":
-            tokens = np.load(path, mmap_mode="r")
-            if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-                raise Refused(
-                    f"{path} has {tokens.dtype} of shape {tokens.shape}: expected whole numbers of"
-                    " shape (n,)"
-                )
-
-            return tokens
-
-        with path.open("rb") as file:
-            magic = file.read(4)
-        if magic == LLM_C_MAGIC.to_bytes(4, "little"):
-            return np.memmap(path, dtype=np.uint16, mode="r", offset=LLM_C_HEADER_BYTES)
-
-        if path.stat().st_size % dtype.itemsize:
-            raise Refused(
-                f"{path} has {path.stat().st_size} bytes, not a multiple of {dtype.itemsize}, as"
-                f" {dtype} needs"
-            )
-
-        return np.memmap(path, dtype=dtype, mode="r")
-    except (OSError, ValueError) as error:
-        raise Refused(f"{path} cannot be read as tokens: {error}") from None

@@ -1,8 +1,7 @@
 """A language model over bytes, of Python's own source or of an input; no download.
 
 `--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it
-random tokens of GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of
-files (data/token_files.py).
+random tokens of GPT-2's vocabulary, from which nothing can be learned.
 
 The model is a small modern decoder: RMS norm, rotary positions, SwiGLU, causal attention, no biases.
 It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix
@@ -33,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_trainer import partition
-from cloudtrain_trainer.data.token_files import TokenFiles, split, token_data
+from cloudtrain_trainer.data.token_files import TokenFiles, split
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 
@@ -286,7 +285,6 @@ SIZES = {
 }
 LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
 INPUT = "CLOUDTRAIN_INPUT_TEXT"
-TOKENS_INPUT = "CLOUDTRAIN_INPUT_TOKENS"
 STDLIB_FILES = 40
 """Files of Python's source: about 1 MiB."""
 SYNTHETIC_TOKENS = 1 << 22
@@ -368,19 +366,12 @@ def build(
 
 
 def _data(data: str, shape: Shape, seed: int) -> tuple[TokenFiles, TokenFiles]:
-    """Return training and validation data: bytes of text, tokens of an input, or random tokens.
+    """Return training and validation data: bytes of text or random tokens.
 
-    Raise `Refused` without the input, or if it has too little for one sequence.
+    Raise `Refused` if the text is too short for one sequence.
     """
     if data == "text":
-        return split(text_files(), shape.context, seed=seed, dtype="uint8")
-    if data == "synthetic":
-        tokens = np.random.default_rng(seed).integers(GPT2_TOKENS, size=SYNTHETIC_TOKENS)
-        return split([tokens.astype(np.uint16)], shape.context, seed=seed)
-    if not os.environ.get(TOKENS_INPUT):
-        raise Refused(
-            f"--data tokens needs an input called tokens (${TOKENS_INPUT}), or use --data text"
-        )
-    return token_data(
-        os.environ[TOKENS_INPUT], shape.context, seed=seed, vocabulary=shape.vocabulary
-    )
+        return split(text_files(), shape.context, seed=seed)
+
+    tokens = np.random.default_rng(seed).integers(GPT2_TOKENS, size=SYNTHETIC_TOKENS)
+    return split([tokens.astype(np.uint16)], shape.context, seed=seed)
