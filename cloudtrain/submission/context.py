@@ -115,13 +115,12 @@ def submitter() -> str:
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     """Raise SourceError if an ignore file excludes the program itself."""
     kind, target = entrypoint_of(spec)
-    is_file = kind in ("script", "notebook") or (
-        kind == "command" and not target.startswith("/") and (tree.root / target).is_file()
-    )
-    if not is_file:
+    file = tree.root / target
+    is_sent = kind == "command" and not spec.setup and file.is_file()
+    if kind not in ("script", "notebook") and (not is_sent or Path(target).is_absolute()):
         return
 
-    path = os.path.relpath(os.path.realpath(tree.root / target), tree.root.resolve())
+    path = os.path.relpath(os.path.realpath(file), tree.root.resolve())
     if all(entry.path != path for entry in tree.files):
         raise SourceError(
             f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves"

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,24 @@ def test_a_forced_stop_ends_processes_in_sessions_of_their_own(tmp_path: Path) -
     end = events(finish(process))[-1]
     assert end["forced"]
     assert [process_state(pid) for pid in pids] == ["", ""]
+
+
+@pytest.mark.torchrun
+def test_a_forced_stop_ends_what_a_command_leaves_behind(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, time\nfrom cloudtrain_job import emit\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nemit('ready', pids=[os.getpid()])\n"
+        "while True: time.sleep(600)\n"
+    )
+    words = ["-c", f"{sys.executable} train.py; echo never"]
+    job: dict[str, Any] = {"kind": "command", "target": "sh", "command": words}
+    process = start(tmp_path, script, new_process=True, grace_seconds=1, **job)
+    output = output_until(process, '"type":"ready"')
+    (pid,) = events(output)[-1]["pids"]
+    process.send_signal(signal.SIGTERM)
+    end = events(finish(process))[-1]
+    assert (end["outcome"], end["forced"]) == ("stopped", True)
+    assert process_state(pid) == ""
 
 
 WAITING_AGENT = """

@@ -37,8 +37,11 @@ def test_runs_inside_the_source_are_fine_when_ignored(tmp_path: Path) -> None:
     assert first.context.source.files == 2
 
 
-def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text("entrypoint: ./build/train.py\n")
+@pytest.mark.parametrize("launcher", ["torchrun", "none"])
+def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(
+    tmp_path: Path, launcher: str
+) -> None:
+    (tmp_path / "job.yaml").write_text(f"entrypoint: ./build/train.py\nlauncher: {launcher}\n")
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "train.py").write_text("")
     (tmp_path / ".gitignore").write_text("build/\n")
@@ -48,6 +51,15 @@ def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path:
     assert refused.value.hint == "add !build/train.py to .cloudtrainignore"
     (tmp_path / ".cloudtrainignore").write_text("!build/train.py\n")
     assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).context.source.files == 4
+
+
+def test_a_program_that_setup_lines_build_may_be_ignored(tmp_path: Path) -> None:
+    text = "entrypoint: ./train\nlauncher: none\nsetup: make\n"
+    (tmp_path / "job.yaml").write_text(text)
+    (tmp_path / "train").touch(mode=0o755)
+    (tmp_path / ".gitignore").write_text("/train\n")
+    job = cloudtrain.load(tmp_path / "job.yaml")
+    assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).context.source.files == 2
 
 
 def test_an_entrypoint_behind_a_link_is_archived_with_what_it_leads_to(tmp_path: Path) -> None:
