@@ -75,7 +75,7 @@ def _launcher_issues(
     launch = mapping_of(values, "launch")
     entrypoint = values.get("entrypoint")
     if values.get("launcher") != "none":
-        hint = "set launcher: none to run a command as it is, once per node"
+        hint = "set launcher: none to run a command unchanged, once per node"
         if isinstance(entrypoint, list):
             yield Issue(("entrypoint",), "is a list, but torchrun runs one program", hint)
         if launch.get("tf_config") is True:
@@ -210,7 +210,7 @@ def _command_problem(entrypoint: str) -> Problem | None:
     words = entrypoint.split()
     hint = (
         "name only the program: a script, '-m package.module' or a notebook; put arguments into"
-        " args; or set launcher: none to run the command as it is"
+        " args; or set launcher: none to run the command unchanged"
     )
 
     if _LAUNCHERS.fullmatch(words[0]):

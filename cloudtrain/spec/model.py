@@ -198,7 +198,8 @@ class JobSpec(Section):
         ),
     )
     launcher: Literal["torchrun", "none"] = Field(
-        "torchrun", description="none: run the entrypoint as it is, once per node, without torchrun"
+        "torchrun",
+        description="none: run the entrypoint unchanged, once per node, without torchrun",
     )
     args: Annotated[
         Arguments,

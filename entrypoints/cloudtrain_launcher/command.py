@@ -1,7 +1,7 @@
-"""A command that runs as it is, once per node, without torchrun. Standard library only.
+"""A command that runs unchanged, once per node, without torchrun. Standard library only.
 
 Its nodes meet at the first node's port before they start, because not every platform names all of
-them. Each sends the job's run id, its rank, host and a free port, and gets those of all nodes.
+them. Each sends the job's run id, its rank, host and a free port, and gets the hosts of all nodes.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def replace_process(job: Job, folder: Path) -> str:
     elif file.is_file():
         words[0] = str(file)
 
-    for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, and so by what it executes
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and a program would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
 
     try:

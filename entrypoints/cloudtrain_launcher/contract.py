@@ -26,7 +26,7 @@ STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 STREAM_KEY = "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
 COMMAND = "command"
-"""Kind of a program that runs as it is, once per node, without torchrun."""
+"""Kind of a program that runs unchanged, once per node, without torchrun."""
 ARGV_REFERENCE = "$argv"
 """Key of references: `{"$argv": 3}` in a value refers to a long argument without repeating it."""
 

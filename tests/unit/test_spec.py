@@ -290,7 +290,7 @@ def test_all_that_contradicts_a_command_is_reported_at_once(folder: Path) -> Non
         ("launcher: mpi\nentrypoint: train.py", "launcher: expected torchrun or none, got 'mpi'"),
         ("entrypoint: [train.py, --x]", "is a list, but torchrun runs one program"),
         ("entrypoint: train.py\nlaunch: {tf_config: true}", "launch.tf_config: has no effect"),
-        ("entrypoint: mpirun train", "or set launcher: none to run the command as it is"),
+        ("entrypoint: mpirun train", "or set launcher: none to run the command unchanged"),
     ],
 )
 def test_a_wrong_command_is_refused(folder: Path, text: str, message: str) -> None:
