@@ -206,4 +206,8 @@ def _row(id: str, fields: dict[str, Any], words: Mapping[str, str]) -> Row:
 
 
 def _repeat(match: re.Match[str]) -> str:
-    return "".join(match[1].replace("#", str(number)) for number in range(int(match[2])))
+    text = match[1]
+    times = int(match[2])
+    if "#" not in text:
+        return text * times
+    return "".join(text.replace("#", str(number)) for number in range(times))
