@@ -1,9 +1,9 @@
 """A program that forks the ranks of a group. It has imported the modules that it is given, so a
 start takes 0.1 s.
 
-Each line of its standard input is a request (groups.py). It answers with the process ids of the
-ranks, and later with the exit code of each. At a line `null`, or the end of the input, it kills the
-ranks that are left.
+Each line on its socket, which becomes its standard streams, is a request (groups.py). It answers
+with the process ids of the ranks, and later with the exit code of each. At a line `null`, or the
+end of the input, it kills the ranks that are left.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import traceback
 from importlib import import_module
@@ -22,6 +23,8 @@ from typing import Any, NoReturn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints/job"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.support.shared_server import serve_each
 
 POLL_SECONDS = 0.02
 CPU_SECONDS = 240
@@ -77,8 +80,11 @@ def answer(**message: Any) -> None:
     os.write(1, (json.dumps(message) + "\n").encode())
 
 
-def serve() -> NoReturn:
+def serve(connection: socket.socket) -> NoReturn:
     """Answer requests until one is `null`, or the input ends."""
+    os.dup2(connection.fileno(), 0)
+    os.dup2(connection.fileno(), 1)
+    connection.close()
     running: set[int] = set()
     received = b""
     requested = True
@@ -109,4 +115,4 @@ def serve() -> NoReturn:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         import_module(name)
-    serve()
+    serve_each(serve)

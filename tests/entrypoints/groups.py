@@ -9,14 +9,14 @@ import os
 import re
 import select
 import signal
-import subprocess
-import sys
+import socket
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from cloudtrain_launcher.host import free_port
+from tests.support.shared_server import connect
 from tests.support.waiting import HANG_SECONDS, eventually
 
 PROGRAM = Path(__file__).with_name("fork_server.py")
@@ -49,21 +49,15 @@ class ForkServer:
     """The process whose forks are ranks. `modules`: imported before it forks."""
 
     def __init__(self, *modules: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._connection = connect(socket.SOCK_STREAM, [str(PROGRAM), *modules], env)
         self._received = b""
         self._codes: dict[int, int] = {}
         """Exit code by process id; a signal counts negative."""
 
     def start(self, request: dict[str, Any]) -> list[int]:
         """Fork a group; returns the process ids by rank."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        self._connection.sendall(json.dumps(request).encode() + b"\n")
         deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
             for message in self._messages(deadline):
@@ -82,13 +76,12 @@ class ForkServer:
 
     def _messages(self, deadline: float) -> list[dict[str, Any]]:
         """The answers that have come, after waiting for one; empty if none came in time."""
-        assert self._process.stdout is not None
         ready, _, _ = select.select(
-            [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
+            [self._connection], [], [], max(0.0, deadline - time.monotonic())
         )
         if not ready:
             return []
-        chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+        chunk = self._connection.recv(1 << 16)
         assert chunk, "the fork server has ended"
         *lines, self._received = (self._received + chunk).split(b"\n")
         messages = [json.loads(line) for line in lines]
@@ -101,13 +94,12 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and every rank that is left."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        # A line, since a process that a test forked may hold the pipe open.
-        self._process.stdin.write(b"null\n")
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(HANG_SECONDS)
+        # A line, since a process that a test forked may hold the connection open.
+        self._connection.sendall(b"null\n")
+        self._connection.settimeout(HANG_SECONDS)
+        while self._connection.recv(1 << 16):
+            pass
+        self._connection.close()
 
 
 class StartGroup(Protocol):

@@ -7,7 +7,6 @@ the other end is closed. Standard library only: what is imported here, every com
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import runpy
@@ -104,8 +103,7 @@ def serve(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in (*IMPORTED, *sys.argv[2:]):
+    for name in (*IMPORTED, *sys.argv[1:]):
         import_module(name)
-    gc.freeze()  # a collection in a command neither visits nor copies what is shared
-    serve(socket.socket(fileno=int(sys.argv[1])))
-    os._exit(0)  # the interpreter's own end would take longer
+    serve_each: Any = import_module("shared_server").serve_each
+    serve_each(serve)

@@ -11,13 +11,14 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TextIO
+
+from tests.support.shared_server import connect
 
 PROGRAM = Path(__file__).with_name("command_server.py")
 READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
@@ -111,24 +112,9 @@ class CommandServer:
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self._connection, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with child_socket:
-            argv = [
-                sys.executable,
-                "-X",
-                ARGV_BUFFER,
-                str(PROGRAM),
-                str(child_socket.fileno()),
-                *modules,
-            ]
-            self._process = subprocess.Popen(
-                argv,
-                env={**os.environ, "ARGV_BUFFER": ARGV_BUFFER},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[child_socket.fileno()],
-                start_new_session=True,
-            )
+        argv = ["-X", ARGV_BUFFER, str(PROGRAM), *modules]
+        env = {**os.environ, "ARGV_BUFFER": ARGV_BUFFER}
+        self._connection = connect(socket.SOCK_SEQPACKET, argv, env)
         self._at_start = _read_at_start(os.environ)
         atexit.register(self.close)
 
@@ -170,8 +156,9 @@ class CommandServer:
 
     def close(self) -> None:
         """Close the server; running commands continue."""
+        self._connection.shutdown(socket.SHUT_WR)
+        self._connection.recv(1)  # until it has ended
         self._connection.close()
-        self._process.wait()
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
