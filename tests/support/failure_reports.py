@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +119,12 @@ def judge(report: Report, diagnosis: Diagnosis) -> Outcome:
     is_right = name in report.labels
     is_guess = name not in CONSEQUENCES
     return Outcome(is_right, not is_right and is_guess, not is_right and not is_guess)
+
+
+@cache
+def right_reports(name: str) -> list[Report]:
+    """Return the reports that are diagnosed as their labels say."""
+    return [report for report in reports(name) if judge(report, diagnosed(report.lines)).is_right]
 
 
 def with_noise(report: Report, kind: str, *, training: bool) -> list[str]:
