@@ -257,7 +257,6 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
 
 
 def _fail(error: Exception, argv: list[str]) -> int:
-    from cloudtrain.cli.error_view import annotate_error
     from cloudtrain.cli.terminal import write, write_json
 
     if not isinstance(error, CloudtrainError):
@@ -268,7 +267,6 @@ def _fail(error: Exception, argv: list[str]) -> int:
 
     notes: list[str] = getattr(error, "__notes__", [])
     _write_error(error, notes)
-    annotate_error(error)
 
     if "--json" in argv:
         detail: dict[str, Any] = {

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from cloudtrain.checkup import Check
-from cloudtrain.cli import error_view
 from cloudtrain.cli.options import (
     JobCommand,
     complete_providers,
@@ -81,7 +80,6 @@ def check_command(
         issues += checkup.online_issues(plan, checks)
 
     notes = start_notes(plan, issues)
-    error_view.annotate("warning", notes)
 
     try:
         raise_errors(issues)

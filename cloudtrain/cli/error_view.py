@@ -9,17 +9,11 @@ import os
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from cloudtrain.cli.terminal import label, one_line, printable, write
-from cloudtrain.errors import CloudtrainError, Issue, SpecError
+from cloudtrain.cli.terminal import label, one_line, printable
+from cloudtrain.errors import CloudtrainError, Issue
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
-
-if TYPE_CHECKING:
-    from cloudtrain.runs.state import RunState
-    from cloudtrain.submission.run import Run
 
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
 _MAX_BYTES = 1_000_000
@@ -122,70 +116,3 @@ def _line_of(file: str, number: int) -> str | None:
 def _columns(text: str) -> int:
     """Return the width of a text on a terminal; ideographs take two columns."""
     return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
-
-
-_PLACE_IN_FILE = re.compile(
-    r"(?P<file>[^:\n]+):(?P<line>\d+)(?::(?P<col>\d+))?: (?P<text>.*)", re.DOTALL
-)
-
-
-def annotate_error(error: CloudtrainError) -> None:
-    """Write an annotation per mistake in a spec, or one for any other error."""
-    texts = (
-        [issue.render() for issue in error.issues]
-        if isinstance(error, SpecError)
-        else [error.render()]
-    )
-    annotate("error", texts)
-
-
-def annotate_failure(run: Run, state: RunState) -> None:
-    """Annotate the line of the program that failed, if the job did."""
-    if not _on_github():
-        return
-
-    from cloudtrain.runs.record import RunRecord
-    from cloudtrain.runs.state import explain
-
-    cause = state.error
-    if state.state == "failed" and cause and cause.file and cause.line:
-        root = RunRecord(run.folder).source_root
-        annotate("error", [f"{Path(root) / cause.file}:{cause.line}: {explain(state)}"])
-
-
-def annotate(level: str, texts: Iterable[str]) -> None:
-    """Write texts that may begin with a place, `job.yaml:7:3: …`. `level`: error or warning."""
-    if not _on_github():
-        return
-
-    for text in texts:
-        match = _PLACE_IN_FILE.match(text)
-        fields = match.groupdict() if match and Path(match["file"]).is_file() else {"text": text}
-        message = fields.pop("text")
-
-        if "file" in fields:
-            fields["file"] = _in_repository(fields["file"])
-
-        properties = ",".join(
-            f"{name}={_escaped(value, ':,')}" for name, value in fields.items() if value
-        )
-        write(f"::{level}{' ' + properties if properties else ''}::{_escaped(message)}", err=True)
-
-
-def _on_github() -> bool:
-    return os.environ.get("GITHUB_ACTIONS") == "true"
-
-
-def _in_repository(file: str) -> str:
-    """Return the path from the top of the repository, as GitHub names it."""
-    path = Path(file).resolve()
-    top = Path(os.environ.get("GITHUB_WORKSPACE") or ".").resolve()
-    return path.relative_to(top).as_posix() if path.is_relative_to(top) else file
-
-
-def _escaped(text: str, more: str = "") -> str:
-    """Escape by the rules of actions/toolkit, packages/core/src/command.ts."""
-    for sign in ("%", "\r", "\n", *more):
-        text = text.replace(sign, f"%{ord(sign):02X}")
-
-    return text

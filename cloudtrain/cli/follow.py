@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import click
 
-from cloudtrain.cli import error_view
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
@@ -180,7 +179,6 @@ class View:
         for message in limits:
             self._line(f"warning: {message}")
 
-        error_view.annotate("warning", limits)
         self.display.draw(update.state)
 
     def finish(self) -> None:

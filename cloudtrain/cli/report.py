@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import click
 
-from cloudtrain.cli import error_view
 from cloudtrain.cli.output import (
     abbreviate_home,
     colour_state,
@@ -153,7 +152,6 @@ def report_and_exit(
     `success`: the state whose exit code is 0.
     """
     report(run, state)
-    error_view.annotate_failure(run, state)
 
     if as_json:
         print_json({**state.to_json(), "results": dict(run.artifacts())})

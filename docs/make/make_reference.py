@@ -99,9 +99,6 @@ INTERNAL = {
 
 CLIENT_VARIABLES = {
     "NO_COLOR": "no colours",
-    "GITHUB_ACTIONS": (
-        "`true`, which GitHub sets: mistakes and failures are annotations of the changed files"
-    ),
     "XDG_DATA_HOME": (
         "runs are kept in its folder `cloudtrain`, instead of `~/.local/share/cloudtrain`"
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +82,8 @@ def test_a_slow_machine_may_print_what_it_waits_for() -> None:
 
 TRAIN = yaml.safe_load((ROOT / ".github/workflows/train.yml").read_text())
 PLAN = ROOT / ".github/actions/plan"
+MATCHER = ROOT / ".github/actions/setup/mistakes.json"
+"""What GitHub finds mistakes by, in the output of a step."""
 STEPS = [
     *TRAIN["jobs"]["rehearse"]["steps"],
     *yaml.safe_load((PLAN / "action.yml").read_text())["runs"]["steps"],
@@ -146,7 +150,6 @@ def test_a_job_for_gpus_is_rehearsed_for_both_clouds(change: Path) -> None:
         assert process.returncode == 0, process.stderr
         assert f"as {cloud} would run it" in process.stderr
         assert process.stderr.count("trained") == 1
-        assert "::error" not in process.stderr
 
 
 def test_each_mistake_of_the_spec_appears_at_its_line(change: Path) -> None:
@@ -154,22 +157,14 @@ def test_each_mistake_of_the_spec_appears_at_its_line(change: Path) -> None:
     job.write_text(job.read_text() + "env: {A: [1, 2]}\ninputs: 3\n")
     process = step(change, "Check")
     assert process.returncode == 2
-    lines = [line for line in process.stderr.splitlines() if line.startswith("::error ")]
-    assert [line.partition("::env")[0] for line in lines[:1]] == [
-        "::error file=training/job.yaml,line=5,col=7"
+    (matcher,) = json.loads(MATCHER.read_text())["problemMatcher"]
+    pattern = re.compile(matcher["pattern"][0]["regexp"])
+    matches = [match for match in map(pattern.match, process.stderr.splitlines()) if match]
+    assert [match.group(1, 2, 3) for match in matches] == [
+        ("training/job.yaml", "5", "7"),
+        ("training/job.yaml", "6", "1"),
     ]
-    assert lines[1].startswith("::error file=training/job.yaml,line=6,col=1::inputs: ")
-
-
-@pytest.mark.torchrun
-def test_the_line_at_which_training_failed_is_annotated(change: Path) -> None:
-    (change / "training" / "train.py").write_text("\nraise ValueError('50% is\\nnot, enough')\n")
-    process = step(change, "Rehearse")
-    assert process.returncode == 1
-    (annotation,) = (line for line in process.stderr.splitlines() if line.startswith("::error "))
-    assert annotation.startswith(
-        "::error file=training/train.py,line=2::rank 0 (node 0) raised ValueError: 50%25 is%0A"
-    )
+    assert matches[1][4].startswith("inputs: ")
 
 
 def test_request_change_is_a_comment_in_blocks_its_text_cannot_end(
