@@ -15,7 +15,6 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,36 +107,17 @@ class Images:
         return shifted + self._noise[draw.indices] if self.noise else shifted
 
 
-class Normalize:
-    """Images (batch, channels, height, width) of uint8 -> float32, normalized per channel.
-
-    The result is (pixel / 255 - mean) / deviation.
-    """
-
-    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        means, deviations = (
-            torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (mean, deviation)
-        )
-        self._scale = (1 / (255 * deviations)).float()
-        self._shift = (-means / deviations).float()
-        self._by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the images on their device, in one kernel; their memory format stays."""
-        if images.device not in self._by_device:
-            self._by_device[images.device] = (
-                self._scale.to(images.device),
-                self._shift.to(images.device),
-            )
-
-        scale, shift = self._by_device[images.device]
-        return torch.addcmul(shift, images, scale)
-
-
 MEAN = 0.1307
 DEVIATION = 0.3081
 """Mean and standard deviation of the pixels (0 to 1) of MNIST's training images."""
-normalize = Normalize([MEAN], [DEVIATION])
+
+
+def normalize(images: Tensor) -> Tensor:
+    """Return (pixel / 255 - mean) / deviation of uint8 images, in one kernel, as float32.
+
+    Their memory format stays.
+    """
+    return torch.add(torch.tensor(-MEAN / DEVIATION), images, alpha=1 / (255 * DEVIATION))
 
 
 def read() -> tuple[Tensor, Tensor]:
