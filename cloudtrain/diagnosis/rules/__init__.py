@@ -9,15 +9,14 @@ import re
 import signal
 
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules.clouds import ACCESS, CAPACITY
+from cloudtrain.diagnosis.rules.clouds import ACCESS, CAPACITY, IMAGES
 from cloudtrain.diagnosis.rules.communication import COMMUNICATION, CONSEQUENCES
 from cloudtrain.diagnosis.rules.data import DATA, LOADERS
 from cloudtrain.diagnosis.rules.hardware import HARDWARE, STORAGE
-from cloudtrain.diagnosis.rules.images import BUILDS, IMAGES
 from cloudtrain.diagnosis.rules.models import CHECKPOINTS, MODELS
 from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SETTINGS
 from cloudtrain.diagnosis.rules.tensors import MEMORY, TENSORS
-from cloudtrain.diagnosis.rules.versions import VERSIONS
+from cloudtrain.diagnosis.rules.versions import BUILDS, VERSIONS
 from cloudtrain_launcher.events import Cause
 
 _ENDED = re.compile(

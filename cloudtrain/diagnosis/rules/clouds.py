@@ -1,4 +1,4 @@
-"""Rules of clouds: capacity, quota, time, rights and credentials."""
+"""Rules of clouds: capacity, quota, time, rights and credentials, images and containers."""
 
 from __future__ import annotations
 
@@ -261,6 +261,118 @@ ACCESS = (
         source=(
             "https://docs.wandb.ai/support/kb-articles/resolve_permission_errors_when_logging_run"
         ),
+        is_symptom=True,
+    ),
+)
+
+_ENVIRONMENTS = (
+    "https://learn.microsoft.com/azure/machine-learning/how-to-troubleshoot-environments"
+)
+
+IMAGES = (
+    Rule(
+        name="image-pull-unauthorized",
+        patterns=(
+            r"FailedPullingImage[\s\S]{0,2000}unauthorized|pull access denied",
+            r"denied: requested access to",
+        ),
+        cause="the job's machines are not allowed to pull the image",
+        remedy=(
+            "the identity of the job's machines needs AcrPull on the registry"
+            " (Microsoft.ContainerRegistry/registries/pull/read): cloudtrain doctor azure says"
+            " whose that is"
+        ),
+        source=_ENVIRONMENTS,
+    ),
+    Rule(
+        name="image-not-found",
+        patterns=(
+            r"CannotPullContainer|FailedPullingImage|[Ii]mage .{0,200}(does not exist|not found|cannot be pulled)",
+            r"(pull|find|access).{0,40} image|manifest (for \S+ not found|unknown)",
+            r"ImagePullBackOff|ErrImagePull",
+        ),
+        unless=r"image file|[Ii]mageNet|PIL|\.(jpe?g|png)",
+        cause="the image is not at its address, or may not be pulled",
+        remedy=(
+            "look at the image's address, and whether it was pushed: to ECR in the job's region,"
+            " which the role may pull from, or to the workspace's registry"
+        ),
+        source="https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo.html",
+    ),
+    Rule(
+        name="image-build-failed",
+        patterns=(
+            r"[Ii]mage build failed|Failed to pull Docker image|\bACR\b|acrpull",
+            r"EnvironmentBuildFailed|Failed building the Environment",
+            r"failed to run step ID: acb_step|failed to solve: |executor failed running",
+            r"The command '.{1,400}' returned a non-zero code",
+        ),
+        cause="the cloud could not build or pull the environment's image",
+        remedy=(
+            "look at the image: its log is in the studio, under the environment; the workspace must"
+            " be allowed to pull it"
+        ),
+        source=_ENVIRONMENTS,
+    ),
+    Rule(
+        name="no-docker",
+        patterns=(
+            r"[Cc]annot connect to the Docker daemon",
+            r"while trying to connect to the [Dd]ocker (daemon|API)",
+        ),
+        cause="the Docker engine does not answer, or may not be used",
+        remedy=(
+            "start it (systemctl start docker), and join its group (usermod -aG docker USER, then"
+            " log in again)"
+        ),
+        source="https://docs.docker.com/engine/daemon/troubleshoot/",
+    ),
+    Rule(
+        name="wrong-architecture",
+        patterns=(
+            r"exec format error|Exec format error|does not match the detected host platform",
+            r"no matching manifest for",
+        ),
+        cause=(
+            "the image, or a program in it, is built for another processor architecture than this"
+            " machine has"
+        ),
+        remedy=(
+            "the image is built for another processor architecture than this machine has: docker"
+            " build --platform …"
+        ),
+        source="https://docs.docker.com/build/building/multi-platform/",
+    ),
+    Rule(
+        name="no-python",
+        patterns=(
+            r"container exited with code .{0,200}python3?: not found",
+            r"\"python3?\": executable file not found|AlgorithmError: , exit code: 127",
+        ),
+        cause="the image has no Python where the job starts",
+        remedy="an image needs python3 with torch on its PATH",
+        source="docs/reference/image.md",
+    ),
+    Rule(
+        name="no-torch",
+        patterns=(r"torch cannot be imported|No module named '?torch'?$",),
+        cause="torch cannot be imported where the job runs",
+        remedy="install it in the image, or locally in the Python that runs the job",
+        source="docs/reference/image.md",
+    ),
+    Rule(
+        name="container-cannot-start",
+        patterns=(
+            r"OCI runtime create failed|failed to create (shim|containerd) task",
+            r"CannotStartContainerError|lacks what the job starts with|error creating container",
+            r"Error response from daemon: (layer|failed to (create|start)|mount|invalid mount)",
+        ),
+        cause="the container could not be started",
+        remedy=(
+            "read the rest of that line: it names the program, mount or device that the container"
+            " lacks"
+        ),
+        source="https://docs.docker.com/engine/containers/run/#exit-status",
         is_symptom=True,
     ),
 )

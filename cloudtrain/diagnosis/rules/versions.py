@@ -1,4 +1,4 @@
-"""Rules of packages, libraries, compilers and drivers that do not fit each other."""
+"""Rules of packages, libraries and drivers that do not fit each other, and of what compilers need."""
 
 from __future__ import annotations
 
@@ -231,5 +231,95 @@ VERSIONS = (
             " for; if it is your own, correct the call"
         ),
         source=_PIP,
+    ),
+)
+
+BUILDS = (
+    Rule(
+        name="compiler-missing",
+        patterns=(
+            r"InvalidCxxCompiler|No working C\+\+ compiler|[Ff]ailed to find C compiler",
+            (
+                r"(gcc|g\+\+|cc|c\+\+|clang)['\"]?: (command )?not found|No such file or directory:"
+                r" '(gcc|g\+\+|cc|c\+\+)'"
+            ),
+        ),
+        cause="torch.compile or Triton needs a compiler, and the image has none",
+        remedy=(
+            "add gcc and g++ to your image (apt-get install gcc g++ python3-dev); our own image has"
+            " them"
+        ),
+        source="docs/reference/image.md",
+    ),
+    Rule(
+        name="compile-failed",
+        patterns=(
+            r"BackendCompilerFailed|InductorError|torch\._(dynamo|inductor)\.exc\.\w+",
+            r"triton\.compiler\.errors\.\w+|Triton Error \[CUDA\]",
+            r"Cannot find a working triton installation|torch\._(dynamo|inductor)\S*: \[ERROR\]",
+            r"CppCompileError|C\+\+ compile error|LoweringException|TritonMissing|ptxas fatal",
+        ),
+        places=(r" in [^<]{0,200}/torch/_(dynamo|inductor|functorch)/|^[^<]*<[^<]*/triton/",),
+        cause="torch.compile could not compile the model, or a kernel that it made failed",
+        remedy=(
+            "run once without it (TORCH_COMPILE_DISABLE=1 in env): if that works, update torch,"
+            " with the Triton of its release, or leave the function that the message names out"
+            " (torch.compiler.disable)"
+        ),
+        source="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+        is_symptom=True,
+    ),
+    Rule(
+        name="gpu-not-in-build",
+        patterns=(
+            r"no kernel image is available for execution",
+            r"is not compatible with the current PyTorch installation|invalid device function",
+            r"CUDA error: device kernel image is invalid|sm_\d+ is not compatible",
+            r"Unsupported gpu architecture|invalid value for --gpu-architecture",
+        ),
+        cause="torch or an extension was not built for this GPU's architecture",
+        remedy=(
+            "take an image with a torch that is built for this GPU (torch.cuda.get_arch_list()"
+            " names them), or another GPU"
+        ),
+        source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#application-compatibility",
+    ),
+    Rule(
+        name="cuda-toolkit",
+        patterns=(
+            r"CUDA_HOME environment variable is not set",
+            r"detected CUDA version .{0,80}mismatches the version",
+            r"nvcc(: not found| was not found|.{0,20}No such file)|CUDA_HOME does not exist",
+            r"Installed CUDA version .{0,80}does not match|CUDAMismatchException",
+            r"MissingCUDAException",
+        ),
+        cause=(
+            "an extension is being compiled, and the CUDA toolkit is missing or of another version"
+            " than torch's"
+        ),
+        remedy="take a ready wheel of the extension, or a -devel image whose CUDA is that of torch",
+        source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
+    ),
+    Rule(
+        name="extension-not-built",
+        patterns=(
+            r"Error (building|compiling) (extension|objects)|ninja: build stopped",
+            r"\['ninja', '-v'\]|Unable to JIT load|Failed (building|to build) ",
+            r"Could not build wheels|did not run successfully|error: command .{0,80}failed",
+            r"subprocess-exited-with-error|metadata-generation-failed",
+            r"fatal error: \S{1,200}\.(h|hpp|cuh): No such file",
+            r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'|collect2: error",
+            r"nvcc fatal|\bld(\.\w+)?: (cannot find|unable to find|library not found)",
+            r"undefined reference to",
+        ),
+        places=(r" in [^<]{0,200}(/torch/utils/cpp_extension\.py|/op_builder/)",),
+        unless=r"[Ii]mage|Docker|Environment",
+        cause="an extension in C++ or CUDA could not be compiled",
+        remedy=(
+            "look at the first error of the compiler above; a -devel image whose CUDA is that of"
+            " torch, g++ and ninja are needed; a ready wheel of the package needs none of them"
+        ),
+        source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
+        is_symptom=True,
     ),
 )
