@@ -289,28 +289,24 @@ def test_another_index_gives_another_environment(
 
 
 @pytest.mark.parametrize("named", ["variable", "file", "option", "requirement"])
-def test_wheels_below_the_source_count_by_their_content(
+def test_environment_with_files_of_the_source_belongs_to_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    settings = "[global]\nfind-links =\n    https://host/simple\n    wheels\n"
     requirements = {
         "option": "--find-links wheels\nshared\n",
         "requirement": "./wheels/shared-1.0-py3-none-any.whl\n",
     }
-    names = set()
-    for project in ("one", "two"):
-        source = tmp_path / project / "source"
-        make_wheel(source / "wheels", "shared", "1.0", files={"shared.py": project.encode()})
-        (source / "pip.conf").write_text(settings)
-        monkeypatch.chdir(source)
-        if named == "variable":
-            monkeypatch.setenv("PIP_FIND_LINKS", "wheels")
-        if named == "file":
-            monkeypatch.setenv("PIP_CONFIG_FILE", "pip.conf")
-        job = task(tmp_path / project, requirements.get(named, "shared\n"))
-        kept = str(tmp_path / "kept")
-        names.add(Installation(replace(job, folder=kept))._environment().name)
-    assert len(names) == 2
+    source = tmp_path / "source"
+    make_wheel(source / "wheels", "shared", "1.0")
+    (source / "pip.conf").write_text("[global]\nfind-links = wheels\n")
+    monkeypatch.chdir(source)
+    if named == "variable":
+        monkeypatch.setenv("PIP_FIND_LINKS", "https://host/simple wheels")
+    if named == "file":
+        monkeypatch.setenv("PIP_CONFIG_FILE", "pip.conf")
+
+    job = task(tmp_path, requirements.get(named, "shared\n"))
+    assert Installation(job)._environment().parent == tmp_path / "packages"
 
 
 @pytest.mark.once

@@ -6,22 +6,18 @@ gigabytes and may not work with the machine's driver.
 
 from __future__ import annotations
 
-import configparser
 import os
 import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from cloudtrain_launcher.packages.bounded_files import (
-    read_regular_file,
-    read_regular_text,
-)
+from cloudtrain_launcher.packages.bounded_files import read_regular_file
 from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
 BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -33,9 +29,6 @@ _OF_TORCH = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
 """Name of a CUDA library, as `pip freeze` lists it for another torch."""
 
-
-_PACKAGES = (".whl", ".zip", ".tar.gz")
-"""Ends of the names of packages."""
 
 _LAYOUT = "4"
 """Version of the layout; a new one retires the environments of earlier versions."""
@@ -149,13 +142,12 @@ def environment_digest(lines: Iterable[str], folder: Path) -> str:
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
-def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
+def index_settings(environ: Mapping[str, str]) -> list[str]:
     """Return lines for a digest of pip's settings, which may name another package index.
 
-    Never show or store them: addresses may hold passwords. `source`: the source folder.
+    Never show or store them: addresses may hold passwords.
     """
-    variables = sorted(name for name in environ if name.startswith("PIP_"))
-    lines = [f"{name}={environ[name].replace(str(source), '')}" for name in variables]
+    lines = [f"{name}={environ[name]}" for name in sorted(environ) if name.startswith("PIP_")]
     for file in _pip_files(environ):
         if file.is_file():
             lines.append(sha256(read_regular_file(file)).hexdigest())
@@ -163,46 +155,21 @@ def index_settings(environ: Mapping[str, str], source: Path) -> list[str]:
     return lines
 
 
-def local_packages(requested: Requested, environ: Mapping[str, str], source: Path) -> list[Path]:
-    """Return the package files of this machine that pip may install, in order.
+def uses_files_of(source: Path, requested: Requested, environ: Mapping[str, str]) -> bool:
+    """Return whether options, wheels or pip's settings name files of the source.
 
-    Requirements and settings name them, or their folders, without their content.
+    A digest has their names, and not what is in them.
     """
-    links = [
-        option.removeprefix("--find-links ")
-        for option in requested.options
-        if option.startswith("--find-links ")
-    ]
-    links += environ.get("PIP_FIND_LINKS", "").split()
-    for file in _pip_files(environ):
-        links += _links_in(file)
+    texts = [*requested.options, *(line.wheel for line in requested.to_install)]
+    texts += [value for name, value in environ.items() if name.startswith("PIP_")]
 
-    packages = [Path(line.wheel) for line in requested.to_install if line.wheel]
+    for word in re.split(r"[\s=]+", " ".join(texts)):
+        scheme, _, rest = word.partition("://")
+        path = (source / (unquote(rest) if scheme == "file" else word)).resolve()
+        if word and path.is_relative_to(source) and os.path.exists(path):  # noqa: PTH110  (no error)
+            return True
 
-    for link in links:
-        address = urlsplit(link)
-        if address.scheme not in ("", "file"):
-            continue
-
-        place = source / unquote(address.path)
-        files = sorted(place.iterdir()) if place.is_dir() else [place]
-        packages += [file for file in files if file.name.endswith(_PACKAGES) and file.is_file()]
-
-    return packages
-
-
-def _links_in(file: Path) -> Iterator[str]:
-    """Yield the values of `find-links` in a configuration of pip."""
-    settings = configparser.RawConfigParser()
-
-    try:
-        if file.is_file():
-            settings.read_string(read_regular_text(file))
-    except (configparser.Error, UnicodeDecodeError):  # pip will report it
-        return
-
-    for section in settings.sections():
-        yield from settings.get(section, "find-links", fallback="").split()
+    return False
 
 
 def _pip_files(environ: Mapping[str, str]) -> list[Path]:

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -119,32 +118,19 @@ class Installation:
         return Path(self.task.result).parent / "packages"
 
     def _environment(self) -> Path:
-        """Return the environment's path; one with code of the source belongs to this run only."""
+        """Return the environment's path; one with files of the source belongs to this run only."""
         folder = Path(self.task.folder)
-        if self.requested.is_local:
+        source = Path(self.task.source).resolve()
+        if self.requested.is_local or image.uses_files_of(source, self.requested, os.environ):
             folder = self._own_folder
 
-        requested = [
+        lines = [
             *self.requested.options,
             *(f"{line.constraint} {line.text}" for line in self.lines),
+            *(f"{name}=={version}" for name, version in self.held.items()),
+            *image.index_settings(os.environ),
         ]
-        source = Path(self.task.source).resolve().as_uri()  # differs between runs
-        held = [f"{name}=={version}" for name, version in self.held.items()]
-        lines = [
-            *(text.replace(source, "") for text in requested),
-            *held,
-            *self._packages_of_the_source(),
-        ]
-        lines += image.index_settings(os.environ, Path(self.task.source).resolve())
-
         return folder / image.environment_digest(lines, folder)
-
-    def _packages_of_the_source(self) -> list[str]:
-        """Return hashes of the source's packages: requirements name them without their content."""
-        source = Path(self.task.source).resolve()
-        packages = image.local_packages(self.requested, os.environ, source)
-        packages = [path for path in packages if path.resolve().is_relative_to(source)]
-        return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in packages]
 
     def _make(self, environment: Path) -> dict[str, str]:
         """Create the environment, replacing an existing one; return name -> version of its packages.
