@@ -97,19 +97,28 @@ def test_inputs_with_odd_names_come_back_unchanged(account: str, name: str, tmp_
 
 
 def test_many_files_are_listed_page_by_page(account: str, name: str, tmp_path: Path) -> None:
+    """A page has 5,000 names at most."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(5001):
+        (data / f"{number:04}").write_text(str(number))
     cloud = workspace(account, name)
-    blobs = ContainerClient(account, name, credential=KEY)
-    for number in range(30):
-        blobs.upload_blob(f"run/model/{number:04}", str(number))
-    names = [blob for blob, _ in cloud.container("store").blobs("run/model/")]
-    assert names == [f"run/model/{number:04}" for number in range(30)]
-    assert download_folder(cloud, f"{STORE}/run/model/", tmp_path / "model", None)
-    assert len(contents(tmp_path / "model")) == 30
+    document = {"inputs": {"train": {"type": "uri_folder", "path": str(data)}}}
+
+    uri = with_uploaded_inputs(cloud, document, "store", tmp_path / "cache", None)["inputs"][
+        "train"
+    ]["path"]
+
+    folder = uri.removeprefix(f"{STORE}/")
+    names = [blob for blob, _ in cloud.container("store").blobs(folder)]
+    assert names == [f"{folder}{number:04}" for number in range(5001)]
+    assert download_folder(cloud, uri, tmp_path / "back", None)
+    assert contents(tmp_path / "back") == contents(data)
 
 
 def test_a_large_file_is_sent_in_blocks(account: str, name: str, tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
-    large.write_bytes(os.urandom(1 << 20) * 70)  # more than one request takes
+    large.write_bytes(os.urandom(1 << 20) * 300)
     cloud = workspace(account, name)
     cloud.container("store").upload("large.bin", large)
     cloud.container("store").download("large.bin", tmp_path / "back.bin")
