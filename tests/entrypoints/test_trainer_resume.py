@@ -172,7 +172,6 @@ def test_a_killed_run_resumes_bit_identically(
             (3, "--strategy fsdp"),
             [
                 (2, "--strategy fsdp"),
-                (2, "--strategy ddp"),
                 (2, "--strategy tp"),
                 (1, "--strategy single"),
             ],

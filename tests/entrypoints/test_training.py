@@ -51,7 +51,7 @@ def test_two_ranks_train_digits_and_end_with_equal_parameters(
 
 @pytest.mark.torchrun
 def test_a_sigterm_to_torchrun_without_a_launcher_leaves_a_checkpoint_too(tmp_path: Path) -> None:
-    launch = torchrun(tmp_path, 2, TRAIN, "--epochs", "500")
+    launch = torchrun(tmp_path, 1, TRAIN, "--epochs", "500")
     next(event for event in launch.events() if event["type"] == "progress")
     launch.process.terminate()
     events = launch.finish()
