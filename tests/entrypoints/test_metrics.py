@@ -119,36 +119,6 @@ def test_mlflow_gets_the_run_and_a_failing_server_does_not_end_training(
     assert capfd.readouterr().err.count("MLflow is turned off: ConnectionError: gone") == 1
 
 
-def test_weights_and_biases_gets_the_run_where_a_project_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    calls: list[tuple[str, Any]] = []
-    run = SimpleNamespace(
-        define_metric=lambda name, step_metric: calls.append((name, step_metric)),
-        log=lambda values: calls.append(("log", values)),
-        finish=lambda exit_code: calls.append(("finish", exit_code)),
-    )
-    wandb: Any = ModuleType("wandb")
-    wandb.__spec__ = SimpleNamespace()
-
-    def init(**options: Any) -> SimpleNamespace:
-        calls.append(("init", options))
-        return run
-
-    wandb.init = init
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    Trackers(tmp_path, {"lr": 0.1}).log(3, {"loss": 0.5})
-    assert calls == []
-    monkeypatch.setenv("WANDB_PROJECT", "digits")
-    monkeypatch.setenv("CLOUDTRAIN_RUN_ID", "digits-1")
-    trackers = Trackers(tmp_path / "output", {"lr": 0.1})
-    trackers.log(3, {"loss": 0.5})
-    trackers.close("stopped")
-    options = {"id": "digits-1", "name": "digits-1", "resume": "allow", "config": {"lr": 0.1}}
-    begun = ("init", {**options, "dir": str(tmp_path / "output")})
-    assert calls == [begun, ("*", "step"), ("log", {"step": 3, "loss": 0.5}), ("finish", 0)]
-
-
 Curves = dict[str, list[tuple[int, Any]]]
 """(step, value) of every point, by the name of the curve."""
 

@@ -197,11 +197,11 @@ def _measures(task: Task, outputs: Any, targets: Any) -> Mapping[str, Tensor]:
 
 
 class Trackers:
-    """Writes TensorBoard files, to MLflow by $MLFLOW_TRACKING_URI, to wandb by $WANDB_PROJECT.
+    """Writes TensorBoard files, and to MLflow by $MLFLOW_TRACKING_URI.
 
     Each needs its package. TensorBoard's files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to
-    `<output>/tensorboard`, Weights & Biases' to `<output>/wandb`. `settings`: the options
-    of the run, as MLflow's parameters. `active`: false on all ranks except the first.
+    `<output>/tensorboard`. `settings`: the options of the run, as MLflow's parameters.
+    `active`: false on all ranks except the first.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any], active: bool = True) -> None:
@@ -214,8 +214,6 @@ class Trackers:
 
         if active and os.environ.get("MLFLOW_TRACKING_URI") and find_spec("mlflow") is not None:
             self._try("MLflow", lambda: self._start_mlflow(settings))
-        if active and os.environ.get("WANDB_PROJECT") and find_spec("wandb") is not None:
-            self._try("Weights & Biases", lambda: self._start_wandb(output, settings))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write values of a step by name, such as `train/loss`."""
@@ -251,21 +249,6 @@ class Trackers:
         self._sinks["MLflow"] = (
             lambda step, values: mlflow.log_metrics(dict(values), step=step),
             lambda outcome: mlflow.end_run(status=statuses.get(outcome, "FAILED")),
-        )
-
-    def _start_wandb(self, output: Path, settings: Mapping[str, Any]) -> None:
-        wandb: Any = import_module("wandb")  # by name: mypy must not look for it
-
-        output.mkdir(parents=True, exist_ok=True)  # else its files go to a temporary folder
-        run_id = os.environ.get("CLOUDTRAIN_RUN_ID")  # a restart continues the same run
-        run = wandb.init(
-            id=run_id, name=run_id, resume="allow", dir=str(output), config=dict(settings)
-        )
-        # A resumed run goes back to the step of its checkpoint.
-        run.define_metric("*", step_metric="step")
-        self._sinks["Weights & Biases"] = (
-            lambda step, values: run.log({"step": step, **values}),
-            lambda outcome: run.finish(exit_code=int(outcome == "failed")),
         )
 
     def _try(self, name: str, act: Callable[[], None]) -> None:
