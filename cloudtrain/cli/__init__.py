@@ -237,7 +237,7 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
     if sys.stderr.isatty():
         import shutil
 
-        from cloudtrain.cli.error_view import error_lines, note_lines
+        from cloudtrain.cli.output import error_lines, note_lines
 
         width = shutil.get_terminal_size().columns
         lines = error_lines(error, width)

@@ -1,12 +1,15 @@
-"""Output for users: times, tables, sparklines, colours, JSON."""
+"""Output for users: times, tables, sparklines, colours, JSON, and errors on a terminal."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +18,20 @@ import click
 from cloudtrain.cli.terminal import (
     STATE_COLOURS,
     coloured,
+    label,
     labelled,
     one_line,
+    printable,
     write,
     write_json,
     write_log,
 )
 from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration, format_number
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
+    from cloudtrain.errors import CloudtrainError, Issue
     from cloudtrain.runs.logs import LogLine
 
 MAX_NAME = 40
@@ -179,3 +186,109 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
 
     width = max((len(row[0]) for row in rows), default=0)
     return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]
+
+
+# Errors on a terminal: what is wrong, the marked line of the file, and what to do. Elsewhere an error
+# is one line, `job.yaml:7:3: resources.gpu: …`, for editors and other tools.
+
+_PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
+_MAX_SOURCE_BYTES = 1_000_000
+MIN_WIDTH = 40
+
+
+def error_lines(error: CloudtrainError, width: int) -> list[str]:
+    """Return the lines of an error on a terminal of this width, with colours."""
+    issues: Sequence[Issue] = getattr(error, "issues", ())
+    width = max(MIN_WIDTH, width)
+
+    if not issues:
+        return [*_labelled("error:", error.message, width), *_hint(error.hint, width)]
+
+    parts = [list(_issue(issue, width)) for issue in issues]
+    return [line for number, part in enumerate(parts) for line in ([""] if number else []) + part]
+
+
+def note_lines(text: str, width: int) -> list[str]:
+    """Return the lines of a note below an error."""
+    return _labelled("note:", text, max(MIN_WIDTH, width))
+
+
+def _issue(issue: Issue, width: int) -> Iterator[str]:
+    yield from _labelled(
+        "error:", f"{issue.field}: {issue.message}" if issue.field else issue.message, width
+    )
+    if issue.origin:
+        yield f"  at {one_line(issue.origin)}"
+    if issue.path[:1] != ("secrets",):  # the line may hold one
+        yield from _source(issue.origin, width)
+
+    yield from _hint(issue.hint, width)
+
+
+def _hint(hint: str | None, width: int) -> list[str]:
+    return ["  " + line for line in _labelled("hint:", hint, width - 2)] if hint else []
+
+
+def _labelled(word: str, text: str, width: int) -> list[str]:
+    """Wrap a text at words behind its label.
+
+    A word that is too long for a line, such as a path, stays whole.
+    """
+    lines = []
+    for number, paragraph in enumerate(printable(text).splitlines() or [""]):
+        first = f"{word} " if number == 0 else " " * 2
+        lines += textwrap.wrap(
+            first + paragraph,
+            width,
+            subsequent_indent=" " * 2,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+
+    return [lines[0].replace(word, label(word), 1), *lines[1:]]
+
+
+def _source(origin: str, width: int) -> list[str]:
+    """Return the line of the file and a mark below the error; nothing if it cannot be read."""
+    place = _PLACE.fullmatch(origin)
+    text = _line_of(place["file"], int(place["line"])) if place else None
+    if place is None or text is None:
+        return []
+
+    number = place["line"]
+    column = int(place["column"] or 0) - 1
+    room = width - len(number) - 7
+    start = max(0, column - room + 20) if column > room - 20 else 0
+    shown = one_line(text[start : start + room].replace("\t", " "))
+    lines = [f"  {number} | {shown}".rstrip()]
+
+    if 0 <= column < len(text):
+        word = re.match(r"[\w.-]+", text[column:])
+        length = min(len(word[0]) if word else 1, room - (column - start))
+        before = _columns_of(one_line(text[start:column].replace("\t", " ")))
+        lines.append(f"  {' ' * len(number)} | {' ' * before}{label('^' * max(1, length))}")
+
+    return lines
+
+
+def _line_of(file: str, number: int) -> str | None:
+    """Return a line of a text file; None if the file or the line is missing."""
+    if not os.path.isfile(file):  # noqa: PTH113  (false, not an error, for what no disk can hold)
+        return None
+
+    try:
+        lines = read_regular_text(file, _MAX_SOURCE_BYTES).split("\n")
+    except (OSError, ValueError):
+        return None
+
+    return (
+        lines[number - 1].rstrip()
+        if 0 < number <= len(lines) and lines[number - 1].strip()
+        else None
+    )
+
+
+def _columns_of(text: str) -> int:
+    """Return the width of a text on a terminal; ideographs take two columns."""
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
