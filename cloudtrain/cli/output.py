@@ -130,8 +130,12 @@ def _padded(cell: str, width: int) -> str:
     return cell + " " * (width - _width(cell))
 
 
-def _width(cell: str) -> int:
-    return len(click.unstyle(cell)) if "\x1b" in cell else len(cell)
+def _width(text: str) -> int:
+    """Return the columns of a text on a terminal; ideographs take two."""
+    shown = click.unstyle(text) if "\x1b" in text else text
+    if shown.isascii():
+        return len(shown)
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in shown)
 
 
 def count(number: int, word: str) -> str:
@@ -266,7 +270,7 @@ def _source(origin: str, width: int) -> list[str]:
     if 0 <= column < len(text):
         word = re.match(r"[\w.-]+", text[column:])
         length = min(len(word[0]) if word else 1, room - (column - start))
-        before = _columns_of(one_line(text[start:column].replace("\t", " ")))
+        before = _width(one_line(text[start:column].replace("\t", " ")))
         lines.append(f"  {' ' * len(number)} | {' ' * before}{label('^' * max(1, length))}")
 
     return lines
@@ -287,8 +291,3 @@ def _line_of(file: str, number: int) -> str | None:
         if 0 < number <= len(lines) and lines[number - 1].strip()
         else None
     )
-
-
-def _columns_of(text: str) -> int:
-    """Return the width of a text on a terminal; ideographs take two columns."""
-    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli import main
-from cloudtrain.cli.output import print_json
+from cloudtrain.cli.output import print_json, table
 from cloudtrain.cli.terminal import log_text, one_line, printable, wrapped
 from cloudtrain.runs.store import RunStore
 from tests.repo.tools import ROOT
@@ -360,3 +360,8 @@ def test_a_line_that_may_hold_a_secret_is_not_shown(
     lines = on_terminal(monkeypatch, "check")
     assert "  at job.yaml:1:11" in lines
     assert "hunter2" not in "\n".join(lines)
+
+
+def test_columns_of_a_table_are_aligned_below_ideographs() -> None:
+    lines = table([["数字", "1"], ["digits", "2"]], ("run", "n")).splitlines()
+    assert lines == ["run     n", "数字    1", "digits  2"]
