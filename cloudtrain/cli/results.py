@@ -1,4 +1,4 @@
-"""The commands about results: metrics, compare, report, sweep plot and sweep export."""
+"""The commands about results: metrics, compare, report and sweep export."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ from cloudtrain.units import format_duration, format_number
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.state import SweepState
-    from cloudtrain.sweeps.sweep import Sweep
 
 
 COLUMNS = ("trial", "state", "reports", "value", "usd", "seconds", "run")
@@ -65,45 +64,21 @@ def report_command(
     The page is standalone: open it, send it, keep it.
 
     It has results, settings, curves, throughput, the cost, the failure, spec and request. For a
-    sweep: the page of `sweep plot`. It also works before the run has ended.
+    sweep: the objective over trials, the curves of all trials with the rungs, and the importance
+    of each setting. It also works before the end.
     """
     target = chosen(run, folder)
-    if not isinstance(target, Run):
-        write_plot(target, output, force)
-        return
-
-    target.last_known()
     file = output_file(output, target.folder.path / f"{target.id}.html", force)
-    with storing(file, "write it elsewhere with -o"):
-        replace_text(file, run_page.page(target, time.time()))
 
-    print_output(str(file))
-
-
-@click.command("plot", epilog="Example:\n\n  cloudtrain sweep plot digits-k2x9 -o digits.html")
-@click.argument("sweep", metavar="SWEEP")
-@output_option
-@force_option
-@data_dir
-def plot_command(folder: str | None, /, sweep: str, output: Path | None, force: bool) -> None:
-    """Draw SWEEP as one standalone HTML page.
-
-    It has the objective over trials, the curves of all trials with the rungs, and the importance of
-    each setting. It also works before the sweep has ended.
-    """
-    write_plot(find_sweep(sweep, data_dir=folder), output, force)
-
-
-def write_plot(sweep: Sweep, output: Path | None, force: bool) -> None:
-    """Write the page of a sweep, and print its path.
-
-    Raise UsageError if the file exists already.
-    """
-    file = output_file(output, sweep.folder.path / f"{sweep.id}.html", force)
-    state = sweep.status()
+    if isinstance(target, Run):
+        target.last_known()
+        html = run_page.page(target, time.time())
+    else:
+        state = target.status()
+        html = sweep_page.page(state, importance(state))
 
     with storing(file, "write it elsewhere with -o"):
-        replace_text(file, sweep_page.page(state, importance(state)))
+        replace_text(file, html)
 
     print_output(str(file))
 

@@ -20,7 +20,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
-from cloudtrain.cli.results import export_command, plot_command
+from cloudtrain.cli.results import export_command
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.cli.watch import follow_and_exit
@@ -79,7 +79,7 @@ Examples:
   cloudtrain sweep --set args.lr=1e-4,1e-3,1e-2        a grid, without a section
   cloudtrain sweep train.py --set 'args.lr=loguniform(1e-4, 1e-1)' --objective val_loss:minimize --trials 20
   cloudtrain sweep more digits-k2x9 20                 twenty more trials of the same search
-  cloudtrain sweep plot digits-k2x9                    its charts, as one page of HTML""",
+  cloudtrain report digits-k2x9                        its charts, as one page of HTML""",
 )
 def sweep_command() -> None:
     """Search over settings: each trial is a run of the job with other values.
@@ -89,7 +89,6 @@ def sweep_command() -> None:
     """
 
 
-sweep_command.add_command(plot_command)
 sweep_command.add_command(export_command)
 
 

@@ -77,7 +77,7 @@ def titles(drawing: ElementTree.Element) -> list[str]:
 
 
 def test_the_page_is_one_file_that_needs_nothing_else(ended: SweepFolder) -> None:
-    result = call("sweep", "plot", "digits-k2x9")
+    result = call("report", "digits-k2x9")
     assert (result.code, Path(result.out.strip()).name) == (0, "digits-k2x9.html"), result.err
     html = Path(result.out.strip()).read_text()
     assert not re.search(r"https?:|<script|<link|@import|url\(| on\w+=", html)
@@ -273,14 +273,14 @@ def test_a_table_has_one_line_for_each_trial(exported_state: SweepState) -> None
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("export", "trials.csv"), ("plot", "page.html")],
+    [(("sweep", "export"), "trials.csv"), (("report",), "page.html")],
 )
 def test_no_file_is_overwritten_without_force(
-    exported_state: SweepState, command: str, name: str
+    exported_state: SweepState, command: tuple[str, ...], name: str
 ) -> None:
     Path(name).write_text("mine")
-    assert call("sweep", command, "digits-k2x9", "-o", name).code == 2
+    assert call(*command, "digits-k2x9", "-o", name).code == 2
     assert Path(name).read_text() == "mine"
-    assert call("sweep", command, "digits-k2x9", "-o", name, "--force").code == 0
+    assert call(*command, "digits-k2x9", "-o", name, "--force").code == 0
     assert Path(name).read_bytes() != b"mine"
     assert [file.name for file in Path().iterdir() if file.name.startswith(".")] == []
