@@ -256,30 +256,6 @@ def check_repeated_blocks(ranks: Ranks) -> None:
     assert relative_difference(train(loop).losses, expected.losses) < TOLERANCE
 
 
-def check_all_reduces_between_groups(ranks: Ranks) -> None:
-    """hsdp reduces between groups once per step and layer, not in every accumulation step."""
-    flags = ["--task", "digits", "--batch-size", "32", "--strategy", "hsdp", "--shard", "2"]
-    all_reduce = dist.all_reduce
-    sizes = []
-    counted = {}
-
-    def counting(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
-        sizes.append(tensor.numel())
-        return all_reduce(tensor, *args, **named)
-
-    setattr(dist, "all_reduce", counting)  # noqa: B010
-    try:
-        for accumulate in (1, 4):
-            loop = begin(small_task("digits"), [*flags, "--accumulate", str(accumulate)], ranks)
-            sizes.clear()
-            loop.step.train_step(loop.batches.load(0, 0), 0, 100)
-            counted[accumulate] = list(sizes)
-    finally:
-        setattr(dist, "all_reduce", all_reduce)  # noqa: B010
-    ranks.log(f"hsdp, numbers per all-reduce with 1 and with 4 accumulation steps: {counted}")
-    assert len(counted[1]) == len(counted[4]) == 4, "one for each of the four layers"
-
-
 def check_evaluation_only(ranks: Ranks, *strategies: str) -> None:
     """`--eval-only` under each strategy finds what ddp found before it saved its checkpoint."""
     folder = Path("evaluated")
@@ -343,7 +319,6 @@ def curves() -> None:
         check_initial_weights(ranks, Path.cwd())
         if ranks.size == 4:
             check_evaluation_only(ranks, "hsdp --shard 2", "hybrid --stages 2")
-            check_all_reduces_between_groups(ranks)
 
 
 def details() -> None:

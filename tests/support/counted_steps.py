@@ -6,23 +6,28 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, _utils
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cloudtrain_trainer import strategies, tasks
+from cloudtrain_trainer import rules, strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.strategies.ddp import DistributedData
+from cloudtrain_trainer.strategies.pipeline import Pipeline
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
-from tests.support.counts import Counts, counting, fake_tensors
+from cloudtrain_trainer.trees import local_part
+from tests.support.counts import Counts, Message, counting, fake_tensors
 
 GPT2_FLAGS = [
     "--task",
@@ -58,31 +63,63 @@ def bytes_to_device(task: Task, samples: int) -> int:
     return sum(tensor.nbytes for tensor in batch)
 
 
-def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
-    """Count a step of the tiny gpt on one rank of this many, with empty messages.
+class Plan(NamedTuple):
+    """A rank's part of a step."""
 
-    `flags`: the strategy.
+    shards: dict[str, list[int]]
+    """Shapes of its parameters."""
+    messages: list[Message]
+    waits: list[str]
+    """Operations that the host waits for."""
+
+
+def plan(ranks: Ranks, shape: gpt.Shape, flags: str) -> Plan:
+    """Return the plan of one of these ranks, when later steps are the same. Called by all ranks.
+
+    `flags`: a strategy and a batch that gives each micro-batch one sequence.
     """
-    task = tasks.build("gpt", 0)
-    with _on_gpus(), _fake_group(ranks, rank), _known_shapes(task.tokens):
-        options = parse(["--task", "gpt", "--batch-size", "32", *flags])
-        strategy = strategies.build(Ranks(), options)
-        strategy.start()
-        step = Step(task, strategy, options, 32)
-        buckets = _record_buckets(step.wrapped)
-        run = _train(
-            step,
-            step.accumulation_steps,
-            32 // strategy.data_ranks // step.accumulation_steps,
-            task.tokens,
-        )
-        run()  # makes the optimizer's state
-        run()  # DDP makes its buckets anew after its first backward pass
-        buckets.clear()
-        counts = _count(run, warm_up=0)
-        counts.collectives["all_reduce"] += len(buckets)
-        counts.collective_bytes["all_reduce"] += sum(buckets)
-        return counts
+    step = _step(ranks, shape, flags)
+    parts = step.accumulation_steps
+    samples = step.batch_size // step.strategy.data_ranks // parts
+    # DDP makes its buckets anew after its first backward pass.
+    warm_up = 2 if isinstance(step.wrapped, DistributedDataParallel) else 1
+    counts = _count(_train(step, parts, samples, shape.context), warm_up)
+
+    return Plan(_shards(step), counts.messages, counts.waits)
+
+
+def plan_alone(size: int, rank: int, shape: gpt.Shape, flags: str) -> Plan:
+    """Return the plan of a rank in a world of this size, whose other ranks do not exist."""
+    with _fake_group(size, rank), _known_shapes(shape):
+        return plan(Ranks(), shape, flags)
+
+
+def shards_alone(size: int, rank: int, shape: gpt.Shape, flags: str) -> dict[str, list[int]]:
+    """Return the shards of such a rank, without a step."""
+    with _fake_group(size, rank):
+        return _shards(_step(Ranks(), shape, flags))
+
+
+def _step(ranks: Ranks, shape: gpt.Shape, flags: str) -> Step:
+    splits = rules.Capabilities(1, shape.tensor_limit, shape.layers)
+    with patch.dict(rules.TASKS["gpt"], tiny=splits):
+        options = parse(["--task", "gpt", *flags.split()])
+    strategy = strategies.build(ranks, options)
+    strategy.start()
+    assert options.batch_size is not None
+
+    with _on_gpus():
+        return Step(_task(shape), strategy, options, options.batch_size)
+
+
+def _shards(step: Step) -> dict[str, list[int]]:
+    return {name: list(local_part(p).shape) for name, p in step.model.named_parameters()}
+
+
+@cache
+def _task(shape: gpt.Shape) -> Task:
+    with patch.dict(gpt.SIZES, tiny=shape):
+        return tasks.build("gpt", 0)
 
 
 def _count(step: Callable[[], None], warm_up: int = 1) -> Counts:
@@ -114,18 +151,16 @@ def _on_gpus() -> Iterator[None]:
 
 
 @contextmanager
-def _known_shapes(tokens: int) -> Iterator[None]:
+def _known_shapes(shape: gpt.Shape) -> Iterator[None]:
     """Tell stages of a pipeline the shapes that they would ask of their missing neighbours: all are
     equal.
     """
 
     def receive(stage: Any, source: int) -> Any:
-        # Samples of a micro-batch: a pipeline makes two for each of its ranks.
-        samples = 32 // (2 * dist.get_world_size())
-        shape = torch.Size((samples, tokens, gpt.SIZES["tiny"].width))
+        activations = torch.empty(1, shape.context, shape.width, device="meta")
         is_forward = source < stage.stage_index
         meta = _utils._TensorMeta(
-            shape, torch.empty(shape, device="meta").stride(), torch.float32, is_forward
+            activations.shape, activations.stride(), torch.float32, is_forward
         )
         return (
             _utils._StageForwardMeta((meta,)) if is_forward else _utils._StageBackwardMeta((meta,))
@@ -139,7 +174,7 @@ def _known_shapes(tokens: int) -> Iterator[None]:
 
 
 @contextmanager
-def _fake_group(size: int, rank: int = 0) -> Iterator[None]:
+def _fake_group(size: int, rank: int) -> Iterator[None]:
     """This process is a rank of a group whose other ranks do not exist, and whose messages go
     nowhere.
     """
@@ -149,28 +184,36 @@ def _fake_group(size: int, rank: int = 0) -> Iterator[None]:
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
     }
-    with torch.random.fork_rng(devices=[]), patch.dict(os.environ, world):
-        init = Ranks.init_process_group
-        Ranks.init_process_group = lambda *_: None  # type: ignore[method-assign]
+    torch.set_num_threads(1)  # tensors are small
+    with (
+        torch.random.fork_rng(devices=[]),
+        patch.dict(os.environ, world),
+        patch.object(Ranks, "init_process_group", lambda *_: None),
+        patch.object(DistributedData, "replicated", _SendingBuckets),
+        patch.object(Pipeline, "replicated", _SendingBuckets),
+    ):
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             yield
         finally:
             dist.destroy_process_group()
-            Ranks.init_process_group = init  # type: ignore[method-assign]
+            # Operations on DTensors are cached with the names of groups, which other ranks reuse.
+            _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
-def _record_buckets(wrapped: torch.nn.Module) -> list[int]:
-    """Record the bytes of each bucket that DDP sends. Its C++ code bypasses every mode."""
-    sizes: list[int] = []
+class _SendingBuckets(DistributedDataParallel):
+    """DDP that returns its own gradients: a fake message has no result."""
 
-    def send(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
-        sizes.append(bucket.buffer().numel() * bucket.buffer().element_size())
-        sent: torch.futures.Future[Tensor] = torch.futures.Future()
-        sent.set_result(bucket.buffer())
-        return sent
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.register_comm_hook(self.process_group, _send_bucket)
 
-    send.__annotations__.clear()  # torch wants its own class there, not the name of it
-    if isinstance(wrapped, DistributedDataParallel):
-        wrapped.register_comm_hook(None, send)
-    return sizes
+
+def _send_bucket(group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    dist.all_reduce(bucket.buffer(), group=group)
+    sent: torch.futures.Future[Tensor] = torch.futures.Future()
+    sent.set_result(bucket.buffer())
+    return sent
+
+
+_send_bucket.__annotations__.clear()  # torch wants its own classes there, not their names

@@ -11,8 +11,7 @@ tensors are on the CPU, since a torch without CUDA lacks the device "cuda" even 
   since it is read and written; broadcast dimensions are read once. Caches are not considered, which
   is right for tensors larger than them.
 - Matrix products, convolutions and attention are left out of the bytes: arithmetic limits them.
-- A collective is an operation of c10d; it is counted with the bytes of what this rank gathers, or
-  gives to a sum.
+- A message is an operation of a process group.
 - A wait is an operation whose result the host needs (`_local_scalar_dense`, which `.item()` and
   `bool()` call).
 """
@@ -24,10 +23,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import _resolve_process_group
 from torch._subclasses import FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,20 +39,16 @@ VIEWS = {"_unsafe_view", "detach", "lift_fresh", "set_", "alias", "_reshape_alia
 """Operations that launch nothing and are not marked as views in their schema."""
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
 ATTENTION = "_scaled_dot_product"
-COLLECTIVES = {
+MESSAGES = {
     "allreduce_": "all_reduce",
-    "all_reduce": "all_reduce",
     "all_reduce_": "all_reduce",
     "_allgather_base_": "all_gather",
     "all_gather_into_tensor": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
-    "broadcast_": "broadcast",
-    "broadcast": "broadcast",
-    "send": "send",
     "recv_": "receive",
 }
-"""Operations of torch's process groups -> their names here."""
+"""Operations of torch's process groups -> their names here; others keep theirs."""
 SPARSE = {
     "gather": 1,
     "embedding": 1,
@@ -64,6 +61,16 @@ counts as moved.
 """
 
 
+class Message(NamedTuple):
+    """A collective that this rank takes part in, or a tensor that it sends or receives."""
+
+    kind: str
+    size: int
+    """Bytes of the whole tensor: the result of a gather, the input of a sum or its scatter."""
+    ranks: tuple[int, ...]
+    """The ranks of its group, or the one at the other end."""
+
+
 @dataclass
 class Counts:
     """The counts of a step."""
@@ -73,10 +80,7 @@ class Counts:
     """Moved by all but matrix products and attention."""
     waits: list[str] = field(default_factory=list)
     """Operations that the host waits for."""
-    collectives: Counter[str] = field(default_factory=Counter)
-    """How many of each kind."""
-    collective_bytes: Counter[str] = field(default_factory=Counter)
-    """Bytes of whole tensors: the result of a gather, the input of a sum or its scatter."""
+    messages: list[Message] = field(default_factory=list)
     by_name: Counter[str] = field(default_factory=Counter)
     """Launches of each operation."""
 
@@ -101,10 +105,9 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         library, _, name = func._schema.name.partition("::")
-        if library in ("c10d", "_c10d_functional") and name in COLLECTIVES:
-            self.counts.collectives[COLLECTIVES[name]] += 1
-            largest = max(_bytes(value) for value in _tensors((args, kwargs, result)))
-            self.counts.collective_bytes[COLLECTIVES[name]] += largest
+        if (ranks := _ranks_of(func, args, kwargs or {})) is not None:
+            largest = max(map(_bytes, _tensors((args, kwargs, result))), default=0)
+            self.counts.messages.append(Message(MESSAGES.get(name, name), largest, ranks))
         if library != "aten":  # questions such as prim::device, marks for profilers
             return result
         if name == "_local_scalar_dense":
@@ -124,6 +127,21 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.is_mutable and result is None:
             moved += sum(_bytes(value) for value in _written(func, arguments[0]))
         self.counts.add_kernel(name, moved)
+
+
+def _ranks_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return the ranks of a message by the arguments of its operation; None if it is no message."""
+    names = [argument.name for argument in func._schema.arguments]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    if "process_group" in arguments:
+        group = dist.ProcessGroup.unbox(arguments["process_group"])
+    elif "group_name" in arguments:
+        group = _resolve_process_group(arguments["group_name"])
+    else:
+        return None
+    members = dist.get_process_group_ranks(group)
+    peer = arguments.get("dst", arguments.get("src"))
+    return tuple(members) if peer is None else (members[peer],)
 
 
 def _tensors(value: Any) -> list[Tensor]:
