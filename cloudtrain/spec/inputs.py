@@ -118,8 +118,7 @@ def _input_name(name: str) -> str:
 OFF = "none"
 CONDA_WAY = (
     "the nodes do not run conda: list pip packages in requirements.txt; put conda packages into an"
-    " image (image: {build: Dockerfile}) or an environment of Azure ML (image: {azure:"
-    " 'azureml:NAME@latest'})"
+    " image (image: {build: Dockerfile}); Azure ML installs the conda file that azure.conda names"
 )
 LOCK_WAY = (
     "pip installs: uv export --frozen --no-emit-project --prune torch -o requirements.txt writes the"
@@ -260,7 +259,7 @@ MANY = 20
 TRAINER_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
 """Metrics of the shared trainer, which SageMaker receives too."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
 _EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
 
 
@@ -298,7 +297,7 @@ def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise FieldError(
             "is not a valid metric name",
-            "up to 64 letters, digits and _ . / -, a letter first",
+            "up to 64 letters, digits and _ . : / -, a letter first",
         )
 
 

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import cloudtrain
 from cloudtrain.planning.launch import Request
 from cloudtrain.providers import get_provider
 from tests.golden.cases import CASES, SWEEPS, plan_of
+from tests.support.in_process import call
+from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
 # Read at import: the tests' own home has no such variable.
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
@@ -66,3 +71,60 @@ def test_a_job_with_a_sweep_is_sent_as_one_without(case: str) -> None:
     one, second = (get_provider(provider).render(plan) for plan in (plain, swept))
     assert one.document == second.document
     assert one.job.to_json() == second.job.to_json()
+
+
+PUBLIC_JOBS: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+    (FOLDER.parent / "data" / "public_jobs.yaml").read_text()
+)
+
+
+@pytest.mark.parametrize(
+    ("provider", "example"),
+    [
+        pytest.param(provider, example, id=example["from"])
+        for provider, examples in PUBLIC_JOBS.items()
+        for example in examples
+    ],
+)
+def test_public_job_is_planned_with_its_own_members(
+    provider: str, example: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = example["job"]
+    entrypoint = job["entrypoint"]
+    words = entrypoint.split() if isinstance(entrypoint, str) else []
+    source = tmp_path / job.get("source", ".")
+    source.mkdir(exist_ok=True, parents=True)
+    scripts = [source / word for word in words if word.endswith(".py")]
+    for file in [*scripts, *(tmp_path / name for name in example.get("files", ()))]:
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text("FROM scratch\n" if file.name == "Dockerfile" else "pass\n")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in {**AWS_ACCOUNT, **AZURE_ACCOUNT}.items():
+        monkeypatch.setenv(name, value)
+    result = call("plan", "--provider", provider, "--json")
+
+    assert result.code == 0, result.err
+    request = json.loads(result.out)
+    assert not list(missing(example["request"], request))
+
+
+def missing(wanted: Any, value: Any, at: str = "") -> Iterator[str]:
+    """Yield the path of each member that another document does not have with the same value."""
+    if isinstance(wanted, dict) and isinstance(value, dict):
+        for name, item in wanted.items():
+            yield from missing(item, value.get(name), f"{at}.{name}")
+    elif isinstance(wanted, list) and isinstance(value, list):
+        for item in wanted:
+            if not any(not list(missing(item, other)) for other in value):
+                yield f"{at}: {item}"
+    elif wanted != value:
+        yield f"{at}: {wanted!r}, not {value!r}"
+
+
+@pytest.mark.parametrize("provider", PUBLIC_JOBS)
+def test_four_of_five_public_jobs_need_no_member_of_the_request(provider: str) -> None:
+    jobs = [example["job"] for example in PUBLIC_JOBS[provider]]
+    plain = [job for job in jobs if not job.get(provider, {}).get("request")]
+    assert len(plain) >= 0.8 * len(jobs)

@@ -14,7 +14,7 @@ from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
-from cloudtrain.providers.aws.request import uri_parts
+from cloudtrain.providers.aws.request import SOURCE, channel_uri, uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference, own_tag_values
 from cloudtrain.providers.shared.log_attempt import FinalState, with_billing
@@ -354,7 +354,7 @@ def _discovered_run(
     usd_per_hour = price.usd * nodes if price else None
     config = AwsConfig(
         region=cloud.region,
-        bucket=uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
+        bucket=uri_parts(channel_uri(job, SOURCE))[0],
         prices={instance: price.usd} if price else {},
         poll=poll_seconds,
     )

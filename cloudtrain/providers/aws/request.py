@@ -60,7 +60,9 @@ FORM = RequestForm(
         "AlgorithmSpecification.ContainerEntrypoint": "use entrypoint",
         "AlgorithmSpecification.ContainerArguments": "use args",
         f"InputDataConfig.{TAG_PREFIX}*": "choose another name for the channel",
-        "OutputDataConfig": "use aws.bucket and aws.kms_key; fetch reads what they name",
+        "OutputDataConfig.S3OutputPath": "use aws.output",
+        "OutputDataConfig.KmsKeyId": "use aws.kms_key",
+        "OutputDataConfig.CompressionType": "fetch reads archives",
         "CheckpointConfig": "use checkpoints.uri",
         "ResourceConfig.InstanceType": "use resources.instance",
         "ResourceConfig.InstanceCount": "use resources.nodes",
@@ -93,6 +95,12 @@ def run_uri(bucket: str, run_id: str) -> str:
 def source_uri(bucket: str, digest: str) -> str:
     """Return the S3 URI of a source archive's folder; runs with the same source share it."""
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
+
+
+def output_uri(plan: Plan) -> str:
+    """Return the S3 URI below which SageMaker stores model and output of each job."""
+    bucket = plan.target.config_as(AwsConfig).bucket
+    return section_of(plan).output or f"s3://{bucket}/{PREFIX}/runs"
 
 
 def published_uri(output: str, run_id: str) -> str:
@@ -130,7 +138,7 @@ def body_of(
         **_hyperparameters(plan),
         "InputDataConfig": _channels(plan, base, document or job_of(plan).to_json()),
         "OutputDataConfig": {
-            "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
+            "S3OutputPath": output_uri(plan),
             **({"KmsKeyId": config.kms_key} if config.kms_key else {}),
         },
         "ResourceConfig": _resources(plan),
@@ -187,8 +195,7 @@ def job_of(plan: Plan) -> JobDocument:
 
 def _published(plan: Plan) -> dict[str, str]:
     """Return the variable for a trial's published files; empty for any other job."""
-    output = f"s3://{plan.target.config_as(AwsConfig).bucket}/{PREFIX}/runs"
-    return {PUBLISHED: published_uri(output, plan.run_id)} if plan.context.trial else {}
+    return {PUBLISHED: published_uri(output_uri(plan), plan.run_id)} if plan.context.trial else {}
 
 
 def _hyperparameters(plan: Plan) -> dict[str, Any]:

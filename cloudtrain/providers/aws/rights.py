@@ -14,6 +14,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.providers.aws.request import input_uri, uri_parts
+from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.shared.account import clock_check
 from cloudtrain.providers.shared.paths import PREFIX
 
@@ -277,6 +278,9 @@ def needs_of_job(account: Account) -> list[Need]:
         repository = parse_address(image).repository
         place = f"arn:{account.partition}:ecr:{address[2]}:{address[1]}:repository/{repository}"
         needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
+    if output := account.spec.section(AwsSection).output:
+        bucket, prefix = uri_parts(output)
+        needs.append(Need(f"arn:{account.partition}:s3:::{bucket}/{prefix}*", ("s3:PutObject",)))
     for bucket, prefix in _inputs(account).values():
         place = f"arn:{account.partition}:s3:::{bucket}"
         needs.append(Need(f"{place}/{prefix}*", ("s3:GetObject",)))

@@ -82,6 +82,10 @@ def _storage(plan: Plan) -> Iterator[Issue]:
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not an S3 URI", "s3://bucket/folder/")
 
+    output = section_of(plan).output
+    if output is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", output):
+        yield Issue(("aws", "output"), f"{output!r} is not an S3 URI", "s3://bucket/folder")
+
     resume = plan.context.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"

@@ -17,6 +17,10 @@ class AwsSection(Section):
     region: str | None = Field(None, description="where jobs run, such as us-east-1")
     role: str | None = Field(None, description="ARN of the role that the job runs as")
     bucket: str | None = Field(None, description="bucket for source, checkpoints and models")
+    output: str | None = Field(
+        None,
+        description="S3 folder for model and output, s3://bucket/folder; default: in the bucket",
+    )
     repository: str | None = Field(
         None,
         description="ECR repository for images that are built, its name or address",

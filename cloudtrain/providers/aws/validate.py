@@ -354,7 +354,7 @@ _FIELDS: Mapping[str, Keys] = {
     "RoleArn": ("aws", "role"),
     "AlgorithmSpecification.TrainingImage": ("image",),
     "OutputDataConfig.KmsKeyId": ("aws", "kms_key"),
-    "OutputDataConfig": ("aws", "bucket"),
+    "OutputDataConfig": ("aws", "output"),
     "CheckpointConfig": ("checkpoints", "uri"),
     "RetryStrategy": ("limits", "retries"),
     "VpcConfig.Subnets": ("aws", "subnets"),

@@ -152,11 +152,11 @@ def document_of(
         "$schema": SCHEMA,
         "type": "command",
         "name": plan.run_id,
-        "display_name": spec.name,
-        "experiment_name": spec.name,
+        "display_name": azure.display_name or spec.name,
+        "experiment_name": azure.experiment or spec.name,
         "code": code_folder(plan.context.data_dir, plan.context.source.digest),
         "command": command_of(list(inputs)),
-        "environment": environment_of(address, _build(plan)),
+        "environment": environment_of(address, _build(plan), _conda(plan)),
         "resources": _resources(plan),
         # One process per node, our launcher. Without it each node would train on its own.
         "distribution": {"type": "pytorch", "process_count_per_instance": 1},
@@ -175,6 +175,8 @@ def document_of(
         "tags": tags(plan, address),
         "properties": _properties(plan),
     }
+    if azure.description:
+        document["description"] = azure.description
     if config.compute:
         document["compute"] = f"azureml:{config.compute}"
     elif spec.resources.spot:
@@ -187,11 +189,19 @@ def document_of(
     return document
 
 
-def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:
-    """Return a command job's `environment`. `build`: a Dockerfile's folder, and its path there."""
+def environment_of(
+    image: str, build: tuple[str, str] | None, conda: str | None = None
+) -> str | dict[str, object]:
+    """Return a command job's `environment`.
+
+    `build`: a Dockerfile's folder, and its path there. `conda`: path of a conda file.
+    """
     if build is not None:
         return {"build": {"path": build[0], "dockerfile_path": build[1]}}
-    return image if image.startswith("azureml:") else {"image": image}
+    if image.startswith("azureml:"):
+        return image
+
+    return {"image": image, **({"conda_file": conda} if conda else {})}
 
 
 _TOPOLOGIES = {r"standard_nd.*_v4": "ndv4", r"standard_nd96is.*_h[12]00_v5": "ndv5"}
@@ -330,8 +340,19 @@ def _build(plan: Plan) -> tuple[str, str] | None:
     ):
         return None
 
-    path = PurePosixPath(os.path.normpath(PurePosixPath(plan.context.folder) / image["build"]))
+    path = PurePosixPath(_local(plan, image["build"]))
     return str(path.parent), path.name
+
+
+def _conda(plan: Plan) -> str | None:
+    """Return the path of the conda file that Azure ML installs, or None."""
+    conda = section_of(plan).conda
+    return _local(plan, conda) if conda else None
+
+
+def _local(plan: Plan, path: str) -> str:
+    """Return the absolute path of a file that the spec names."""
+    return os.path.normpath(PurePosixPath(plan.context.folder) / path)
 
 
 def _service(name: str, ssh_key: str | None) -> dict[str, str]:

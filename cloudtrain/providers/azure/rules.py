@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.catalog.machines import is_azure_size
 from cloudtrain.errors import Issue, did_you_mean, warning
@@ -26,7 +27,6 @@ from cloudtrain.providers.azure.request import (
     SERVICES,
     as_variable,
     input_name,
-    is_address,
     section_of,
 )
 from cloudtrain.providers.azure.target import check_image_name, format_issues
@@ -146,7 +146,7 @@ def _notes(plan: Plan) -> Iterator[str]:
 def _locations(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name, item in spec.inputs.items():
-        problem = _input_problem(item.on(plan.target.provider) or "", item.mode)
+        problem = _input_problem(item.on(plan.target.provider) or "")
         if problem:
             yield Issue(("inputs", name), *problem)
 
@@ -172,7 +172,7 @@ def _locations(plan: Plan) -> Iterator[Issue]:
             yield Issue(("secrets", name), "is not a Key Vault secret", "keyvault:VAULT/NAME")
 
 
-def _input_problem(location: str, mode: str) -> tuple[str, str] | None:
+def _input_problem(location: str) -> tuple[str, str] | None:
     """Return the problem with the place of an input, and a hint."""
     if location.startswith("azureml://"):
         if not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location):
@@ -186,9 +186,6 @@ def _input_problem(location: str, mode: str) -> tuple[str, str] | None:
             "holds a password or a query, such as a signature; a plan holds no secret",
             "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…",
         )
-    if mode == "stream" and not is_address(location):
-        message = f"{location} is uploaded first, and cannot be streamed from this machine"
-        return message, "mode: copy"
 
     return None
 
@@ -297,6 +294,8 @@ def _uploads(plan: Plan) -> Iterator[Issue]:
     if isinstance(environment, dict) and "build" in environment:
         build = environment["build"]
         yield from _build_issues(Path(build["path"], build["dockerfile_path"]))
+    if section_of(plan).conda is not None:
+        yield from _conda_issues(environment)
     for name in plan.spec.inputs if not plan.is_rehearsal else ():
         path = document["inputs"][input_name(name)]["path"]
         if not Path(path).is_absolute():
@@ -305,6 +304,16 @@ def _uploads(plan: Plan) -> Iterator[Issue]:
             yield Issue(("inputs", name), f"no such file or folder: {path}")
         elif why := input_problem(path):
             yield Issue(("inputs", name), why)
+
+
+def _conda_issues(environment: Any) -> Iterator[Issue]:
+    path = ("azure", "conda")
+    conda = environment.get("conda_file") if isinstance(environment, dict) else None
+    if conda is None:
+        message = "needs an image by its address, not an environment or a Dockerfile"
+        yield Issue(path, message, "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04")
+    elif not Path(conda).is_file():
+        yield Issue(path, f"no such file: {conda}")
 
 
 def _build_issues(dockerfile: Path) -> Iterator[Issue]:

@@ -34,6 +34,13 @@ class AzureSection(Section):
         description="ways into the running job: ssh, jupyter, vscode, tensorboard",
     )
     ssh_key: str | None = Field(None, description="your public key, for the service ssh")
+    conda: str | None = Field(
+        None,
+        description="conda file that Azure ML installs in the image, with Python 3.10 or newer",
+    )
+    description: str | None = Field(None, description="text on the job's page in the studio")
+    experiment: str | None = Field(None, description="experiment of the job; default: its name")
+    display_name: str | None = Field(None, description="title of the job; default: its name")
     request: Members = Field(
         {},
         description="keys of the command job's YAML that no other field sets, merged into the"
