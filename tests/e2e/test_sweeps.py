@@ -6,21 +6,25 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import cloudtrain
 from cloudtrain.submission.lookup import list_runs
-from cloudtrain.sweeps.journal import DRIVER_LOCK, JOURNAL, Reported, RunEnded, Suggested
-from cloudtrain.sweeps.planning import plan_sweep, start_sweep
+from cloudtrain.sweeps.journal import (
+    DRIVER_LOCK,
+    JOURNAL,
+    Reported,
+    RunEnded,
+    Suggested,
+    SweepFolder,
+)
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep
-from tests.support.waiting import eventually
+from tests.support.command_line import Command, CommandLine
+from tests.support.waiting import HANG_SECONDS, eventually
 
 SCRIPT = """\
 import sys
@@ -66,21 +70,17 @@ FEW_KILLS = 2
 """With `--thorough`, and without."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    job = tmp_path / "job"
-    job.mkdir()
-    (job / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(job)
-    return tmp_path / "data"
-
-
 def start(
-    folder: Path, name: str, arguments: Mapping[str, Any] = MappingProxyType({}), **section: Any
-) -> Sweep:
-    spec = {**SPEC, "args": dict(arguments), "sweep": {**SPEC["sweep"], **section}}
-    plan = plan_sweep(cloudtrain.load(spec), "local", sweep_id=name, data_dir=str(folder / name))
-    return start_sweep(plan)
+    cli: CommandLine, sweep_id: str, script: str, args: dict[str, Any], **section: Any
+) -> Command:
+    """Start a sweep and follow it."""
+    spec = {**SPEC, "args": args, "sweep": {**SPEC["sweep"], **section}}
+    cli.write(job_yaml=json.dumps(spec), train_py=script)
+    return cli.start("sweep", "start", "--sweep-id", sweep_id)
+
+
+def sweep_of(cli: CommandLine, sweep_id: str) -> Sweep:
+    return Sweep(SweepFolder(cli.data / "sweeps" / sweep_id))
 
 
 def summary_of(sweep: Sweep) -> list[tuple[Any, ...]]:
@@ -124,22 +124,24 @@ def kill_driver(sweep: Sweep) -> None:
         eventually(lambda: not sweep.folder.is_driven())
 
 
-def test_killed_drivers_change_nothing(folder: Path, thorough: bool) -> None:
-    sweep = start(folder, "killed")
+def test_killed_drivers_change_nothing(cli: CommandLine, thorough: bool) -> None:
+    """Who follows the sweep replaces them."""
+    follower = start(cli, "killed", SCRIPT, {})
+    eventually((cli.data / "sweeps" / "killed" / JOURNAL).exists)
+    sweep = sweep_of(cli, "killed")
     size = 0
-    kills = 0
-    selected = KILLS if thorough else FEW_KILLS
-    while kills < selected and not sweep.status().ended:
-        eventually(lambda: size_of(sweep) > size)  # noqa: B023
+    kills = KILLS if thorough else FEW_KILLS
+    for _ in range(kills):
+        eventually(lambda: size_of(sweep) > size and sweep.folder.is_driven())  # noqa: B023
+        assert not sweep.status().ended
         kill_driver(sweep)
         size = size_of(sweep)
-        kills = kills + 1
-        sweep.start_driver()
-    state = sweep.wait()
-    assert kills == selected
+    _, told = follower.communicate(timeout=HANG_SECONDS)
+    assert follower.returncode == 0, told
+    state = sweep.status()
     assert summary_of(sweep) == [*expected(sweep)]
     assert (state.state, state.reason) == ("succeeded", "")
-    runs = list_runs(data_dir=str(folder / "killed"))
+    runs = list_runs(data_dir=str(cli.data))
     whole = Counter(run["run"][: len("killed-t000")] for run in runs if run["state"] == "succeeded")
     assert whole == Counter(f"killed-t{number:03}" for number in range(4))
     best, run = sweep.best()
@@ -147,26 +149,28 @@ def test_killed_drivers_change_nothing(folder: Path, thorough: bool) -> None:
     assert run.result().metrics["score"] == best.value
 
 
-@pytest.mark.linux("when a process began, in /proc")
 def asha(
-    folder: Path, name: str, promote: str, values: list[float], **arguments: Any
+    cli: CommandLine, sweep_id: str, promote: str, values: list[float], **args: bool
 ) -> SweepState:
     """Run a grid, one trial after the other, with rungs after the first and second of 4 reports."""
-    Path("train.py").write_text(LEARNER)
-    return start(
-        folder,
-        name,
-        arguments,
+    follower = start(
+        cli,
+        sweep_id,
+        LEARNER,
+        args,
         method="grid",
         space={"x": values},
         trials=len(values),
         early_stopping={"grace": 1, "eta": 2, "max": 4, "promote": promote},
-    ).wait()
+    )
+    _, told = follower.communicate(timeout=HANG_SECONDS)
+    assert follower.returncode == 0, told
+    return sweep_of(cli, sweep_id).status()
 
 
 @pytest.mark.thorough  # tests/e2e/test_trials.py ends one of each provider
-def test_trials_that_are_behind_at_a_rung_end_there_by_themselves(folder: Path) -> None:
-    state = asha(folder, "stopping", "never", [1, 0.9])
+def test_trials_that_are_behind_at_a_rung_end_there_by_themselves(cli: CommandLine) -> None:
+    state = asha(cli, "stopping", "never", [1, 0.9])
     assert [(trial.state, trial.reports) for trial in state.trials] == [
         ("completed", 4),
         ("pruned", 1),
@@ -174,9 +178,9 @@ def test_trials_that_are_behind_at_a_rung_end_there_by_themselves(folder: Path) 
 
 
 def test_trials_wait_at_their_rung_and_the_best_come_back_from_their_checkpoints(
-    folder: Path,
+    cli: CommandLine,
 ) -> None:
-    state = asha(folder, "promoting", "always", [1, 0.9, 2, 0.8], wait=True)
+    state = asha(cli, "promoting", "always", [1, 0.9, 2, 0.8], wait=True)
     assert [(trial.state, trial.reports, len(trial.runs)) for trial in state.trials] == [
         ("paused", 2, 2),
         ("paused", 1, 1),

@@ -1,5 +1,5 @@
-"""For `CommandLine.modules`: supervisor, launcher and torchrun's agent are forks of a process that
-has imported torch.
+"""For `CommandLine.modules`: drivers of sweeps, supervisor, launcher and torchrun's agent are forks
+of a process that has imported torch.
 
 They have the parents, sessions, variables, streams and signals of every local run; only no
 interpreter starts in them, and they import no module again, which is most of the cost of a small
@@ -59,6 +59,7 @@ it is UTF-8 too.
 AGENT = "/cloudtrain_launcher/agent.py"
 LAUNCHER = ".cloudtrain"
 CLIENT = "from cloudtrain.providers."
+SWEEP_DRIVER = "cloudtrain.sweeps.background"
 NAMESPACE = "/rehearsal/namespace.py"
 """Becomes a rehearsal's container, and then the program that starts there."""
 SHELL = "/bin/sh"
@@ -104,6 +105,8 @@ def _is_of_a_run(argv: Sequence[str], variables: Mapping[str, str]) -> bool:
     match list(argv[1:]):
         case ["-c", text, *_] | ["-u", "-c", text, *_]:
             return CLIENT in text or LAUNCHER in text
+        case ["-P", "-m", module, _]:
+            return module == SWEEP_DRIVER
         case ["-u", path, *_]:
             return path.endswith((AGENT, LAUNCHER))
         case ["-I", "-S", path, root, *_]:
@@ -194,7 +197,7 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
     program, *arguments = argv[1 + len(flags) :]
     sys.orig_argv = list(argv)
     search = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if "-I" in flags or "-c" in flags:
+    if {"-I", "-c", "-m"} & set(flags):
         setattr(os, "execvpe", execute)  # noqa: B010
         setattr(os, "execv", lambda file, words: execute(file, words, os.environb))  # noqa: B010
     else:
@@ -215,6 +218,9 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
         else:
             sys.path[:] = [*search, *_paths]
             sys.argv = [program, *arguments]
+            if "-m" in flags:
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+                raise SystemExit
             if program.endswith(AGENT):
                 sys.path.insert(0, str(Path(program).parent))
             runpy.run_path(program, run_name="__main__")
