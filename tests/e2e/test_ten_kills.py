@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 JOB = """
 name: cat
-args: {epochs: 7, checkpoint-every-steps: 3, seed: 3}
+args: {epochs: EPOCHS, checkpoint-every-steps: 3, seed: 3}
 resources: {processes: 2}
 limits: {restarts: 10}
 """
@@ -162,7 +162,7 @@ def test_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(
     kinds = [*KINDS, *["SIGKILL of a rank"] * (STRIKES - len(KINDS))]
     chance.shuffle(kinds)
     kinds = kinds if thorough else kinds[:FEW_STRIKES]
-    cli.write(job_yaml=JOB)
+    cli.write(job_yaml=JOB.replace("EPOCHS", "7" if thorough else "4"))
     scratch = cli.folder / "tmp"
     scratch.mkdir()
     cli.env["TMPDIR"] = str(scratch)

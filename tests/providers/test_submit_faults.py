@@ -175,7 +175,7 @@ def test_a_refused_submit_exits_with_four_and_says_what_to_do(
     result = in_process(*SUBMIT, site.provider)
     assert result.code == 4
     assert words in result.err
-    assert "hint: " in result.err
+    assert site.hints.get(kind, "hint: ") in result.err
 
 
 @pytest.mark.once

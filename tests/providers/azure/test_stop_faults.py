@@ -189,10 +189,8 @@ exit 1
 WORDS = {
     "wrong subscription": ("99999999-0000-0000-0000-000000000000", "check azure.subscription"),
     "wrong workspace": ("workspaces/nowhere", "check azure.workspace"),
-    "expired token": ("the credentials have expired: The access token", "hint: az login"),
     "expired login": ("the credentials have expired: DefaultAzureCredential", "hint: az login"),
     "nobody logged in": ("no Azure credentials", "hint: az login (or AZURE_CLIENT_ID"),
-    "missing role": ("not authorized", "jobs/write: AzureML Data Scientist on the workspace"),
     "missing role of storage": ("not authorized", "Storage Blob Data Contributor"),
     "expired signature": ("clock is wrong", "date -u; az login"),
 }
@@ -205,16 +203,12 @@ def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
             return {"CLOUDTRAIN_AZURE_SUBSCRIPTION": "99999999-0000-0000-0000-000000000000"}
         case "wrong workspace":
             return {"CLOUDTRAIN_AZURE_WORKSPACE": "nowhere"}
-        case "expired token":
-            cloud.endpoint.fault("expired", "arm", times=ALWAYS)
         case "expired login":
             (folder / "az").write_text(STALE)
             (folder / "az").chmod(0o755)
             return {"PATH": f"{folder}{os.pathsep}{SYSTEM}"}
         case "nobody logged in":
             cloud.log_out()
-        case "missing role":
-            cloud.endpoint.fault("denied", "arm", "PutJob", times=ALWAYS)
         case "missing role of storage":
             cloud.endpoint.fault("denied", "blob", "PutBlob", times=ALWAYS)
         case "expired signature":
