@@ -175,9 +175,7 @@ def _known_shapes(shape: gpt.Shape) -> Iterator[None]:
 
 @contextmanager
 def _fake_group(size: int, rank: int) -> Iterator[None]:
-    """This process is a rank of a group whose other ranks do not exist, and whose messages go
-    nowhere.
-    """
+    """Make this process a rank of a group without other ranks, whose messages go nowhere."""
     world = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -202,7 +200,7 @@ def _fake_group(size: int, rank: int) -> Iterator[None]:
 
 
 class _SendingBuckets(DistributedDataParallel):
-    """DDP that returns its own gradients: a fake message has no result."""
+    """DDP that returns its own gradients, since a fake message returns nothing."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

@@ -130,7 +130,7 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _ranks_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return the ranks of a message by the arguments of its operation; None if it is no message."""
+    """Return the ranks of a message by the arguments of its operation; None for other operations."""
     names = [argument.name for argument in func._schema.arguments]
     arguments = dict(zip(names, args, strict=False)) | kwargs
     if "process_group" in arguments:
