@@ -14,6 +14,7 @@ import pytest
 
 from cloudtrain.planning.sagemaker import NodeContainer, training_job
 from tests.oracles.tools import PYTHON, needs_oracles, needs_toolkit
+from tests.support.command_line import CommandLine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 READ = """
@@ -138,6 +139,28 @@ def test_scripts_get_the_variables_of_the_container_toolkit(nodes: int, tmp_path
         assert {name: ours[name] for name in theirs} == theirs
         expected = {name: value for name, value in documents[1].items() if name not in NOT_OURS}
         assert documents[0] == expected
+
+
+@needs_toolkit
+def test_toolkits_own_launcher_runs_the_script_of_a_job(tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    cli.write(
+        job_yaml=f"""
+name: toolkit
+launcher: none
+entrypoint: {PYTHON} -m sagemaker_training.cli.train
+args: {{sagemaker_program: train.py, sagemaker_submit_directory: /opt/ml/code, epochs: 3}}
+""",
+        train_py="""
+import os, sys
+with open(os.environ["SM_MODEL_DIR"] + "/model", "w") as file:
+    file.write(" ".join(sys.argv[1:]))
+""",
+    )
+    result = cli.run("submit", "--as", "aws", "--run-id", "toolkit-1")
+    cli.close()
+    assert result.code == 0, result.err
+    assert (cli.run_folder("toolkit-1") / "model" / "model").read_text() == "--epochs 3"
 
 
 @needs_oracles
