@@ -249,7 +249,7 @@ def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
 
 RESUMED_JOB = """
 name: digits
-args: {epochs: 6, checkpoint-every-steps: 5, seed: 3}
+args: {epochs: 3, checkpoint-every-steps: 5, seed: 3}
 resources: {processes: 2}
 """
 
