@@ -144,7 +144,7 @@ def lay_out(folder: Path, job: dict[str, Any]) -> None:
     """The files that a job names, as its reader would have them."""
     source = folder / job.get("source", ".")
     source.mkdir(exist_ok=True)
-    if "entrypoint" in job:
+    if isinstance(job.get("entrypoint"), str):
         (source / job["entrypoint"]).write_text("print(1)\n")
     for place in job.get("inputs", {}).values():
         local = place if isinstance(place, str) else place.get("local", place.get("uri", ""))
