@@ -292,6 +292,24 @@ def test_spot_on_a_cluster_is_not_sent_and_a_warning_says_so() -> None:
     assert any("resources.spot changes nothing" in issue.message for issue in rule_issues(plan))
 
 
+@pytest.mark.parametrize(
+    ("tag", "version"),
+    [
+        ("1.13.1-gpu-py39-cu117-ubuntu20.04-sagemaker", "3.9"),
+        ("ray-0.8.5-tf-cpu-py36", "3.6"),
+        ("2.0.1-gpu-py310-cu118-ubuntu20.04-sagemaker", None),
+        ("1.0-1-cpu-py3", None),
+    ],
+)
+def test_image_with_an_old_python_in_its_tag_gives_a_warning(tag: str, version: str | None) -> None:
+    image = f"image: 763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:{tag}\n"
+    plan = plan_of("aws", f"{image}resources: {{instance: {{aws: ml.m5.xlarge}}}}\n")
+    warnings = [issue.message for issue in plan.issues if issue.path == ("image",)]
+    assert warnings == (
+        [f"has Python {version}, by its tag; the launcher needs 3.10 or newer"] if version else []
+    )
+
+
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:
     document = document_of(plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, shm: 1500001 B")))
     assert document["resources"]["shm_size"] == "2m"
