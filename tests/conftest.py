@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -24,6 +25,9 @@ __all__ = ["browser_fixture"]
 
 settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is not a bug
 settings.load_profile("busy machine")
+
+# Imports and collection leave hardly any garbage, and each worker would look for it many times.
+gc.disable()
 
 SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""
@@ -77,6 +81,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if tempfile.gettempdir() in item.nodeid or str(tests_folder.parent) in item.nodeid:
             raise pytest.UsageError(f"write ids for the parameters of this test: {item.nodeid}")
     items.sort(key=lambda item: position(item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but not among what collection made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture is made

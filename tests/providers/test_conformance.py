@@ -31,6 +31,7 @@ from cloudtrain.testing.conformance import (
 from examples.provider import test_ssh
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
+from tests.fakes.containers import Container
 from tests.support.engine import engine_and_image
 from tests.support.samples import without
 from tests.support.wheels import install
@@ -69,12 +70,20 @@ def docker(folder: Path) -> Iterator[Platform]:
 
 
 @contextmanager
+def forked_containers() -> Iterator[None]:
+    """Fork the containers of an imitated cloud from a process that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Container, "forked", True)
+        yield
+
+
+@contextmanager
 def aws(folder: Path) -> Iterator[Platform]:
     """SageMaker, imitated on loopback."""
     from cloudtrain.providers.aws.client import aws as connect
 
     connect.cache_clear()
-    with without("AWS_"), Cloud() as cloud:
+    with without("AWS_"), forked_containers(), Cloud() as cloud:
         cloud.client("s3").put_object(
             Bucket=cloud.bucket, Key=f"input/{GREETING_FILE}", Body=GREETING.encode()
         )
@@ -95,7 +104,8 @@ def azure(folder: Path) -> Iterator[Platform]:
     from tests.providers.azure.operations import forget
 
     forget()
-    with without("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"), AzureCloud() as cloud:
+    variables = ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")
+    with without(*variables), forked_containers(), AzureCloud() as cloud:
         cloud.put(f"input/{GREETING_FILE}", GREETING.encode())
         cloud.account.secrets["token"] = SECRET
         yield Platform(
