@@ -36,12 +36,17 @@ FULL: dict[str, Any] = {
     "tags": {"team": "vision"},
     "env": {"NCCL_DEBUG": "WARN"},
 }
+CONDA = "conda.yaml"
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "spot": {"resources": {"gpus": 1, "gpu": "T4", "spot": True}},
     "on a cluster": {"azure": {"compute": "cpu-cluster", "services": ["jupyter", "tensorboard"]}},
     "with shared memory": {"resources": {"nodes": 2, "shm": "16 GiB"}},
     "in a curated environment": {"image": "auto"},
+    "with a conda file": {"image": "docker.io/library/python:3.11", "azure": {"conda": CONDA}},
+    "with words for the studio": {
+        "azure": {"description": "a larger model", "experiment": "vision", "display_name": "A 1"}
+    },
     "with keys of its own": {
         "azure": {
             "request": {
@@ -111,6 +116,7 @@ def test_an_exported_job_is_what_submit_sends(cloud: AzureCloud, folder: Path, s
     """The SDK does with it what `az ml job create --file` does."""
     from azure.ai.ml import load_job
 
+    (folder / CONDA).write_text("dependencies: [python=3.11]\n")
     (folder / "job.yaml").write_text(json.dumps({**FULL, **SHAPES[shape]}))
     exported = in_process("plan", "--provider", "azure", "--export", "my job")
     assert exported.code == 0, exported.err
