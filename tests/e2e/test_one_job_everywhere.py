@@ -192,6 +192,7 @@ def test_a_command_that_does_not_exist_is_named(cli: CommandLine) -> None:
     assert result.code == 1
     assert "cannot run 'no-such-program': No such file or directory" in result.err
     assert "Traceback" not in result.err
+    assert cli.json("diagnose", "missing")["failure"]["rule"] == "command-not-found"
 
 
 def is_ready(node: int, event: dict[str, Any]) -> bool:

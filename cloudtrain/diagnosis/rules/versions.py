@@ -100,7 +100,7 @@ VERSIONS = (
             r"execve\(\): \S+: No such file",
             r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|: \d+: \S+: not found$",
             r"is not recognized as (an internal or external|the name of)|不是内部或外部命令|无法将.{0,80}识别为",
-            r"executable file not found in \$PATH|pdsh' not installed",
+            r"executable file not found in \$PATH|pdsh' not installed|cannot run '[^']+': No such file",
         ),
         cause="a program that the job starts is not installed, or not on PATH",
         remedy=(
