@@ -64,9 +64,6 @@ def healthy(cloud: Cloud) -> HealthyAccount:
 
 def checks_of(spec: dict[str, Any]) -> list[Check]:
     """All checks for a job, in the account of this process's credentials."""
-    from cloudtrain.providers.aws.client import aws
-
-    aws.cache_clear()
     job = cloudtrain.load(spec)
     settings = load_settings(Path.cwd())
     return list(
