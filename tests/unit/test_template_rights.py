@@ -220,6 +220,7 @@ def account(tmp_path: Path, **more: Any) -> Account:
         "region": REGION,
         "role": f"arn:aws:iam::{ACCOUNT}:role/made-role",
         "bucket": "made-bucket",
+        **more.pop("aws", {}),
     }
     job = cloudtrain.load({"name": "digits", "aws": aws, **more})
     target = get_provider("aws").target(
@@ -255,6 +256,13 @@ def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: P
     assert denied(needs_of_job(made), job_policy()) == []
     trust = resolved().properties("ExecutionRole")["AssumeRolePolicyDocument"]
     assert distrust(trust) == ""
+
+
+def test_doctor_asks_for_access_to_an_output_outside_the_bucket(tmp_path: Path) -> None:
+    theirs = account(tmp_path, aws={"output": "s3://results/of/"})
+    place = "arn:aws:s3:::results/of/*"
+    assert denied(needs_of_submit(theirs), submitter_policy()) == [f"s3:GetObject on {place}"]
+    assert denied(needs_of_job(theirs), job_policy()) == [f"s3:PutObject on {place}"]
 
 
 def test_doctor_asks_for_nothing_that_is_not_listed(tmp_path: Path) -> None:

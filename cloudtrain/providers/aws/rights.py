@@ -252,6 +252,7 @@ def needs_of_submit(account: Account) -> list[Need]:
         Need(_objects(account, "sources/"), ("s3:PutObject",)),
         Need(_objects(account, "runs/*/job/"), ("s3:PutObject",)),
         Need(_objects(account), ("s3:GetObject",)),
+        Need(_results(account), ("s3:GetObject",)),
         Need(_bucket(account), ("s3:ListBucket",)),
         Need(f"{log}:log-stream:*", ("logs:GetLogEvents",)),
     ]
@@ -267,7 +268,7 @@ def needs_of_job(account: Account) -> list[Need]:
     needs = [
         Need(_objects(account), ("s3:GetObject",)),
         Need(_objects(account, "runs/*/checkpoints/"), ("s3:PutObject", "s3:DeleteObject")),
-        Need(_objects(account, "runs/*/output/"), ("s3:PutObject",)),
+        Need(_results(account), ("s3:PutObject",)),
         Need(_bucket(account), ("s3:ListBucket",)),
         Need(f"{log}:log-stream:*", ("logs:CreateLogStream", "logs:PutLogEvents")),
         Need("*", ("ecr:GetAuthorizationToken",)),
@@ -278,9 +279,6 @@ def needs_of_job(account: Account) -> list[Need]:
         repository = parse_address(image).repository
         place = f"arn:{account.partition}:ecr:{address[2]}:{address[1]}:repository/{repository}"
         needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
-    if output := account.spec.section(AwsSection).output:
-        bucket, prefix = uri_parts(output)
-        needs.append(Need(f"arn:{account.partition}:s3:::{bucket}/{prefix}*", ("s3:PutObject",)))
     for bucket, prefix in _inputs(account).values():
         place = f"arn:{account.partition}:s3:::{bucket}"
         needs.append(Need(f"{place}/{prefix}*", ("s3:GetObject",)))
@@ -348,6 +346,16 @@ def _bucket(account: Account) -> str:
 
 def _objects(account: Account, below: str = "") -> str:
     return f"{_bucket(account)}/{PREFIX}/{below}*"
+
+
+def _results(account: Account) -> str:
+    """Return the objects that SageMaker writes and `fetch` reads."""
+    output = account.spec.section(AwsSection).output
+    if output is None:
+        return _objects(account, "runs/*/output/")
+
+    bucket, prefix = uri_parts(output)
+    return f"arn:{account.partition}:s3:::{bucket}/{prefix}*"
 
 
 def _identity(account: Account, principal: str) -> str:
