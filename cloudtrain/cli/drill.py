@@ -245,7 +245,8 @@ def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
     if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
         yield f"  grace period     {grace_of(plan)}"
 
-    if any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios):
+    stalls = any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios)
+    if stalls and plan.spec.launcher != "none":
         hang = plan.spec.limits.hang
         shown = "0: never" if hang == 0 else f"{min(hang, DRILLED_HANG_SECONDS)} s for the drill"
         yield f"  limits.hang      {shown}"

@@ -86,6 +86,16 @@ def test_a_job_that_fails_undisturbed_is_diagnosed_and_not_drilled(cli: CommandL
     assert len(list((drills(cli) / "runs").iterdir())) == 1
 
 
+def test_a_command_is_not_drilled_for_hangs_nor_told_to_restart_in_place(cli: CommandLine) -> None:
+    cli.write(job_yaml="name: command\nlauncher: none\nentrypoint: sleep 5\n")
+    result = cli.run("drill", "--only", "rank-killed,loader-stalled", "--json")
+    drilled = by_name(json.loads(result.out))
+    assert drilled["rank-killed"]["rerun"] is True
+    assert drilled["rank-killed"]["change"] == []
+    assert drilled["loader-stalled"]["verdict"] == "skipped"
+    assert "launcher: none" in drilled["loader-stalled"]["injected"]
+
+
 @pytest.mark.thorough
 def test_all_drills_of_the_trainer_end_with_the_same_parameters(cli: CommandLine) -> None:
     cli.write(

@@ -163,6 +163,9 @@ class Drill:
         if scenario.needs_checkpoint and not self._undisturbed()[0].saves:
             return _skipped(scenario, "the job saves no checkpoint")
 
+        if scenario.fault is Fault.LOADER_STALLED and self.plan.spec.launcher == "none":
+            return _skipped(scenario, "launcher: none cannot see that processes wait")
+
         try:
             return self._inject(scenario)
         except NotPossible as reason:
@@ -287,7 +290,7 @@ class Drill:
     def _facts(self) -> JobFacts:
         limits = self.plan.spec.limits
         return JobFacts(
-            restarts=limits.restarts,
+            restarts=None if self.plan.spec.launcher == "none" else limits.restarts,
             retries=limits.retries,
             hang_seconds=limits.hang,
             drilled_hang_seconds=self._drilled_hang(),

@@ -279,7 +279,8 @@ BEGINS_ANEW = (
 class JobFacts:
     """Facts of the job that the advice depends on."""
 
-    restarts: int
+    restarts: int | None
+    """limits.restarts; None with launcher: none, which has no restarts in place."""
     retries: int
     hang_seconds: int
     drilled_hang_seconds: int
