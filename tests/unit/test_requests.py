@@ -139,6 +139,16 @@ def test_any_value_of_any_member_gives_issues_and_never_an_error(
     _ = plan_with(f"{json.dumps(name)}: {json.dumps(value)}", provider).issues
 
 
+def test_an_image_of_a_private_registry_comes_through_the_jobs_network() -> None:
+    config = "{AlgorithmSpecification: {TrainingImageConfig: {TrainingRepositoryAccessMode: Vpc}}}"
+    network = "subnets: [subnet-0123abcd]\n  security_groups: [sg-0123abcd]"
+    plan = plan_with(f"{config}\n  {network}")
+    assert errors(plan) == []
+    assert plan.request.document["AlgorithmSpecification"]["TrainingImage"].startswith(
+        "example.azurecr"
+    )
+
+
 def test_a_secret_in_the_request_is_warned_of() -> None:
     plan = plan_with("Environment: {HF_TOKEN: abc}")
     (issue,) = (issue for issue in plan.issues if "looks like a secret" in issue.message)

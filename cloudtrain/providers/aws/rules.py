@@ -16,7 +16,7 @@ from cloudtrain.errors import Issue
 from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
-from cloudtrain.planning.request_overrides import reserved_issues
+from cloudtrain.planning.request_overrides import reserved_issues, spec_overrides
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import (
@@ -241,7 +241,7 @@ def _image(plan: Plan) -> Iterator[Issue]:
         " address"
     )
     if match is None:
-        yield Issue(("image",), f"SageMaker cannot pull {image!r}", hint)
+        yield from _private_registry(plan, image, hint)
     elif match[2] != region:
         yield Issue(("image",), f"{image} is in {match[2]}, the job runs in {region}", hint)
 
@@ -250,6 +250,25 @@ def _image(plan: Plan) -> Iterator[Issue]:
         yield Issue(
             ("image",), message, "a newer image, such as dlc:pytorch-2.8", severity="warning"
         )
+
+
+def _private_registry(plan: Plan, image: str, hint: str) -> Iterator[Issue]:
+    """Check an image outside of ECR: SageMaker pulls it through the job's own network.
+
+    After TrainingImageConfig in the API reference.
+    """
+    member = ("AlgorithmSpecification", "TrainingImageConfig", "TrainingRepositoryAccessMode")
+    overrides = spec_overrides(plan.spec, "aws")
+
+    if not any(item.names == member and item.value == "Vpc" for item in overrides):
+        way = (
+            "or, for a private registry, aws.request: {AlgorithmSpecification: {TrainingImageConfig:"
+            " {TrainingRepositoryAccessMode: Vpc}}}"
+        )
+        yield Issue(("image",), f"SageMaker cannot pull {image!r}", f"{hint}; {way}")
+    elif not plan.target.config_as(AwsConfig).subnets:
+        message = f"{image!r} is pulled through the job's own network, and there is none"
+        yield Issue(("image",), message, "set aws.subnets and aws.security_groups")
 
 
 def _names(plan: Plan) -> Iterator[Issue]:
