@@ -19,6 +19,7 @@ from cloudtrain.spec.inputs import TRAINER_METRICS
 from cloudtrain.spec.sources import PROGRAMS
 from cloudtrain.spec.yaml_document import mapping_of, quantity_of
 from cloudtrain.units import parse_duration
+from cloudtrain_launcher.packages.bounded_files import open_regular_file
 
 # Compiled at first use, to keep a plan fast.
 _PLACE = (
@@ -271,6 +272,10 @@ def _line_problem(
         return f"{program!r} is a notebook, which is not a command", "remove launcher: none"
     if file.suffix != ".py" and not os.access(file, os.X_OK):
         return f"{program!r} is not executable", f"chmod +x {program}, or write bash {program}"
+    if file.suffix == ".sh":
+        with open_regular_file(file) as script:
+            if script.read(2) != b"#!":
+                return f"the first line of {program!r} names no shell", "start it with #!/bin/sh"
 
     return None
 

@@ -286,6 +286,7 @@ def test_all_that_contradicts_a_command_is_reported_at_once(folder: Path) -> Non
         ("launcher: none\nentrypoint: []", "entrypoint: is empty"),
         ("launcher: none\nentrypoint: -m train", "starts with an option"),
         ("launcher: none\nentrypoint: run.sh", "'run.sh' is not executable"),
+        ("launcher: none\nentrypoint: bare.sh", "the first line of 'bare.sh' names no shell"),
         ("launcher: none\nentrypoint: ../x/run.py", "is outside the source folder"),
         ("launcher: mpi\nentrypoint: train.py", "launcher: expected torchrun or none, got 'mpi'"),
         ("entrypoint: [train.py, --x]", "is a list, but torchrun runs one program"),
@@ -295,6 +296,8 @@ def test_all_that_contradicts_a_command_is_reported_at_once(folder: Path) -> Non
 )
 def test_a_wrong_command_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "bare.sh").write_text("echo ready\n")
+    (folder / "bare.sh").chmod(0o755)
     assert message in "\n".join(mistakes(folder, f"{text}\n"))
 
 
