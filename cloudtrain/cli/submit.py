@@ -24,7 +24,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import command, print_json, print_message, print_output, print_prose
 from cloudtrain.cli.plan_view import cost, difference, headline, overview, rehearsed
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.errors import Issue, Outcome, RefusedError, warning
+from cloudtrain.errors import Issue, Outcome, RefusedError, UsageError, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api
@@ -71,6 +71,9 @@ def plan_command(
     missing settings. --json prints what submit sends: secrets in `env` and `args` as they are,
     each with a note on stderr. The other outputs mask them.
     """
+    if target is not None and against is not None:
+        raise UsageError("--export and --diff are two commands", hint="run plan once with each")
+
     bar = progress_bar("reading source")
     # Placeholders are for people only: no other tool gets them, and no diff compares them.
     preview = not as_json and against is None and target is None
@@ -109,7 +112,7 @@ def _print_request(plan: Plan) -> None:
 def _name_secrets(plan: Plan) -> None:
     """Name secrets in the request on stderr: with a mask the job would fail."""
     for issue in plain_secret_issues(plan):
-        print_message(f"note: printed as it is: {issue.line()}")
+        print_message(f"note: not masked: {issue.line()}")
 
 
 @click.command(

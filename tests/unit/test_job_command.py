@@ -83,6 +83,7 @@ def test_arguments_come_after_those_of_the_file_and_flags_before_set(project: Pa
         (("--provider", "local"), "a job of local runs without a cloud's command"),
         (("--provider", "aws"), "aws.region: is not set"),
         (("--as", "aws"), "a rehearsal's request has the paths of this machine"),
+        (("--diff", "last"), "--export and --diff are two commands"),
     ],
 )
 def test_only_a_cloud_job_with_an_account_is_exported(

@@ -267,8 +267,8 @@ def test_the_exact_request_holds_secrets_and_names_them_but_a_diff_masks_them(
     result = call("plan", "--provider", "local", "--json")
     assert result.out.count(HF_TOKEN) == 1
     assert '"0123456789ab"' in result.out
-    assert "note: printed as it is: job.yaml:3:7: env.HF_TOKEN: looks like a secret" in result.err
-    assert "note: printed as it is: job.yaml:2:8: args.api-key: looks like a secret" in result.err
+    assert "note: not masked: job.yaml:3:7: env.HF_TOKEN: looks like a secret" in result.err
+    assert "note: not masked: job.yaml:2:8: args.api-key: looks like a secret" in result.err
 
     other = result.out.replace('"0.1"', '"0.2"').replace('THREADS": "', 'THREADS": "9')
     (folder.parent / "other.json").write_text(other)
