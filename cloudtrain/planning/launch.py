@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
-from cloudtrain_launcher.contract import COMMAND
 
 if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
@@ -137,7 +136,7 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_every_seconds=spec.checkpoints.every,
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
-        hang_seconds=0 if kind == COMMAND else spec.limits.hang,
+        hang_seconds=0 if kind == "command" else spec.limits.hang,
         network_gbps=_network_gbps(plan),
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
@@ -199,7 +198,7 @@ def command_words(spec: JobSpec) -> tuple[str, ...]:
 def entrypoint_of(spec: JobSpec) -> tuple[str, str]:
     """Return the kind of program (script, module, notebook, trainer, command) and its name."""
     if spec.launcher == "none":
-        return COMMAND, command_words(spec)[0]
+        return "command", command_words(spec)[0]
     if spec.entrypoint is None:
         return "trainer", ""
 
