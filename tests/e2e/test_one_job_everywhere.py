@@ -120,7 +120,7 @@ def without_torch(folder: Path) -> str:
     """Return a Python 3 in the folder that finds no installed package."""
     folder.mkdir(parents=True)
     python = folder / "python3"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)
     return str(python)
 

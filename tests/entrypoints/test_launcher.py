@@ -75,7 +75,7 @@ def test_a_forced_stop_ends_what_a_command_leaves_behind(tmp_path: Path) -> None
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nemit('ready', pids=[os.getpid()])\n"
         "while True: time.sleep(600)\n"
     )
-    words = ["-c", f"{sys.executable} train.py; echo never"]
+    words = ["-c", f'"{sys.executable}" train.py; echo never']
     job: dict[str, Any] = {"kind": "command", "target": "sh", "command": words}
     process = start(tmp_path, script, new_process=True, grace_seconds=1, **job)
     output = output_until(process, '"type":"ready"')
