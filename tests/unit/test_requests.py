@@ -160,26 +160,59 @@ def test_the_request_is_part_of_the_digest_of_the_job() -> None:
     assert one.spec_digest != other.spec_digest
 
 
-@pytest.mark.parametrize("provider", FORMS)
-def test_a_native_sweep_refuses_it(provider: str) -> None:
-    member = {"aws": "ExperimentConfig: {ExperimentName: x}", "azure": "description: x"}[provider]
-    job = f"""
+def sweep_with(request: str, provider: str) -> Plan:
+    return plan_of(
+        provider,
+        f"""
 name: digits
 entrypoint: train.py
 resources: {{instance: {{{provider}: {MACHINES[provider]}}}}}
 limits: {{max_runtime: 1 h}}
 image: example.azurecr.io/train:1
-{provider}: {{request: {{{member}}}}}
+{provider}: {{request: {{{request}}}}}
 sweep:
   engine: native
   method: random
   trials: 2
   objective: {{metric: loss, goal: minimize}}
-  space: {{lr: [0.1, 0.2]}}
+  space: {{args.lr: [0.1, 0.2]}}
   budget: {{max_cost: 10 USD}}
-"""
-    issues = get_provider(provider).native_sweeps().rules(plan_of(provider, job))
-    assert (provider, "request") in [issue.path for issue in issues if issue.is_error]
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("provider", "request_", "place"),
+    [
+        ("aws", "Environment: {SPEED: fast}", "TrainingJobDefinition Environment SPEED"),
+        ("azure", "resources: {docker_args: fast}", "trial resources docker_args"),
+        ("azure", "description: fast", "description"),
+    ],
+)
+def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
+    provider: str, request_: str, place: str
+) -> None:
+    plan = sweep_with(request_, provider)
+    sweeps = get_provider(provider).native_sweeps()
+    value: Any = sweeps.render(plan).document
+    for name in place.split():
+        value = value[name]
+    assert value == "fast"
+    assert not any("request" in issue.path for issue in sweeps.rules(plan))
+
+
+@pytest.mark.parametrize(
+    ("provider", "request_"),
+    [("aws", "ExperimentConfig: {ExperimentName: x}"), ("azure", "parent_job_name: x")],
+)
+def test_a_native_sweep_refuses_members_that_its_trials_lack(provider: str, request_: str) -> None:
+    issues = get_provider(provider).native_sweeps().rules(sweep_with(request_, provider))
+    name = request_.partition(":")[0]
+    refused = [
+        issue for issue in issues if issue.is_error and issue.path[:2] == (provider, "request")
+    ]
+    assert [issue.path[2] for issue in refused] == [name]
+    assert f"no {name}" in refused[0].message
 
 
 PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Issue, Keys, warning
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import merge_request
+from cloudtrain.planning.request_overrides import merge_request, spec_overrides
 from cloudtrain.planning.tuned import is_rehearsed_trial, room_for, sweep_of, text_of, trial_texts
 from cloudtrain.providers.aws.request import FORM, body_of, event_pattern, job_of, section_of
 from cloudtrain.providers.aws.validate import (
@@ -53,6 +53,9 @@ _DEFINED = (
 )
 """Members of CreateTrainingJob that HyperParameterTrainingJobDefinition has, too."""
 
+_TAKEN = (*_DEFINED, "AlgorithmSpecification.MetricDefinitions", "Tags")
+"""Members of `aws.request` that reach the trials."""
+
 _SMALLEST_VOLUME_GIB = 1
 
 
@@ -72,7 +75,9 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
 def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """Return the body, as for the AWS CLI's `--cli-input-json`."""
     room, _ = room_for(plan)
-    training = body_of(room, image, tuning_document(plan).to_json())
+    training = merge_request(
+        body_of(room, image, tuning_document(plan).to_json()), section_of(plan).request, FORM
+    )
     return {
         "HyperParameterTuningJobName": plan.run_id,
         "HyperParameterTuningJobConfig": _config(sweep_of(plan)),
@@ -229,7 +234,6 @@ _NO_MEMBER = {
     "tensorboard": "uploads nothing for TensorBoard while a trial trains",
     "remote_debug": "allows no shell in its trials",
     "infra_check": "tests no hardware before its trials",
-    "request": "has a request of another form",
 }
 """Keys of `aws` without a member in the definition -> what a tuning job does instead."""
 
@@ -306,6 +310,12 @@ def _job(plan: Plan) -> Iterator[Issue]:
     for name, instead in _NO_MEMBER.items():
         if getattr(section, name):
             yield Issue(("aws", name), f"a tuning job {instead}", f"leave it out, or {PORTABLE}")
+
+    for item in spec_overrides(plan.spec, "aws"):
+        name = ".".join(item.names)
+        if not any(f"{name}.".startswith(f"{taken}.") for taken in _TAKEN):
+            message = f"the trials of a tuning job have no {name}"
+            yield Issue(("aws", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
 
     count = len(
         tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import merge_request
+from cloudtrain.planning.request_overrides import merge_request, spec_overrides
 from cloudtrain.planning.tuned import (
     argument_of,
     is_rehearsed_trial,
@@ -59,7 +59,7 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
 def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """Return the document for `az ml job create -f`."""
     room, _ = room_for(plan)
-    job = document_of(room, image, shared_job(plan))
+    job = merge_request(document_of(room, image, shared_job(plan)), section_of(plan).request, FORM)
     sweep = sweep_of(plan)
     names = {key: variable_of(key) for key in sweep.space}
     # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
@@ -223,9 +223,11 @@ def _job(plan: Plan) -> Iterator[Issue]:
     if section_of(plan).services:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
-    if section_of(plan).request:
-        message = "a sweep job has a request of another form"
-        yield Issue(("azure", "request"), message, f"leave it out, or {PORTABLE}")
+    for item in spec_overrides(plan.spec, "azure"):
+        if item.names[0] not in (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags"):
+            message = f"a sweep job and its trials have no {item.names[0]}"
+            yield Issue(("azure", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
+
     yield from size_issues(shared_job(plan))
 
 
@@ -243,7 +245,7 @@ OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribu
 """Keys of a command job that belong to the `trial` of a sweep job."""
 OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
 """Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
-OPTIONAL = ("compute", "queue_settings", "identity")
+OPTIONAL = ("compute", "queue_settings", "identity", "description")
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
