@@ -26,7 +26,11 @@ from cloudtrain.runs.store import SWEEPS
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.sweeps.definition import Definition, read_checked
 from cloudtrain_launcher.file_locks import acquire, is_locked
-from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_file
+from cloudtrain_launcher.packages.bounded_files import (
+    open_regular_file,
+    read_regular_file,
+    read_regular_text,
+)
 from cloudtrain_launcher.process_identity import ProcessIdentity
 
 
@@ -211,6 +215,13 @@ class SweepFolder:
     def is_driven(self) -> bool:
         """Return True if a process drives the sweep."""
         return bool(is_locked(self.path / DRIVER_LOCK))
+
+    def last_driver(self) -> int:
+        """Return the process id of the last driver; 0 if none has begun on this machine."""
+        try:
+            return int(json.loads(read_regular_text(self.path / DRIVER_LOCK))["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     @contextmanager
     def driving(self) -> Iterator[None]:

@@ -89,7 +89,9 @@ class Sweep:
         code = process.poll()
         reap_in_background(process)
 
-        if code:
+        # A driver that was killed after it began is replaced, whenever that happens.
+        was_killed = code is not None and code < 0 and self.folder.last_driver() == process.pid
+        if code and not was_killed:
             why = _last_message(log, offset) or f"its exit code is {code}"
             raise StorageError(
                 f"the driver of sweep {self.id} ended at once: {why}", hint=f"see {log}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
+from tests.support.waiting import eventually
 
 # Commands that take a sweep where they take a run. Its trials are a function: no process is
 # started.
@@ -92,6 +94,34 @@ def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path, sweep_of(space, sampler="grid", trials=3), {})
     with pytest.raises(StorageError, match=r"ended at once: .*plan\.json"):
         Sweep(folder).start_driver()
+
+
+KILLED_DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from cloudtrain.sweeps.journal import SweepFolder
+
+with SweepFolder(Path(sys.argv[-1])).driving():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_driver_that_is_killed_once_it_drives_has_not_failed_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = SweepFolder.create(tmp_path, sweep_of({"lr": Choice(RATES)}, trials=3), {})
+    program = tmp_path / "driver.py"
+    program.write_text(KILLED_DRIVER)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    Sweep(folder).start_driver()
+
+    eventually(lambda: not folder.is_driven())
+    assert folder.last_driver() > 0
+    assert Sweep(folder).status().state == "running"
 
 
 def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:
