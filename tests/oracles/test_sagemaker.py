@@ -148,7 +148,7 @@ def test_toolkits_own_launcher_runs_the_script_of_a_job(tmp_path: Path) -> None:
         job_yaml=f"""
 name: toolkit
 launcher: none
-entrypoint: {PYTHON} -m sagemaker_training.cli.train
+entrypoint: ["{PYTHON}", -m, sagemaker_training.cli.train]
 args: {{sagemaker_program: train.py, sagemaker_submit_directory: /opt/ml/code, epochs: 3}}
 """,
         train_py="""
