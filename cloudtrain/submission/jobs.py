@@ -21,7 +21,7 @@ from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
 from cloudtrain.providers import Progress, get_provider
-from cloudtrain.runs.files import make_private_folder, replace_text, storing
+from cloudtrain.runs.files import FILE_MODE, make_private_folder, replace_text, storing
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
@@ -119,10 +119,10 @@ def export(plan: Plan, folder: Path, progress: Progress | None = None) -> Path:
     """Write what starts a plan's job without cloudtrain; return the script to run, `start.sh`.
 
     The new folder gets the request, the source and a script of the cloud's own commands, and a
-    .gitignore that keeps it out of the next submit. Secrets in
-    `env` and `args` are not masked in it, and only this user can read it. Raise UsageError for a
-    platform without such commands, SourceError if the source changed after planning, StorageError
-    if the folder cannot be written or is not empty.
+    .gitignore that keeps it out of the next submit. Secrets in `env` and `args` are not masked;
+    only this user can read the files. Raise UsageError for a platform without such commands and
+    for a folder that is not empty, SourceError if the source changed after planning, StorageError
+    if the folder cannot be written.
     """
     if plan.is_rehearsal:
         raise UsageError(
@@ -145,6 +145,7 @@ def export(plan: Plan, folder: Path, progress: Progress | None = None) -> Path:
 
         target = folder / exported.archive
         make_private_folder(target.parent)
+        target.touch(FILE_MODE)
         shutil.copyfile(archive, target)
         texts = {
             **exported.files,

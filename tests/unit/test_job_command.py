@@ -104,7 +104,8 @@ def test_an_export_keeps_secrets_private_and_other_files_as_they_are(
     exported = call(*words, "--export", "job")
     assert exported.code == 0, exported.err
     assert "env.API_TOKEN: looks like a secret" in exported.err
-    assert (project / "job" / "request.json").stat().st_mode & 0o077 == 0
+    for name in ("request.json", "job.json", "source.tar.gz", "start.sh"):
+        assert (project / "job" / name).stat().st_mode & 0o077 == 0, name
     sources = cloudtrain.plan(cloudtrain.load("train.py"), "local").context.source
     assert sources.files == 2, "the export is not sent along"
 
