@@ -189,7 +189,7 @@ class Launcher:
     def _prepare(self) -> None:
         """Look up secrets, create folders, install packages, restore checkpoints, await names."""
         context = self.context
-        packages = Installation(self.job, context.node_rank, self.scratch)
+        packages = Installation(context, self.scratch)
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.is_requested))
         masker.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
         for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):

@@ -10,16 +10,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.packages import image, installers, layered
-from cloudtrain_launcher.packages.install import Installation, Task
-from cloudtrain_launcher.packages.installation import activate
+from cloudtrain_launcher.packages.install import Installation
+from cloudtrain_launcher.packages.installation import PACKAGES_DIR, RESULT, activate
 from cloudtrain_launcher.packages.requirement_files import requested_list
 from tests.support.waiting import HANG_SECONDS
 from tests.support.wheels import make_wheel, offline
@@ -40,38 +41,46 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task(folder: Path, text: str, **more: Any) -> Task:
+def job(folder: Path, text: str) -> Job:
+    """Write the source of a job with these requirements, and its document; return the job."""
     (folder / "source").mkdir(exist_ok=True)
     (folder / "source" / "requirements.txt").write_text(text)
-    return Task(
-        source=str(folder / "source"),
-        result=str(folder / "result.json"),
-        folder=str(folder / "kept"),
-        node=0,
-        **{"file": "requirements.txt", **more},
-    )
+    dependencies = {"file": "requirements.txt"}
+    job = Job("r", "n", "script", "t", [], {}, 1, 1, 0, 0, 30, 600, 3, dependencies=dependencies)
+    (folder / "job.json").write_text(json.dumps(asdict(job)))
+    return job
 
 
-def run(folder: Path, task: Task, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+def installation(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    made = job(folder, text)
+    monkeypatch.chdir(folder / "source")
+    monkeypatch.setenv(PACKAGES_DIR, str(folder / "kept"))
+    return Installation(made, folder, 0)
+
+
+def run(
+    folder: Path, text: str, env: Mapping[str, str], kept: Path | None = None
+) -> tuple[dict[str, Any], str]:
     """Run the program; return its result and its output."""
-    (folder / "task.json").write_text(json.dumps(asdict(task)))
+    job(folder, text)
     process = subprocess.run(
-        [sys.executable, str(INSTALL), str(folder / "task.json")],
-        env={**os.environ, **env},
+        [sys.executable, str(INSTALL), str(folder / "job.json"), str(folder), "0"],
+        cwd=folder / "source",
+        env={**os.environ, PACKAGES_DIR: str(kept or folder / "kept"), **env},
         capture_output=True,
         text=True,
         check=True,
         timeout=HANG_SECONDS,
     )
-    return json.loads((folder / "result.json").read_text()), process.stdout + process.stderr
+    return json.loads((folder / RESULT).read_text()), process.stdout + process.stderr
 
 
 def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
     tmp_path: Path, wheels: Path
 ) -> None:
-    installation = task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n")
+    text = "sees\nfilelock==99.0\ntorch==1.0\n"
     env = {**offline(wheels), "PIP_EXTRA_INDEX_URL": "https://me:s3cret@host/simple"}
-    result, output = run(tmp_path, installation, env)
+    result, output = run(tmp_path, text, env)
     assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, output
     assert result["warnings"][0].startswith(
         f"requirements.txt:3 asks for torch==1.0, but this image has torch {TORCH}"
@@ -86,7 +95,7 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
     assert lines[:3] == ["1.0", "99.0", result["environment"]]
     assert lines[3].startswith(str(Path(sys.prefix)))
     assert metadata.version("filelock") != "99.0"
-    second, output = run(tmp_path, installation, env)
+    second, output = run(tmp_path, text, env)
     assert second["reused"]
     assert "installing:" not in output
     texts = [path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()]
@@ -96,11 +105,8 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(
 def test_failed_installation_names_the_requirement_and_cleans_up(
     tmp_path: Path, wheels: Path
 ) -> None:
-    installation = task(
-        tmp_path,
-        "pure\nno-such-package==3\n--extra-index-url https://me:s3cret@nowhere.invalid/simple\n",
-    )
-    result, output = run(tmp_path, installation, offline(wheels))
+    text = "pure\nno-such-package==3\n--extra-index-url https://me:s3cret@nowhere.invalid/simple\n"
+    result, output = run(tmp_path, text, offline(wheels))
     assert result["error"].startswith(
         "requirements.txt:2: no-such-package==3 cannot be installed for Python"
     )
@@ -111,9 +117,9 @@ def test_failed_installation_names_the_requirement_and_cleans_up(
 
 
 def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
-    tmp_path: Path, wheels: Path
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Installation(task(tmp_path, f"--no-index\n--find-links {wheels}\npure\n"))
+    made = installation(tmp_path, f"--no-index\n--find-links {wheels}\npure\n", monkeypatch)
     half = made._environment()
     layered.create(half, [])
     (layered.site_of(half) / "pure.py").write_text("half a fi")
@@ -148,7 +154,7 @@ def test_a_full_disk_ends_it_with_a_sentence_and_no_half_environment(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Installation, "_install", full)
-    made = Installation(task(tmp_path, "pure\n"))
+    made = installation(tmp_path, "pure\n", monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         made.run()
     assert not made._environment().exists()
@@ -171,9 +177,12 @@ def test_the_name_of_an_environment_stands_for_all_that_is_in_it_and_below(
     assert len(remaining - {name}) == 3
 
 
-def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(tmp_path: Path) -> None:
-    assert Installation(task(tmp_path, "-e .\n"))._environment().parent == tmp_path / "packages"
-    assert Installation(task(tmp_path, "pure\n"))._environment().parent == tmp_path / "kept"
+def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, folder in (("-e .\n", "packages"), ("pure\n", "kept")):
+        made = installation(tmp_path, text, monkeypatch)
+        assert made._environment().parent == tmp_path / folder
 
 
 def test_torch_and_packages_built_for_it_stay_and_are_not_installed() -> None:
@@ -264,11 +273,7 @@ SETTINGS = {
     "PIP_FIND_LINKS": "wheels",
     "PIP_PRE": "1",
 }
-FILES = ("home/.config/pip/pip.conf", "home/.pip/pip.conf", "named.conf")
-
-
-def name_of(folder: Path) -> str:
-    return Installation(task(folder, "shared\n"))._environment().name
+FILES = ("home/.pip/pip.conf", "home/.config/pip/pip.conf", "named.conf")
 
 
 def test_another_index_gives_another_environment(
@@ -276,14 +281,15 @@ def test_another_index_gives_another_environment(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "named.conf"))
-    names = [name_of(tmp_path)]
+    made = installation(tmp_path, "shared\n", monkeypatch)
+    names = [made._environment().name]
     for variable, value in SETTINGS.items():
         monkeypatch.setenv(variable, value)
-        names.append(name_of(tmp_path))
+        names.append(made._environment().name)
     for file in FILES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(f"[global]\nindex-url = https://{file}/simple\n")
-        names.append(name_of(tmp_path))
+        names.append(made._environment().name)
     assert len(set(names)) == 1 + len(SETTINGS) + len(FILES)
     assert not any("s3cret" in name for name in names)
 
@@ -305,29 +311,8 @@ def test_environment_with_files_of_the_source_belongs_to_its_run(
     if named == "file":
         monkeypatch.setenv("PIP_CONFIG_FILE", "pip.conf")
 
-    job = task(tmp_path, requirements.get(named, "shared\n"))
-    assert Installation(job)._environment().parent == tmp_path / "packages"
-
-
-@pytest.mark.once
-def test_edited_packages_reach_no_other_run(tmp_path: Path, wheels: Path) -> None:
-    installation = task(tmp_path, "pure\n")
-    env = offline(wheels)
-    layer = Path(run(tmp_path, installation, env)[0]["environment"])
-    find = "import pure, sys; print(pure.VERSION, pure.__file__)"
-    version, file = subprocess.check_output(
-        [layered.python_of(layer), "-c", find], text=True
-    ).split()
-    assert version == "1.0"
-    result, _ = run(tmp_path, installation, env)
-    assert result["reused"], "importing a package does not change it"
-
-    Path(file).write_text("VERSION = 'edited'\n")
-    result, _ = run(tmp_path, installation, env)
-    assert not result["reused"]
-    assert "were changed after their installation" in result["warnings"][0]
-    python = layered.python_of(Path(result["environment"]))
-    assert subprocess.check_output([python, "-c", find], text=True).startswith("1.0 ")
+    made = installation(tmp_path, requirements.get(named, "shared\n"), monkeypatch)
+    assert made._environment().parent == tmp_path / "packages"
 
 
 @pytest.mark.once
@@ -342,8 +327,8 @@ def test_what_a_program_installs_reaches_no_other_run(tmp_path: Path) -> None:
     found = []
     for name in ("a folder, with 'spaces'", "second"):
         (tmp_path / name).mkdir()
-        shared = replace(task(tmp_path / name, "shared\n"), folder=str(tmp_path / "kept"))
-        environment = run(tmp_path / name, shared, offline(index))[0]["environment"]
+        result, _ = run(tmp_path / name, "shared\n", offline(index), tmp_path / "kept")
+        environment = result["environment"]
         output = subprocess.check_output([f"{environment}/bin/shared-tool"], text=True)
         assert output == f"here {environment}\n"
         python = str(layered.python_of(Path(environment)))

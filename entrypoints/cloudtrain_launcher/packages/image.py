@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
 from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
 
 BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -142,17 +142,14 @@ def environment_digest(lines: Iterable[str], folder: Path) -> str:
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
-def index_settings(environ: Mapping[str, str]) -> list[str]:
-    """Return lines for a digest of pip's settings, which may name another package index.
+def index_settings(environ: Mapping[str, str]) -> str:
+    """Return a digest of pip's settings, which may name another package index.
 
     Never show or store them: addresses may hold passwords.
     """
-    lines = [f"{name}={environ[name]}" for name in sorted(environ) if name.startswith("PIP_")]
-    for file in _pip_files(environ):
-        if file.is_file():
-            lines.append(sha256(read_regular_file(file)).hexdigest())
-
-    return lines
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    settings = subprocess.run(command, env=dict(environ), capture_output=True, check=False).stdout
+    return sha256(settings).hexdigest()
 
 
 def uses_files_of(source: Path, requested: Requested, environ: Mapping[str, str]) -> bool:
@@ -170,18 +167,3 @@ def uses_files_of(source: Path, requested: Requested, environ: Mapping[str, str]
             return True
 
     return False
-
-
-def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """Return the paths of pip's configuration, which may not exist."""
-    named = environ.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:  # then pip reads no file
-        return []
-
-    home = Path(environ.get("HOME", "/"))
-    folders = [Path(part) for part in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)]
-    folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config"))
-    files = [folder / "pip" / "pip.conf" for folder in folders]
-    files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", Path(sys.prefix) / "pip.conf"]
-
-    return [*files, *([Path(named)] if named else [])]

@@ -1,7 +1,7 @@
 """Program that installs a job's packages on one node, started by the launcher.
 
-`python install.py TASK.json` writes the result to the file that the task names. Standard library
-only.
+`python install.py JOB.json SCRATCH NODE` writes the result to `packages.json` in the scratch folder.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ if __name__ == "__main__":
     sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "job"))
 
 from cloudtrain_launcher import reporting
+from cloudtrain_launcher.contract import Job, read_job
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.packages import image, installers, layered
+from cloudtrain_launcher.packages.installation import PACKAGES_DIR, RESULT
 from cloudtrain_launcher.packages.installers import Files, InstallationError
 from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
@@ -31,33 +33,15 @@ from cloudtrain_launcher.packages.requirement_files import (
 )
 
 
-@dataclass(frozen=True)
-class Task:
-    """Input of one installation."""
-
-    source: str
-    """The job's working folder."""
-    result: str
-    """File for the result, as JSON: `environment`, or `error` and `hint`."""
-    folder: str
-    """Folder of the environments kept on this machine."""
-    node: int
-    masked: list[str] = field(default_factory=list)
-    """Variables whose values are secret."""
-    file: str = ""
-    """Requirements file below the source folder; empty: use `packages`."""
-    packages: list[str] = field(default_factory=list)
-    replace_torch: bool = False
-
-
 def main() -> int:
     """Install the packages and write the result; always return 0."""
     set_parent_death_signal(os.getppid())
-    task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    reporting.masker.add(os.environ.get(name, "") for name in task.masked)
+    job_file, scratch, node = sys.argv[1:]
+    job = read_job(job_file)
+    reporting.masker.add(os.environ.get(name, "") for name in (*job.secrets, *job.masked))
 
     try:
-        result = Installation(task).run()
+        result = Installation(job, Path(scratch), int(node)).run()
     except (InstallationError, InvalidRequirements) as error:
         result = {"error": str(error), "hint": getattr(error, "hint", "")}
     except OSError as error:
@@ -67,20 +51,24 @@ def main() -> int:
         )
         result = {"error": why, "hint": installers.hint_for_output(str(error))}
 
-    draft = Path(task.result + ".partial")
+    draft = Path(scratch, f"{RESULT}.partial")
     draft.write_text(json.dumps(result), encoding="utf-8")
-    draft.replace(task.result)
+    draft.replace(Path(scratch, RESULT))
 
     return 0
 
 
 class Installation:
-    """One installation, from files to an environment."""
+    """One installation for the job in the current folder, from files to an environment.
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.held = {} if task.replace_torch else image.held_packages()
-        self.requested = read_task(task)
+    The result has `environment`, or `error` and `hint`.
+    """
+
+    def __init__(self, job: Job, scratch: Path, node: int) -> None:
+        self.scratch = scratch
+        self.node = node
+        self.held = {} if job.dependencies.get("replace_torch") else image.held_packages()
+        self.requested = requested_by(job)
         reporting.masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
@@ -92,13 +80,6 @@ class Installation:
 
         environment = self._environment()
 
-        if layered.is_changed(environment):
-            self.warnings.append(
-                f"packages in {environment} were changed after their installation: this run"
-                " installs its own; remove that folder to keep them again"
-            )
-            environment = self._own_folder / environment.name
-
         with layered.making(
             environment,
             lambda: self._log("waiting for another process to install the same packages"),
@@ -107,28 +88,26 @@ class Installation:
             result["reused"] = installed is not None
             result["installed"] = self._make(environment) if installed is None else installed
 
-        layer = Path(self.task.result).parent / "layer"
+        layer = self.scratch / "layer"
         layered.create_layer(layer, environment)
 
         return {**result, "environment": str(layer)}
 
-    @property
-    def _own_folder(self) -> Path:
-        """Folder of environments of this run alone."""
-        return Path(self.task.result).parent / "packages"
-
     def _environment(self) -> Path:
         """Return the environment's path; one with files of the source belongs to this run only."""
-        folder = Path(self.task.folder)
-        source = Path(self.task.source).resolve()
-        if self.requested.is_local or image.uses_files_of(source, self.requested, os.environ):
-            folder = self._own_folder
+        folder = self.scratch / "packages"
+        kept = os.environ.get(PACKAGES_DIR)
+        is_own = self.requested.is_local or image.uses_files_of(
+            Path.cwd(), self.requested, os.environ
+        )
+        if kept and not is_own:
+            folder = Path(kept)
 
         lines = [
             *self.requested.options,
             *(f"{line.constraint} {line.text}" for line in self.lines),
             *(f"{name}=={version}" for name, version in self.held.items()),
-            *image.index_settings(os.environ),
+            image.index_settings(os.environ),
         ]
         return folder / image.environment_digest(lines, folder)
 
@@ -153,7 +132,7 @@ class Installation:
         return installed
 
     def _install(self, environment: Path) -> None:
-        folder = Path(self.task.result).parent / "requirements"
+        folder = self.scratch / "requirements"
         folder.mkdir(mode=0o700, exist_ok=True)
         files = self._write_files(folder)
 
@@ -192,19 +171,20 @@ class Installation:
         )
 
     def _log(self, line: str) -> None:
-        if self.task.node == 0 and installers.is_telling(line):
-            reporting.log(self.task.node, f"installing: {line}")
+        if self.node == 0 and installers.is_telling(line):
+            reporting.log(self.node, f"installing: {line}")
 
 
-def read_task(task: Task) -> Requested:
-    """Return the task's requirements. Raise InvalidRequirements."""
-    if not task.file:
-        return requested_list(task.packages)
+def requested_by(job: Job) -> Requested:
+    """Return the job's requirements. Raise InvalidRequirements."""
+    file = job.dependencies.get("file")
+    if not file:
+        return requested_list(job.dependencies.get("packages", ()))
 
     try:
-        return read_requested(Path(task.source), task.file)
+        return read_requested(Path.cwd(), file)
     except OSError as error:
-        raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None
+        raise InvalidRequirements(f"{file} cannot be read: {error.strerror}") from None
 
 
 if __name__ == "__main__":

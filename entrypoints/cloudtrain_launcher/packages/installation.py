@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain_launcher.contract import Job
+from cloudtrain_launcher.contract import NodeContext
 from cloudtrain_launcher.packages.installers import InstallationError as InstallationError
 
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """Folder of the environments kept on this machine; unset: none is kept."""
+
+RESULT = "packages.json"
+"""File in the scratch folder with the result of `install.py`."""
 
 SHOWN = 8
 """Maximum number of packages named in a line of the log."""
@@ -31,11 +34,10 @@ PATH = "PATH"
 class Installation:
     """The installation of one node. `scratch`: a folder for temporary files of this job."""
 
-    def __init__(self, job: Job, node: int, scratch: Path) -> None:
-        self._job = job
-        self._node = node
+    def __init__(self, context: NodeContext, scratch: Path) -> None:
+        self._context = context
         self._scratch = scratch
-        self._result = scratch / "packages.json"
+        self._result = scratch / RESULT
         self._process: subprocess.Popen[bytes] | None = None
         self.installed: Mapping[str, str] = {}
         """Name -> version of the installed packages. Empty before `finish`."""
@@ -44,11 +46,13 @@ class Installation:
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Start the process. Call it from the main thread. Raise OSError if it cannot start."""
-        file = self._scratch / "packages-task.json"
-        file.write_text(json.dumps(self._task(environ)), encoding="utf-8")
-        argv = [sys.executable, "-u", str(Path(__file__).with_name("install.py")), str(file)]
+        program = [sys.executable, "-u", str(Path(__file__).with_name("install.py"))]
+        context = self._context
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True
+            [*program, context.job_file, str(self._scratch), str(context.node_rank)],
+            stdin=subprocess.DEVNULL,
+            env=dict(environ),
+            start_new_session=True,
         )
 
     def finish(
@@ -102,20 +106,6 @@ class Installation:
             ) from None
 
         return document
-
-    def _task(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """Return the task for `install.py`."""
-        dependencies = self._job.dependencies
-        return {
-            "source": str(Path.cwd()),
-            "result": str(self._result),
-            "folder": environ.get(PACKAGES_DIR) or str(self._scratch / "packages"),
-            "node": self._node,
-            "masked": [*self._job.secrets, *self._job.masked],
-            "file": dependencies.get("file", ""),
-            "packages": dependencies.get("packages", []),
-            "replace_torch": bool(dependencies.get("replace_torch")),
-        }
 
 
 def activate(environment: Path, environ: MutableMapping[str, str]) -> None:
