@@ -13,7 +13,7 @@ import botocore
 import pytest
 
 from cloudtrain.planning.sagemaker import NodeContainer, training_job
-from tests.oracles.tools import PYTHON, needs_oracles, needs_toolkit
+from tests.oracles.tools import PYTHON, needs_local_mode, needs_oracles, needs_toolkit
 from tests.support.command_line import CommandLine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -86,6 +86,49 @@ def test_the_container_toolkit_reads_the_files_of_each_node(nodes: int, tmp_path
             "output_data_dir": str(base / "output/data"),
             "input_config_dir": str(base / "input/config"),
         }
+
+
+LOCAL_MODE = """
+import os, pathlib
+from sagemaker.core.shapes import Channel, DataSource, FileSystemDataSource
+from sagemaker.train.local.local_container import _LocalContainer
+source = DataSource(file_system_data_source=FileSystemDataSource(
+    file_system_id="fs", file_system_access_mode="ro", file_system_type="EFS", directory_path="/"))
+container = _LocalContainer(
+    training_job_name="digits", instance_type="ml.g4dn.xlarge",
+    instance_count=int(os.environ["NODES"]), image="image", container_root=os.getcwd(),
+    input_data_config=[Channel(channel_name=name, data_source=source) for name in ("a", "b")],
+    environment={}, hyper_parameters={"lr": "0.1", "name": "digits"},
+    container_entrypoint=None, container_arguments=None)
+for host in container.hosts:
+    container._create_config_file_directories(host)
+    container._write_config_files(host, container.input_data_config, container.hyper_parameters)
+print("{}")
+"""
+NOT_IN_LOCAL_MODE = {"current_group_name", "instance_groups", "topology"}
+"""Members of resourceconfig.json that only the service writes."""
+
+
+@needs_local_mode
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_local_mode_of_the_sdk_writes_the_same_files(nodes: int, tmp_path: Path) -> None:
+    body = request_of("aws-spot")
+    body["ResourceConfig"]["InstanceCount"] = nodes
+    body["HyperParameters"] = {"lr": "0.1", "name": "digits"}
+    channel = body["InputDataConfig"][0]
+    body["InputDataConfig"] = [{**channel, "ChannelName": name} for name in ("a", "b")]
+    (tmp_path / "code").mkdir()
+    run_in(tmp_path, LOCAL_MODE, os.environ | {"NODES": str(nodes)})
+
+    for container in training_job(body, interface="ethwe").containers:
+        for path, text in container.files.items():
+            ours = json.loads(text)
+            theirs = json.loads((tmp_path / "code" / container.host / path).read_text())
+            assert set(theirs) <= set(ours)
+            assert set(ours) - set(theirs) <= NOT_IN_LOCAL_MODE
+            for name, value in theirs.items():
+                same = {key: ours[name][key] for key in value} if isinstance(value, dict) else None
+                assert (same or ours[name]) == value
 
 
 TOOLKIT_VARIABLES = """

@@ -14,20 +14,17 @@ PYTHON = Path(FOLDER, "bin", "python").absolute()
 AZURITE = Path(FOLDER, "node_modules", ".bin", "azurite-blob").absolute()
 
 
-def _lacks_toolkit() -> bool:
-    if not FOLDER:
-        return True
-    question = [
-        str(PYTHON),
-        "-c",
-        "import importlib.util as u, sys; sys.exit(not u.find_spec('sagemaker_training'))",
-    ]
-    return subprocess.run(question, check=False).returncode != 0
+def needs_package(name: str, module: str) -> pytest.MarkDecorator:
+    """Skip if a package of requirements.txt is missing."""
+    code = f"import importlib.util as u, sys; sys.exit(not u.find_spec({module!r}))"
+    has_module = FOLDER and subprocess.run([str(PYTHON), "-c", code], check=False).returncode == 0
+    return pytest.mark.skipif(
+        not has_module, reason=f"{name} is not installed; `make oracles` installs it"
+    )
 
 
-needs_toolkit = pytest.mark.skipif(
-    _lacks_toolkit(), reason="sagemaker-training is not installed; `make oracles` installs it"
-)
+needs_toolkit = needs_package("sagemaker-training", "sagemaker_training")
+needs_local_mode = needs_package("sagemaker-train", "sagemaker.train.local.local_container")
 needs_oracles = pytest.mark.skipif(not FOLDER, reason="`make oracles` runs this")
 needs_azurite = pytest.mark.skipif(
     not FOLDER or not AZURITE.exists(),
