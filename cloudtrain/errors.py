@@ -111,6 +111,8 @@ class CloudtrainError(Exception):
     """Base of all errors except bugs. `hint` is the user's next step."""
 
     exit_code = 1
+    lacks_machines = False
+    """True if the cloud refused only this type of machine: another one may be free."""
 
     def __init__(
         self, problem: str, *, hint: str | None = None, outcome: Outcome = Outcome.REFUSED

@@ -66,6 +66,8 @@ class CostEstimate:
     """Part of the overhead for image, inputs and upload: an allowance, as their sizes differ."""
     price_hint: str = OWN_TABLE_HINT
     """Hint for an unknown price."""
+    dearest_usd: float = 0.0
+    """Maximum cost on the dearest machine of a list that is tried one by one; 0 without a list."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -78,7 +80,8 @@ class CostEstimate:
         per_hour = self.usd_per_hour
         if per_hour is None:
             return None
-        return per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+        own = per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+        return max(own, self.dearest_usd)
 
     @property
     def kept_usd(self) -> float | None:

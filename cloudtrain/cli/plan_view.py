@@ -64,18 +64,13 @@ def place(plan: Plan) -> str:
 def _machines(plan: Plan) -> str:
     """Return the instance types by preference, with their GPUs and network."""
     described = []
-    for name in _types(plan):
+    for name in plan.target.instances:
         row = find_instance(plan.target.provider, name)
         parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
         parts += [NETWORKS[row.network]] if row and row.network in NETWORKS else []
         described.append(f"{name} ({', '.join(parts)})" if parts else name)
 
     return " or ".join(described) or f"machine of {plan.target.cluster}"
-
-
-def _types(plan: Plan) -> tuple[str, ...]:
-    """Return the instance types that the provider may use."""
-    return plan.target.instances if plan.target.tries_all_instances else plan.target.instances[:1]
 
 
 def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
@@ -217,7 +212,7 @@ def cost(plan: Plan) -> list[str]:
     if estimate is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if estimate.price is None:
-        machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
+        machines = " or ".join(plan.target.instances) or f"the machines of {plan.target.cluster}"
         return [
             f"unknown: no price for {machines} in"
             f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
@@ -243,6 +238,9 @@ def cost(plan: Plan) -> list[str]:
     if estimate.transfer_seconds:
         allowance = format_duration(estimate.transfer_seconds)
         transfers = f", {allowance} of it for image and data"
+
+    if estimate.dearest_usd:
+        transfers += " on the dearest of these machines"
 
     lines.append(
         f"at most {estimate.worst_usd:.2f} USD of machine time{transfers}: "

@@ -53,7 +53,7 @@ class Target:
     instances: tuple[str, ...] = ()
     """Instance types, in order of preference."""
     tries_all_instances: bool = True
-    """True if later types are tried if the first is not available."""
+    """True if the platform itself tries later types; else a submit plans each one by itself."""
     cluster: str = ""
     """Name of the cluster; its machines may be unknown."""
     borrowed: Mapping[str, str] = field(default_factory=dict)

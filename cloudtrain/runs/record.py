@@ -130,6 +130,14 @@ class RunRecord:
         return str(self._part("facts", "source").get("digest") or "")
 
     @property
+    def other_machines(self) -> tuple[str, ...]:
+        """Return `other_machines` of the plan; empty if it cannot be read."""
+        with suppress(StorageError):
+            return other_machines(self._plan)
+
+        return ()
+
+    @property
     def stop_after_seconds(self) -> int:
         """Seconds until the launcher stops it, before the platform does; 0: never or unknown."""
         with suppress(StorageError):
@@ -209,6 +217,22 @@ def part_of(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
         part = part.get(key) if isinstance(part, dict) else None
 
     return part if isinstance(part, dict) else {}
+
+
+def other_machines(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return overrides that plan a job without the first machine of its list.
+
+    `plan`: as JSON. Empty if it has no other machine, or if the platform itself tries them.
+    """
+    target = part_of(plan, "target")
+    others = list(part_of(target, "facts").get("instances") or ())[1:]
+    if not others or target.get("tries_all_instances", True):
+        return ()
+
+    overrides = (f"resources.instance.{target.get('provider')}=[{', '.join(map(str, others))}]",)
+    # Models of GPUs led to these machines, and cannot be set beside them.
+    has_gpu = part_of(plan, "spec", "resources").get("gpu")
+    return (*overrides, "resources.gpu=null") if has_gpu else overrides
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from cloudtrain.runs.files import (
     make_private_folder,
     new_folder,
     restrict_permissions,
+    storing,
     strict_json,
 )
 from cloudtrain.runs.fold import fold
@@ -118,6 +119,15 @@ class RunStore:
             self._drop_from_index(run_id)
 
         return folder
+
+    def discard(self, run: RunFolder) -> None:
+        """Remove a run that was never started; its id is free again. Raise StorageError."""
+        import shutil  # rarely needed
+
+        removed = run.path.with_name(f".{run.run_id}.{os.urandom(4).hex()}")
+        with storing(run.path):
+            run.path.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
     def _drop_from_index(self, run_id: str) -> None:
         """Delete the index if it lists a removed run of that id. It is written again later."""

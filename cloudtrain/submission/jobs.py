@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
-from cloudtrain.providers import Progress, get_provider
+from cloudtrain.providers import Note, Progress, get_provider
 from cloudtrain.runs.files import FILE_MODE, make_private_folder, replace_text, storing
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
@@ -167,14 +167,19 @@ def submit(
     progress: Progress | None = None,
     sending: Progress | None = None,
     pushing: Progress | None = None,
+    note: Note | None = None,
 ) -> Run:
     """Start a plan and return its run at once; `wait()` waits for its end.
 
-    A plan starts only once. Raise RefusedError or SpecError if a check refuses it, RunExists if its
-    run id is taken. CloudError and StorageError have in `outcome` whether the job was started.
+    A plan starts only once. If a cloud refuses the first machine of a list for its quota, the job is
+    planned for the next one; `note` is called with such remarks. Raise RefusedError or SpecError if
+    a check refuses it, RunExists if its run id is taken. CloudError and StorageError have in
+    `outcome` whether the job was started.
     """
     # A plan alone needs no code that starts or watches runs.
     from cloudtrain.submission.run import Run
     from cloudtrain.submission.submit import submit as start
 
-    return Run(start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing))
+    return Run(
+        start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing, note=note)
+    )

@@ -28,10 +28,11 @@ from cloudtrain.providers.docker.images import resolve_image
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.history import History
-from cloudtrain.runs.record import PlanRecord, RunRecord
+from cloudtrain.runs.record import PlanRecord, RunRecord, other_machines
 from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
+from cloudtrain.spec.sources import FILE
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.context import local_files, pack_source, resolve_targets, submitter
 from cloudtrain.submission.preflight import find_issues, preflight, raise_errors
@@ -59,6 +60,40 @@ def submit(
     plan. `issues`: the issues of a preflight of this plan, if one was just made. `progress` is
     called with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image
     pushed, `note` with remarks on the start, such as an image that cannot be looked up from here.
+
+    If the cloud lacks machines of the first type of a list and does not try the next one itself,
+    the job is planned for it, under the same run id, and started.
+    """
+    refusals: list[str] = []
+    while True:
+        try:
+            return _submit(plan, archive, issues, progress, sending, pushing, note, refusals)
+        except CloudtrainError as error:
+            overrides = other_machines(plan.to_json())
+            is_refused = error.lacks_machines and error.outcome is Outcome.NOT_STARTED
+            if not overrides or not is_refused:
+                raise
+
+        plan = _plan_with(plan, overrides)
+        issues = None
+        if note is not None:
+            note(f"{refusals[-1]}; trying {plan.target.instances[0]}")
+
+
+def _submit(
+    plan: Plan,
+    archive: Path | None,
+    issues: Sequence[Issue] | None,
+    progress: Progress | None,
+    sending: Progress | None,
+    pushing: Progress | None,
+    note: Note | None,
+    refusals: list[str],
+) -> RunFolder:
+    """Start a plan on the first of its machines.
+
+    `refusals`: why earlier machines of the list were refused. If this one is refused too, its
+    reason is added, and no run folder is left as long as there is another machine.
     """
     if plan.target.placeholders and not plan.is_rehearsal:
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
@@ -100,6 +135,13 @@ def submit(
                 raise
 
             error.outcome = Outcome.NOT_STARTED
+            if error.lacks_machines:
+                refusals.append(": ".join([*plan.target.instances[:1], error.what]))
+                if other_machines(plan.to_json()):
+                    store.discard(folder)
+                    raise
+                error.what = "; ".join(refusals) if refusals[1:] else error.what
+
             with suppress(StorageError):
                 folder.append(
                     Ended(
@@ -122,6 +164,19 @@ def submit(
             lock.release()
 
     return folder
+
+
+def _plan_with(plan: Plan, overrides: tuple[str, ...]) -> Plan:
+    """Return the plan of the same run with further overrides. May raise SpecError."""
+    folder = Path(plan.context.folder)
+    document = parse_document(plan.spec_text, name=FILE)
+    document = override(document, (*plan.overrides, *overrides))
+    spec, document = spec_from_document(document, folder, look=False)
+    settings = load_settings(folder, {"data_dir": plan.context.data_dir})
+    target, _ = resolve_targets(spec, settings, plan.provider, None)
+    return with_rehearsal(
+        make_plan(spec, document, plan.context, target, render=plan.renderer, check=plan.checker)
+    )
 
 
 def documents_of(plan: Plan, request: Request) -> dict[str, str]:

@@ -15,6 +15,7 @@ from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.status import usd_per_hour
+from cloudtrain.providers.azure.config import AzureConfig
 from tests.support.samples import earlier_runs
 
 # The price in a plan, the reason for its machine, cheaper choices, and stored plans that never
@@ -106,6 +107,35 @@ def test_price_of_another_region_is_marked_and_does_not_hold_a_budget(
     plan = planned("azure", {"gpus": 8, "gpu": "H200"}, "eastus")
     assert "in eastus; 80.00 USD/h in swedencentral" in overview(plan)
     assert " 0.00 USD" not in overview(plan)
+
+
+def test_list_of_azure_costs_at_most_what_its_dearest_machine_costs(
+    planned: Planned, listed: Listed
+) -> None:
+    first = "Standard_NC4as_T4_v3"
+    second = "Standard_NC24ads_A100_v4"
+    listed("azure", "westeurope", {first: 1.0, second: 4.0})
+    machines = {"nodes": 2, "instance": {"azure": [first, second]}}
+    plan = planned("azure", machines, "westeurope")
+    text = overview(plan, plan.issues)
+    assert f"2 x {first} (1 x T4-16GB) or {second} (1 x A100-80GB)" in text
+    assert f"if quota or capacity refuses {first}, submit plans and tries {second}" in text
+    assert "2.00 USD/h on demand" in text
+    assert "at most 8.00 USD of machine time on the dearest of these machines" in text
+    plan = planned("azure", machines, "westeurope", max_cost="4 USD")
+    assert plan.request.document["resources"]["instance_type"] == first
+    assert plan.request.document["limits"]["timeout"] == 3600
+    assert plan.target.cost_estimate
+    assert plan.target.cost_estimate.worst_usd == 4.0
+
+    unpriced = {"instance": {"azure": [first, "Standard_NV36ads_A10_v5"]}}
+    plan = planned("azure", unpriced, "westeurope", max_cost="4 USD")
+    (note,) = plan.target.config_as(AzureConfig).unpaid
+    assert note.startswith("limits.max_cost: cannot be kept: the price of this machine is unknown")
+
+    cluster = cloudtrain.load({"resources": machines, "azure": {"compute": "gpus"}})
+    plan = cloudtrain.plan(cluster, "azure", preview=True)
+    assert plan.target.instances == (first,)
 
 
 def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(

@@ -108,7 +108,21 @@ def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.Monkey
     assert (shown[0], 25 <= len(shown) <= 35) == ("  step 0  x 0", True)
 
 
-def test_a_long_wait_for_machines_suggests_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tries_all", "then"),
+    [
+        (True, "then choose in cloudtrain gpus"),
+        (False, "then cloudtrain rerun trainer-ab12 --set 'resources.instance.azure=[B, C]'"),
+    ],
+)
+def test_a_long_wait_for_machines_suggests_others_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tries_all: bool, then: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = {"provider": "azure", "facts": {"instances": ["A", "B", "C"]}}
+    Path("nowhere").mkdir()
+    plan = {"target": {**target, "tries_all_instances": tries_all}}
+    Path("nowhere/plan.json").write_text(json.dumps(plan))
     waits: list[Step] = [
         (10.0 + seconds, {"type": "phase", "phase": "waiting for capacity", "since": START + 10})
         for seconds in (0, 590, 610, 1300)
@@ -118,12 +132,7 @@ def test_a_long_wait_for_machines_suggests_others_once(monkeypatch: pytest.Monke
     assert [line for line in lines if "no machine for" in line] == [
         "  no machine for 10 min 10 s; nothing is billed while it waits"
     ]
-    assert (
-        sum(
-            "cloudtrain stop trainer-ab12, then choose in cloudtrain gpus" in line for line in lines
-        )
-        == 1
-    )
+    assert sum(f"cloudtrain stop trainer-ab12, {then}" in line for line in lines) == 1
 
 
 def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(

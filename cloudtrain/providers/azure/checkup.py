@@ -178,7 +178,9 @@ def _machines_check(account: Account) -> Check:
             ("azure", "compute"),
         )
         if compute
-        else Question("quota", f"may {spec.machines} x {types[0]} run at once", spec.machines_at)
+        else Question(
+            "quota", f"may {spec.machines} x {' or '.join(types)} run at once", spec.machines_at
+        )
     )
 
     def ask() -> Check:
@@ -186,20 +188,29 @@ def _machines_check(account: Account) -> Check:
             if compute:
                 refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
                 return _state(account, question)
-            quotas = refuse_serverless(
-                account.cloud,
-                types[0],
-                spec.machines,
-                spot=spec.resources.spot,
-            )
         except RefusedError as error:
             return question.wrong(error.what, error.hint or "")
-        if not quotas:
-            return question.not_applicable(f"no quota of the region names the family of {types[0]}")
-
-        return question.ok("they may, by " + ", ".join(quotas))
+        return _serverless(account, question)
 
     return question.answered_by(ask)
+
+
+def _serverless(account: Account, question: Question) -> Check:
+    """Check the quotas of the machines in their order: a submit tries the next one too."""
+    spec = account.spec
+    refusals = []
+    for size in account.target.instances:
+        try:
+            quotas = refuse_serverless(account.cloud, size, spec.machines, spot=spec.resources.spot)
+        except RefusedError as error:
+            refusals.append(error)
+            continue
+        if not quotas:
+            return question.not_applicable(f"no quota of the region names the family of {size}")
+        return question.ok(f"{size} may, by {', '.join(quotas)}")
+
+    reasons = "; ".join(error.what for error in refusals)
+    return question.wrong(reasons, refusals[0].hint or "")
 
 
 def _state(account: Account, question: Question) -> Check:

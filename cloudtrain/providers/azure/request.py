@@ -213,7 +213,7 @@ def _topology(plan: Plan) -> dict[str, str]:
     recipe = plan.target.image.recipe if plan.target.image else None
     names = {
         name
-        for size in plan.target.instances
+        for size in plan.target.instances[:1]
         for pattern, name in _TOPOLOGIES.items()
         if re.fullmatch(pattern, size.lower())
     }

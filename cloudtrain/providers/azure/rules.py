@@ -130,8 +130,11 @@ def _notes(plan: Plan) -> Iterator[str]:
     """Yield notes on a valid plan: ignored machine types, an unknown price, a missing SDK."""
     types = plan.target.instances
     config = plan.target.config_as(AzureConfig)
-    if len(types) > 1 and not config.compute:
-        yield f"Azure ML takes one machine type: {types[0]}; the others are not tried"
+    if len(types) > 1 and plan.spec.sweep is not None and plan.spec.sweep.engine == "native":
+        yield f"a sweep job takes one machine type: {types[0]}; the others are not tried"
+    elif len(types) > 1:
+        others = ", then ".join(types[1:])
+        yield f"if quota or capacity refuses {types[0]}, submit plans and tries {others}"
     if plan.spec.resources.spot and config.compute:
         yield f"resources.spot changes nothing: the cluster {config.compute} has its own priority"
 

@@ -6,6 +6,7 @@ Check the machines, upload, record, create, and look when in doubt.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -68,14 +69,18 @@ def start(
     cache = run.path.parents[1] / "cache"
     complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
 
-    return idempotent_create.create(
-        name,
-        lambda attempt: job_reference(cloud.create(complete, attempt)),
-        lambda: _find(cloud, name, document),
-        record=record,
-        attempts=ATTEMPTS,
-        name_taken_codes=(NAME_TAKEN,),
-    )
+    try:
+        return idempotent_create.create(
+            name,
+            lambda attempt: job_reference(cloud.create(complete, attempt)),
+            lambda: _find(cloud, name, document),
+            record=record,
+            attempts=ATTEMPTS,
+            name_taken_codes=(NAME_TAKEN,),
+        )
+    except CloudError as error:
+        error.lacks_machines = _LACK.search(error.what) is not None
+        raise
 
 
 def reconcile(cloud: Workspace, run: RunFolder, time_now: float) -> list[Event]:
@@ -310,7 +315,7 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
     family = cloud.vm_family(size)
     if family is None:
         message = f"the region of the workspace {cloud.name} has no machines of the size {size}"
-        raise RefusedError(message, hint="az ml compute list-sizes shows those there are")
+        raise _refused_machines(message, "az ml compute list-sizes shows those there are")
 
     vcpus = nodes * family.vcpus
     binding = _quotas_of(family.name, spot=spot)
@@ -329,9 +334,19 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
                 f"ask for more in the studio: Quota > Azure Machine Learning > {usage.name}; or"
                 " name another size"
             )
-            raise RefusedError(message, hint=hint)
+            raise _refused_machines(message, hint)
 
     return names
+
+
+_LACK = re.compile(r"quota|capacity", re.IGNORECASE)
+"""Words in the answer of the service to a job for which it has no machines."""
+
+
+def _refused_machines(message: str, hint: str) -> RefusedError:
+    error = RefusedError(message, hint=hint)
+    error.lacks_machines = True
+    return error
 
 
 def _quotas_of(family: str, *, spot: bool) -> frozenset[str]:

@@ -10,11 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.catalog.machines import architecture_of, is_azure_size, select_instances
-from cloudtrain.catalog.pricing import estimate_cost, known_prices
+from cloudtrain.catalog.pricing import (
+    CostEstimate,
+    RegionalPrices,
+    estimate_cost,
+    known_prices,
+)
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.recipe import usual_contents
 from cloudtrain.planning.selection import (
-    CLOUD_PLATFORM,
     PlannedImage,
     fabric_args,
     planned_build,
@@ -185,6 +189,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
+    if config.compute:  # a cluster has one size
+        types = types[:1]
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
     image, wrong_image = image_of(
@@ -193,14 +199,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     )  # fmt: skip
     prices = regional_prices("azure", location, settings)
 
-    estimate, wrong_limits = estimate_cost(
-        prices.price_of(*types[:1]),
-        resources.nodes,
-        spec.limits,
-        default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
-        grace_seconds=0,  # Azure ML ends a job at its time limit, and not later
-        price_hint=prices.hint(*types[:1]),
-    )
+    estimate, wrong_limits = _estimate(prices, types, spec)
     if not location:
         wrong_limits = [
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set")
@@ -236,6 +235,34 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         choice=None if wrong else machine_choice(settings, spec, types[:1], gpus, prices),
         problems=tuple(problems),
     )
+
+
+def _estimate(
+    prices: RegionalPrices, types: tuple[str, ...], spec: JobSpec
+) -> tuple[CostEstimate, list[Issue]]:
+    """Return the limits on the first machine, and the mistakes on each that a submit may try.
+
+    One unknown price leaves the cost unknown.
+    """
+    estimates = []
+    issues: list[Issue] = []
+    for machine in (types[:1], *((name,) for name in types[1:])):
+        estimate, wrong = estimate_cost(
+            prices.price_of(*machine),
+            spec.resources.nodes,
+            spec.limits,
+            default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
+            grace_seconds=0,  # Azure ML ends a job at its time limit, and not later
+            price_hint=prices.hint(*machine),
+        )
+        estimates.append(estimate)
+        issues += [issue for issue in wrong if issue not in issues]
+
+    costs = [estimate.worst_usd for estimate in estimates[1:]]
+    if None in costs:
+        return replace(estimates[0], price=None), issues
+
+    return replace(estimates[0], dearest_usd=max(filter(None, costs), default=0.0)), issues
 
 
 def _select(
@@ -296,9 +323,10 @@ def image_of(
         return PlannedImage(selected.text), []
 
     problems: list[Issue] = []
-    if platform != CLOUD_PLATFORM:
+    arm = [name for name in types if architecture_of("azure", [name]) != "amd64"]
+    if arm:
         hint = "azure.repository, for our image built for them; or your own image"
-        message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
+        message = f"Microsoft's environment is built for amd64, and {arm[0]} has ARM processors"
         problems.append(Issue(selected.path, message, hint))
 
     return (

@@ -154,7 +154,7 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
     assert (verdicts["quota"].verdict, verdicts["quota"].answer) == (
         "ok",
         (
-            "they may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
+            "Standard_NC24ads_A100_v4 may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
             " Cluster Dedicated vCPUs"
         ),
     )

@@ -12,6 +12,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import NOTHING_STARTED, CloudError
+from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud, client
 from tests.providers.azure.operations import (
@@ -19,10 +20,12 @@ from tests.providers.azure.operations import (
     JOB,
     REPEATED_SUBMIT_CALLS,
     append_log,
+    exists,
     reconnect,
     submitted,
 )
 from tests.support.in_process import call as in_process
+from tests.support.samples import events_of
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
 SECRET = "hunter2-never-send-this"
@@ -244,3 +247,78 @@ def test_no_secret_is_sent_or_kept(
     contents = [path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()]
     assert contents
     assert all(SECRET.encode() not in content for content in [*contents, *cloud.blobs().values()])
+
+
+# A list of machines: the next one is planned and tried if the cloud refuses one of them.
+
+T4 = "Standard_NC4as_T4_v3"
+A100 = "Standard_NC24ads_A100_v4"
+LIST = {"nodes": 2, "instance": {"azure": [T4, A100]}}
+
+
+def submit_list(
+    cloud: AzureCloud, run_id: str, resources: dict[str, Any] = LIST, **quotas: int
+) -> tuple[Run, list[str]]:
+    """Submit a job with a list of machines; return its run and the remarks on its start."""
+    reconnect()
+    cloud.account.quotas |= quotas
+    notes: list[str] = []
+    job = cloudtrain.load({**JOB, "resources": resources})
+    run = cloudtrain.submit(cloudtrain.plan(job, "azure", run_id=run_id), note=notes.append)
+    return run, notes
+
+
+def test_a_machine_without_quota_is_replaced_by_the_next_of_the_list(
+    cloud: AzureCloud, folder: Path
+) -> None:
+    reconnect()
+    cloud.account.quotas["standardNCASv3_T4Family"] = 4
+    (folder / "job.yaml").write_text(json.dumps({**JOB, "resources": LIST}))
+    result = in_process("submit", "--provider", "azure", "--detach", "--run-id", "other-1")
+    assert result.code == 0, result.err
+    assert f"2 x {T4} are 8 vCPUs; the quota" in result.err
+    assert f"trying {A100}" in result.err
+    (body,) = sent(cloud, "PutJob")
+    assert body["properties"]["resources"]["instanceType"] == A100
+
+    run = find_run("other-1")
+    assert run.status().state == "pending"
+    assert [event["type"] for event in events_of(run.folder)].count("ended") == 0
+    assert not list(run.folder.path.parent.glob(".other-1*"))
+    plan = run.folder.document("plan.json")
+    assert plan["target"]["facts"]["instances"] == [A100]
+    assert plan["overrides"] == [f"resources.instance.azure=[{A100}]"]
+    assert in_process("submit", "--provider", "azure", "--run-id", "other-1").code == 3
+
+
+def test_a_refusal_of_the_service_itself_leads_to_the_next_machine(cloud: AzureCloud) -> None:
+    cloud.endpoint.fault("denied", "arm", "ListUsages", times=ALWAYS)
+    models = {"gpus": 1, "gpu": ["T4", "A100"]}
+    run, notes = submit_list(cloud, "other-2", models, standardNCASv3_T4Family=0)
+    assert cloud.service.jobs[run.id].vm_size == A100
+    assert len(sent(cloud, "PutJob")) == 2
+    (note,) = [text for text in notes if text.endswith(f"trying {A100}")]
+    assert note.startswith(f"{T4}: creating the job")
+    assert run.status().state == "pending"
+
+
+def test_a_list_without_quota_for_any_machine_names_each_reason(cloud: AzureCloud) -> None:
+    with pytest.raises(cloudtrain.RefusedError) as refused:
+        submit_list(cloud, "none-1", dedicatedCores=7)
+    assert not exists(cloud, "none-1")
+    message = refused.value.message
+    assert f"{T4}: 2 x {T4} are 8 vCPUs" in message
+    assert f"; {A100}: 2 x {A100} are 48 vCPUs" in message
+    assert message.endswith(NOTHING_STARTED)
+    state = find_run("none-1").status()
+    assert (state.state, state.reason) == ("failed", message)
+
+
+def test_no_other_machine_is_tried_while_a_job_may_exist(cloud: AzureCloud) -> None:
+    cloud.endpoint.fault("denied", "arm", "ListUsages", times=ALWAYS)
+    cloud.endpoint.fault("error", "arm", "PutJob")
+    with pytest.raises(CloudError, match=r"quota.*not known yet"):
+        submit_list(cloud, "maybe-1", standardNCASv3_T4Family=0)
+    sizes = {body["properties"]["resources"]["instanceType"] for body in sent(cloud, "PutJob")}
+    assert sizes == {T4}
+    assert find_run("maybe-1").status().state == "submitting"
