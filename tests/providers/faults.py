@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from cloudtrain.errors import CloudError, Outcome
-from tests.fakes.messages import Call, FaultKind
+import cloudtrain
+from cloudtrain.checkup import Check
+from cloudtrain.errors import CloudError, CloudtrainError, Outcome
+from cloudtrain.providers import get_provider
+from cloudtrain.settings import load_settings
+from cloudtrain.submission.checkup import platform_checks
+from tests.fakes.messages import Call, FaultKind, ServiceError
 from tests.fakes.server import Server
 
 # Faults in many calls of one command: each call fails once, and the test proves that it covers all.
@@ -119,3 +126,25 @@ def _complaints_about(
     else:
         if call in endpoint.altered and call not in unharmed:
             yield f"{name}: {call.operation}: took it for an answer"
+
+
+# What a user is told about a whole account.
+
+
+def checks_for(provider: str, spec: dict[str, Any]) -> list[Check]:
+    """Return doctor's checks for a job, in the account of this process's credentials."""
+    job = cloudtrain.load(spec)
+    settings = load_settings(Path.cwd())
+    target = get_provider(provider).target(settings, job.spec)
+    return list(platform_checks(provider, settings, target, job.spec))
+
+
+def failure(do: Do) -> str:
+    """Return an operation's error message, or an empty text."""
+    try:
+        do()
+    except CloudtrainError as error:
+        return error.render()
+    except ServiceError as error:  # of a protocol that is not the client's
+        return error.message
+    return ""

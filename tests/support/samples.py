@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from cloudtrain.checkup import Check
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.checkup import exit_code
 from cloudtrain_launcher import events
 
 # Starting points of several tests: a folder of files, a run that was just submitted, events,
@@ -46,6 +48,22 @@ AZURE_ACCOUNT = {
     "CLOUDTRAIN_AZURE_LOCATION": "eastus",
 }
 """Settings of accounts that no test calls."""
+
+
+def names_of_wrong(checks: Iterable[Check]) -> list[str]:
+    """Return the names of the checks that report a mistake; each says what to do about it."""
+    for check in checks:
+        assert check.answer, check.name
+        assert check.fix or not check.is_wrong, check.name
+    return [check.name for check in checks if check.is_wrong]
+
+
+def assert_only_wrong(checks: list[Check], name: str, message: str) -> None:
+    """One check alone reports a mistake, with this message."""
+    assert names_of_wrong(checks) == [name]
+    (check,) = [check for check in checks if check.is_wrong]
+    assert message in f"{check.answer} {check.fix}"
+    assert exit_code(checks) == (4 if name == "credentials" else 2)
 
 
 def born(

@@ -19,6 +19,7 @@ from cloudtrain.providers.local import checks as checkup
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.submission.checkup import exit_code
+from tests.support.samples import assert_only_wrong, names_of_wrong
 
 # `cloudtrain doctor` reports nothing on a good machine, and the one fault of every other.
 
@@ -47,25 +48,17 @@ def no_engine(seconds: float) -> Iterator[None]:
     yield
 
 
-def wrong(checks: list[Check]) -> list[str]:
-    assert all(check.answer for check in checks)
-    assert all(check.fix for check in checks if check.is_wrong), (
-        "what is wrong comes with what to do"
-    )
-    return [check.name for check in checks if check.is_wrong]
-
-
 def changed(**facts: object) -> PythonFacts:
     values = {name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}
     return PythonFacts(**{**values, **facts})
 
 
 def test_nothing_is_wrong_with_a_good_machine() -> None:
-    assert wrong(of_machine()) == []
+    assert names_of_wrong(of_machine()) == []
 
 
 def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
-    assert wrong(of_machine(changed(torch="", cuda="", torch_gpus=0), GpuFacts())) == []
+    assert names_of_wrong(of_machine(changed(torch="", cuda="", torch_gpus=0), GpuFacts())) == []
 
 
 @pytest.mark.parametrize(
@@ -96,9 +89,7 @@ def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
 def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
     facts: PythonFacts, gpus: GpuFacts, free: int, name: str, message: str
 ) -> None:
-    checks = of_machine(facts, gpus, free)
-    assert wrong(checks) == [name]
-    assert message in next(check.answer for check in checks if check.is_wrong)
+    assert_only_wrong(of_machine(facts, gpus, free), name, message)
 
 
 NO_SPEC: Any = None

@@ -6,23 +6,21 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import cloudtrain
-from cloudtrain.checkup import Check
-from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.client import aws
-from cloudtrain.settings import load_settings
-from cloudtrain.submission.checkup import exit_code, platform_checks
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.policies import USER, Statement, needed, statements, without
 from tests.fakes.messages import Call
 from tests.providers.aws.accounts import BROKEN, P4D, HealthyAccount, log_in, no_credentials
+from tests.providers.faults import checks_for
 from tests.support.aws_template import CHECKS, DOCTOR, SUBMITTER, deploy
 from tests.support.in_process import call
+from tests.support.samples import assert_only_wrong, names_of_wrong
 
 # `cloudtrain doctor aws` reports nothing about a good account, and the one fault of every other.
 
@@ -62,21 +60,7 @@ def healthy(cloud: Cloud) -> HealthyAccount:
     return HealthyAccount(cloud)
 
 
-def checks_of(spec: dict[str, Any]) -> list[Check]:
-    """All checks for a job, in the account of this process's credentials."""
-    job = cloudtrain.load(spec)
-    settings = load_settings(Path.cwd())
-    return list(
-        platform_checks("aws", settings, get_provider("aws").target(settings, job.spec), job.spec)
-    )
-
-
-def wrong(checks: list[Check]) -> list[str]:
-    assert all(check.answer for check in checks)
-    assert all(check.fix for check in checks if check.is_wrong), (
-        "what is wrong comes with what to do"
-    )
-    return [check.name for check in checks if check.is_wrong]
+checks_of = partial(checks_for, "aws")
 
 
 def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
@@ -87,7 +71,7 @@ def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
     verdicts = {
         check.name: check for check in checks_of({"name": "digits", "aws": {"role": healthy.role}})
     }
-    assert wrong([*verdicts.values()]) == []
+    assert names_of_wrong([*verdicts.values()]) == []
     assert verdicts["network"].verdict == "not applicable"
     assert "'ml.m5.xlarge for training job usage'" in verdicts["quota"].answer
     assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
@@ -107,11 +91,7 @@ def test_a_broken_account_is_told_of_the_one_thing_that_is_wrong(
     check, message, break_ = BROKEN[name]
     break_(healthy, monkeypatch)
     log_in(healthy, monkeypatch)
-    checks = checks_of(healthy.spec())
-    assert wrong(checks) == [check]
-    (wrong_check,) = [result for result in checks if result.is_wrong]
-    assert message in f"{wrong_check.answer} {wrong_check.fix}"
-    assert exit_code(checks) == (4 if check == "credentials" else 2)
+    assert_only_wrong(checks_of(healthy.spec()), check, message)
 
 
 BROKEN_NETWORKS: dict[str, tuple[str, Callable[[HealthyAccount], dict[str, Any]]]] = {
@@ -133,7 +113,7 @@ def test_a_broken_network_is_told_of_the_one_thing_that_is_wrong(
 ) -> None:
     check, spec_of = BROKEN_NETWORKS[name]
     log_in(healthy, monkeypatch)
-    assert check in wrong(checks_of(spec_of(healthy)))
+    assert check in names_of_wrong(checks_of(spec_of(healthy)))
 
 
 def test_a_session_of_a_role_is_judged_by_the_role(
@@ -148,7 +128,7 @@ def test_a_session_of_a_role_is_judged_by_the_role(
     monkeypatch.setenv("AWS_SESSION_TOKEN", session["SessionToken"])
     by_name = {check.name: check for check in checks_of(healthy.spec())}
     assert "assumed-role" in by_name["credentials"].answer
-    assert wrong([*by_name.values()]) == [
+    assert names_of_wrong([*by_name.values()]) == [
         "PassRole",
         "submitting",
     ], "the job's role may neither pass itself nor submit"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud, request
 from tests.fakes.aws.policies import Statement, needed, statements
-from tests.fakes.messages import ServiceError
 from tests.providers.aws.operations import KEY, OPERATIONS, submitted
+from tests.providers.faults import failure
 from tests.support.aws_template import IMPLIED, SUBMITTER, resolved
 
 pytestmark = pytest.mark.once
@@ -43,17 +43,6 @@ def run(cloud: Cloud) -> Run:
     return submitted(f"there-{len(cloud.service.jobs)}")
 
 
-def failure(cloud: Cloud, run: Run, name: str) -> str:
-    """Return an operation's error message, or an empty text."""
-    try:
-        OPERATIONS[name].do(cloud, run)
-    except CloudtrainError as error:
-        return error.render()
-    except ServiceError as error:  # of a protocol that is not the client's
-        return error.message
-    return ""
-
-
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_with_the_whole_policy_an_operation_passes_and_needs_exactly_its_actions(
     cloud: Cloud, run: Run, policy: list[Statement], name: str
@@ -62,7 +51,7 @@ def test_with_the_whole_policy_an_operation_passes_and_needs_exactly_its_actions
     cloud.account.caller_policy = policy
     cloud.account.attempted.clear()
     cloud.endpoint.reset()
-    assert failure(cloud, run, name) == ""
+    assert failure(lambda: OPERATIONS[name].do(cloud, run)) == ""
     assert cloud.account.attempted == OPERATIONS[name].needs
     used_actions = {needed(call) for call in cloud.endpoint.calls} - {""}
     assert used_actions <= set(SUBMITTER) - IMPLIED, "such calls are in the list"
@@ -128,4 +117,6 @@ def test_release_denied_for_a_new_job_says_when_to_repeat_it(
     monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 3600)
     monkeypatch.setattr(cloud.account, "tag_delay_seconds", 3600)
     cloud.account.caller_policy = policy
-    assert "repeat it when the job is 5 minutes old" in failure(cloud, run, "release")
+    assert "repeat it when the job is 5 minutes old" in failure(
+        lambda: OPERATIONS["release"].do(cloud, run)
+    )

@@ -15,7 +15,6 @@ from cloudtrain.providers.azure.client import workspace
 from cloudtrain.providers.azure.rights import ASSETS, DOCTOR, READ_BLOBS, WORKSPACES, WRITE_BLOBS
 from cloudtrain.providers.azure.target import workspace_of
 from cloudtrain.settings import load_settings
-from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
@@ -23,6 +22,7 @@ from tests.fakes.azure.permissions import PULL, PUSH, check_push
 from tests.fakes.azure.storage import Container
 from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.tokens import OBJECT_ID
+from tests.providers.faults import checks_for
 from tests.support.command_line import CommandLine
 from tests.support.native_sweeps import begin
 
@@ -61,10 +61,6 @@ def submitted(run_id: str, data_dir: str | None = None, **more: Any) -> Run:
     return cloudtrain.submit(
         cloudtrain.plan(cloudtrain.load({**JOB, **more}), "azure", run_id=run_id, data_dir=data_dir)
     )
-
-
-def exists(cloud: AzureCloud, run_id: str) -> bool:
-    return run_id in cloud.service.jobs
 
 
 def forget() -> None:
@@ -243,13 +239,9 @@ def examine(cloud: AzureCloud, run: Run) -> None:
         "inputs": {"words": {"azure": "azureml:words:1"}},
     }
     cloud.service.assets.put_data("words", "1", WORDS)
-    job = cloudtrain.load({**SMALL, **more})
-    settings = load_settings(Path.cwd())
-    target = get_provider("azure").target(settings, job.spec)
-    checks = checkup.platform_checks("azure", settings, target, job.spec)
     unseen = [
         f"{check.name}: {check.verdict}: {check.answer}"
-        for check in checks
+        for check in checks_for("azure", {**SMALL, **more})
         if check.verdict != "ok"
     ]
     if unseen:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import cloudtrain
-from cloudtrain.checkup import Check
 from cloudtrain.planning.reference import RegistryImage
-from cloudtrain.providers import get_provider
 from cloudtrain.providers.azure import checkup as azure_checkup
-from cloudtrain.settings import load_settings
 from cloudtrain.submission import checkup
-from cloudtrain.submission.checkup import exit_code
 from tests.fakes.azure.account import (
     CLUSTER_IDENTITY,
     REGISTRY,
@@ -29,7 +25,9 @@ from tests.fakes.azure.cloud import AzureCloud, client
 from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.providers.azure.operations import forget
+from tests.providers.faults import checks_for
 from tests.support.in_process import call
+from tests.support.samples import assert_only_wrong, names_of_wrong
 
 # `cloudtrain doctor azure` reports nothing about a good workspace, and the one fault of every
 # other.
@@ -96,28 +94,12 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     assert {tuple(call) for call in cloud.endpoint.calls} <= READS
 
 
-def checks_of(spec: dict[str, Any]) -> list[Check]:
-    """All checks for a job."""
-    job = cloudtrain.load(spec)
-    settings = load_settings(Path.cwd())
-    return list(
-        checkup.platform_checks(
-            "azure", settings, get_provider("azure").target(settings, job.spec), job.spec
-        )
-    )
-
-
-def wrong(checks: list[Check]) -> list[str]:
-    assert all(check.answer for check in checks)
-    assert all(check.fix for check in checks if check.is_wrong), (
-        "what is wrong comes with what to do"
-    )
-    return [check.name for check in checks if check.is_wrong]
+checks_of = partial(checks_for, "azure")
 
 
 def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> None:
     checks = checks_of(healthy)
-    assert wrong(checks) == []
+    assert names_of_wrong(checks) == []
     assert {check.verdict for check in checks} == {"ok"}
     assert [check.name for check in checks] == [
         *("credentials", "clock", "workspace", "submitting", "datastore", "storage"),
@@ -149,7 +131,7 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
         check.name: check
         for check in checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
     }
-    assert wrong([*verdicts.values()]) == []
+    assert names_of_wrong([*verdicts.values()]) == []
     assert verdicts["storage"].verdict == "not applicable"
     assert (verdicts["quota"].verdict, verdicts["quota"].answer) == (
         "ok",
@@ -285,11 +267,7 @@ def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
             replace(assignment, principal=WORKSPACE_IDENTITY) for assignment in assignments
         ]
     break_(cloud, healthy, monkeypatch)
-    checks = checks_of(healthy)
-    assert wrong(checks) == [check]
-    (wrong_check,) = [result for result in checks if result.is_wrong]
-    assert message in f"{wrong_check.answer} {wrong_check.fix}"
-    assert exit_code(checks) == (4 if check == "credentials" else 2)
+    assert_only_wrong(checks_of(healthy), check, message)
 
 
 # `cloudtrain infra settings --provider azure` against an imitated Resource Manager.

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.diagnosis.rules import hint_for_message
-from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure.rights import READ_BLOBS, SUBMITTER, WRITE_BLOBS
 from cloudtrain.submission import checkup
@@ -24,8 +23,8 @@ from tests.fakes.azure.rights import PULL as PULL_ROLE
 from tests.fakes.azure.rights import PUSH as PUSH_ROLE
 from tests.fakes.azure.rights import SECRETS as SECRET_ROLE
 from tests.fakes.azure.tokens import OBJECT_ID
-from tests.fakes.messages import ServiceError
 from tests.providers.azure.operations import OPERATIONS, forget, reconnect
+from tests.providers.faults import failure
 from tests.support.azure_template import deploy
 from tests.support.in_process import call
 
@@ -98,16 +97,10 @@ def run(cloud: AzureCloud) -> Run:
     return OPERATIONS["submit"].do(cloud, None)  # type: ignore[arg-type,return-value]
 
 
-def failure(cloud: AzureCloud, run: Run, name: str) -> str:
+def error_of(cloud: AzureCloud, run: Run, name: str) -> str:
     """Return an operation's error message, or an empty text."""
     reconnect()
-    try:
-        OPERATIONS[name].do(cloud, run)
-    except CloudtrainError as error:
-        return error.render()
-    except ServiceError as error:  # of a protocol that is not the client's
-        return error.message
-    return ""
+    return failure(lambda: OPERATIONS[name].do(cloud, run))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -116,7 +109,7 @@ def test_with_all_roles_an_operation_needs_exactly_its_actions(
 ) -> None:
     """Unneeded actions are not missed either: the decision ignores everything else."""
     cloud.account.access.attempted.clear()
-    assert failure(cloud, run, name) == ""
+    assert error_of(cloud, run, name) == ""
     assert cloud.account.access.attempted == OPERATIONS[name].needs
 
 
@@ -151,7 +144,7 @@ def test_without_one_action_exactly_what_needs_it_fails_and_names_it(
     take_away(cloud, action)
     for name, operation in OPERATIONS.items():
         if action in operation.needs:
-            message = failure(cloud, run, name)
+            message = error_of(cloud, run, name)
             assert (action in message) == (action not in operation.silent), (name, message)
 
 
@@ -169,7 +162,7 @@ def test_without_one_role_exactly_what_needs_it_fails_and_says_so(
     """`also`: what looks for that very role."""
     revoke(cloud, OBJECT_ID, role)
     for name, operation in OPERATIONS.items():
-        message = failure(cloud, run, name)
+        message = error_of(cloud, run, name)
         assert bool(message) == (bool(operation.needs & actions) or name in also), (name, message)
         words = [*actions, "authentication required"] if role == PUSH_ROLE else actions
         assert not message or any(word in message for word in words), (name, message)
