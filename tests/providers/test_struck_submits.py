@@ -30,10 +30,8 @@ SUBMITS = 5
 THOROUGH_SUBMITS = 500
 
 
-# Azure's SDK leaves connections to the garbage collector.
 pytestmark = [
     pytest.mark.usefixtures("folder"),
-    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
 
 
@@ -63,6 +61,9 @@ EXECUTED = {
     "lost, then a proxy": "create:lost create:proxy@2x200 look:errorx200",
     "lost, and no tags yet": "create:lost tags:unseenx200",
     "lost, and unreadable looks": "create:lostx200 look:emptyx200",
+    "lost, and tags denied": "create:lostx200 tags:deniedx200",
+    "lost, and tags expired": "create:lostx200 tags:expiredx200",
+    "lost, and tags throttled": "create:lostx200 tags:throttle",
 }
 """Sequences that execute the request, whatever answer the client gets."""
 

@@ -21,7 +21,7 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import FaultKind
-from tests.providers.aws.operations import exists, submitted, write_log
+from tests.providers.aws.operations import submitted, write_log
 from tests.providers.faults import (
     PERMANENT,
     TRANSIENT,
@@ -49,17 +49,6 @@ def submit(**more: Any) -> Run:
 
 def calls(cloud: Cloud) -> list[tuple[str, str]]:
     return [(call.service, call.operation) for call in cloud.endpoint.calls]
-
-
-THREE = [("s3", "PutObject"), ("s3", "PutObject"), ("sagemaker", "CreateTrainingJob")]
-
-
-def test_a_submit_is_three_calls_and_so_is_the_next_one(cloud: Cloud) -> None:
-    submit()
-    assert calls(cloud) == THREE
-    cloud.endpoint.reset()
-    submit()
-    assert calls(cloud) == THREE
 
 
 def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> None:
@@ -190,8 +179,6 @@ def test_credentials_of_another_account_do_not_end_a_run(
     role = "arn:aws:iam::999999999999:role/other"
     sts = cloud.client("sts", direct=True)
     credentials = sts.assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
-    from cloudtrain.providers.aws.client import aws
-
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", credentials["AccessKeyId"])
         patch.setenv("AWS_SECRET_ACCESS_KEY", credentials["SecretAccessKey"])
@@ -274,39 +261,13 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     assert (cloud.objects(key), open_uploads(cloud, key)) == ({}, [])
 
 
-@pytest.mark.parametrize("kind", [*TRANSIENT, "denied"])
-def test_job_with_lost_create_response_is_found_despite_late_tags(
-    cloud: Cloud, kind: FaultKind
-) -> None:
-    run_id = f"tags-{kind.replace('_', '-')}"
-    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=ALWAYS)
-    cloud.endpoint.fault(kind, "sagemaker", "ListTags", times=ALWAYS if kind == "denied" else 1)
-    assert submitted(run_id).status().state == "pending"
-    assert ("sagemaker", "ListTags") in cloud.endpoint.calls
-
-
 def test_foreign_job_is_not_adopted_without_permission_to_read_tags(
-    cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
+    cloud: Cloud, data_dir: str
 ) -> None:
-    import cloudtrain
-    from tests.providers.aws.operations import JOB
-
     submitted("same-name")
     cloud.account.denied_actions |= {"sagemaker:ListTags"}
-    second_folder = str(tmp_path_factory.mktemp("other"))
-    spec = cloudtrain.load({**JOB, "args": {"lr": 1}})
     with pytest.raises(cloudtrain.RunExists, match="exists already"):
-        cloudtrain.submit(cloudtrain.plan(spec, "aws", run_id="same-name", data_dir=second_folder))
-
-
-def test_expired_credentials_leave_it_unknown_whether_the_job_exists(cloud: Cloud) -> None:
-    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=ALWAYS)
-    cloud.endpoint.fault("expired", "sagemaker", "ListTags", times=ALWAYS)
-    with pytest.raises(CloudError, match="not known yet"):
-        submitted("tags-expired")
-    cloud.endpoint.reset()
-    assert exists(cloud, "tags-expired")
-    assert find_run("tags-expired").status().state == "pending"
+        submitted("same-name", data_dir, args={"lr": 1})
 
 
 @pytest.mark.parametrize("kind", ["expired", "throttle"])

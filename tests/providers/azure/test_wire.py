@@ -18,7 +18,6 @@ from tests.fakes.azure.cloud import AzureCloud, client
 from tests.providers.azure.operations import (
     ALWAYS,
     JOB,
-    REPEATED_SUBMIT_CALLS,
     append_log,
     exists,
     reconnect,
@@ -84,18 +83,6 @@ def without_time(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "properties": {**properties, **shown}}
 
 
-def test_an_unchanged_source_is_not_uploaded_again(cloud: AzureCloud, folder: Path) -> None:
-    _, first = put(cloud)
-    assert ("blob", "PutBlob") in cloud.endpoint.calls
-    _, second = put(cloud)
-    assert cloud.endpoint.calls == [call[:2] for call in REPEATED_SUBMIT_CALLS]
-    assert first["properties"]["codeId"] == second["properties"]["codeId"]
-    (folder / "train.py").write_text("print('changed')\n")
-    _, third = put(cloud)
-    assert ("blob", "PutBlob") in cloud.endpoint.calls
-    assert third["properties"]["codeId"] != first["properties"]["codeId"]
-
-
 def test_observing_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> None:
     run = submitted("looks-1")
     run.status()
@@ -144,93 +131,64 @@ def test_an_exported_job_is_what_submit_sends(cloud: AzureCloud, folder: Path, s
     )
 
 
-def test_a_local_folder_is_uploaded_once_and_known_by_its_content(
-    cloud: AzureCloud, folder: Path
-) -> None:
+@pytest.fixture
+def data(folder: Path) -> Path:
+    """A folder of data that is no part of the source."""
     (folder / "data" / "deep").mkdir(parents=True)
-    (folder / "data" / "a.txt").write_text("a")
-    (folder / "data" / "b.txt").write_text("b")
-    (folder / "data" / "deep" / "link").symlink_to("../a.txt")
-    # As data folders have them, so that nobody commits what is in there.
-    for name in (
-        ".gitignore",
-        ".amlignore",
-    ):
-        (folder / "data" / name).write_text("*\n")
+    (folder / "data" / "deep" / "link").symlink_to("../a")
+    for name in "ab":
+        (folder / "data" / name).write_text(f"{name} {folder}")
+    # As data folders have it, so that nobody commits what is in there.
+    (folder / "data" / ".gitignore").write_text("*\n")
     (folder / ".cloudtrainignore").write_text("data/\n")
+    return folder / "data"
+
+
+def sent_input(cloud: AzureCloud, body: dict[str, Any]) -> dict[str, str]:
+    """Return the stored files of a job's input by their paths in it."""
+    place = body["properties"]["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    return {key.removeprefix(place): value.decode() for key, value in cloud.blobs(place).items()}
+
+
+def test_local_data_is_uploaded_once_and_known_by_its_content(
+    cloud: AzureCloud, data: Path
+) -> None:
     local = {"inputs": {"train": "./data"}}
-    put(cloud)
     _, first = put(cloud, **local)
     _, second = put(cloud, **local)
     assert ("blob", "PutBlob") not in cloud.endpoint.calls
     assert first["properties"]["inputs"] == second["properties"]["inputs"]
-    place = first["properties"]["inputs"]["train"]["uri"]
-    assert set(cloud.blobs(place.removeprefix(f"{STORE}/"))) == {
-        f"{place.removeprefix(f'{STORE}/')}{name}"
-        for name in (".amlignore", ".gitignore", "a.txt", "b.txt", "deep/link")
+    text = (data / "a").read_text()
+    assert sent_input(cloud, first) == {
+        ".gitignore": "*\n",
+        "a": text,
+        "b": (data / "b").read_text(),
+        "deep/link": text,
     }
-    assert (
-        cloud.blobs(place.removeprefix(f"{STORE}/"))[f"{place.removeprefix(f'{STORE}/')}deep/link"]
-        == b"a"
-    )
-    (folder / "data" / "b.txt").write_text("changed")
+    (data / "b").write_text("changed")
     _, third = put(cloud, **local)
-    assert ("blob", "PutBlob") in cloud.endpoint.calls
-    assert third["properties"]["inputs"] != first["properties"]["inputs"]
+    assert sent_input(cloud, third)["b"] == "changed"
+    _, file = put(cloud, inputs={"train": "./data/b"})
+    assert file["properties"]["inputs"]["train"]["jobInputType"] == "uri_file"
+    assert sent_input(cloud, file) == {"": "changed"}
 
 
-@pytest.mark.parametrize(
-    "call", [("blob", "PutBlob", 2), ("blob", "PutBlob", 4)], ids=["a file", "the mark"]
-)
-@pytest.mark.parametrize("kind", ["error", "lost"])
-def test_a_local_folder_is_uploaded_completely_despite_transient_faults(
-    cloud: AzureCloud, folder: Path, kind: Any, call: Any
+@pytest.mark.parametrize("nth", [2, 4], ids=["a file", "the mark"])
+@pytest.mark.parametrize("kind", ["error", "lost", "denied"])
+def test_an_upload_that_was_struck_is_completed(
+    cloud: AzureCloud, data: Path, kind: Any, nth: int
 ) -> None:
     put(cloud)
-    (folder / "data").mkdir()
-    for name in "abc":
-        (folder / "data" / name).write_text(f"{name} {folder}")
-    (folder / ".cloudtrainignore").write_text("data/\n")
-    cloud.endpoint.reset()
-    cloud.endpoint.fault(kind, *call)
-    run = submitted(
-        f"{folder.name.lower().replace('_', '-')[-20:].strip('-')}", inputs={"train": "./data"}
-    )
-    place = (
-        cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
-    )
-    assert {key.removeprefix(place): value for key, value in cloud.blobs(place).items()} == {
-        name: f"{name} {folder}".encode() for name in "abc"
-    }
-
-
-def test_a_local_file_is_uploaded_under_its_name(cloud: AzureCloud, folder: Path) -> None:
-    (folder / "data.csv").write_text("1,2")
-    _, body = put(cloud, inputs={"train": "./data.csv"})
-    place = body["properties"]["inputs"]["train"]
-    assert place["jobInputType"] == "uri_file"
-    assert cloud.blobs(place["uri"].removeprefix(f"{STORE}/")) == {
-        place["uri"].removeprefix(f"{STORE}/"): b"1,2"
-    }
-
-
-def test_an_upload_that_failed_is_not_taken_for_a_whole_one(
-    cloud: AzureCloud, folder: Path
-) -> None:
-    (folder / "data").mkdir()
-    for name in "abc":
-        (folder / "data" / name).write_text(f"{name} {folder}")
-    (folder / ".cloudtrainignore").write_text("data/\n")
-    cloud.endpoint.fault("denied", "blob", "PutBlob", nth=2, times=ALWAYS)
-    with pytest.raises(CloudError) as failed:
-        submitted("half-1", inputs={"train": "./data"})
-    assert failed.value.message.endswith(NOTHING_STARTED)
-    cloud.endpoint.reset()
-    run = submitted("half-2", inputs={"train": "./data"})
-    place = (
-        cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
-    )
-    assert len(cloud.blobs(place)) == 3
+    times = ALWAYS if kind == "denied" else 1
+    cloud.endpoint.fault(kind, "blob", "PutBlob", nth=nth, times=times)
+    local = {"inputs": {"train": "./data"}}
+    if kind == "denied":
+        with pytest.raises(CloudError, match=f"{NOTHING_STARTED}$"):
+            submitted(f"half-{nth}", **local)
+        cloud.endpoint.reset()
+    run = submitted(f"whole-{kind}-{nth}", **local)
+    body = {"properties": cloud.service.jobs[run.id].properties}
+    assert sent_input(cloud, body).keys() == {".gitignore", "a", "b", "deep/link"}
 
 
 def test_no_secret_is_sent_or_kept(
