@@ -34,6 +34,12 @@ def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtrain.submission.monitor.MAX_BACKOFF", 1)
 
 
+@pytest.fixture
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data folder of a second machine; the default one is the colleague's."""
+    return str(tmp_path_factory.mktemp("second-machine"))
+
+
 @pytest.fixture(scope="module", params=PROVIDERS)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """One imitated cloud after the other."""

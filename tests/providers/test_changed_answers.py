@@ -24,7 +24,6 @@ from tests.support.native_sweeps import PLANNED, begin
 pytestmark = [
     pytest.mark.once,
     pytest.mark.usefixtures("site_folder"),
-    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
 SHARE = 150
 """One of so many changes is tried; with `--thorough` all of them."""

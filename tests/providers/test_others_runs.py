@@ -24,14 +24,7 @@ from tests.support.samples import earlier_runs
 pytestmark = [
     pytest.mark.once,
     pytest.mark.usefixtures("site_folder"),
-    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
-
-
-@pytest.fixture
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The data folder of a second machine; the default one is the colleague's."""
-    return str(tmp_path_factory.mktemp("second-machine"))
 
 
 def list_of(data_dir: str) -> Mapping[str, Mapping[str, Any]]:

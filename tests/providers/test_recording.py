@@ -153,7 +153,6 @@ def test_recorded_answers_are_read_like_the_services_own(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("site_folder")
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 def test_a_job_is_recorded_without_its_names(site: Site, folder: Path) -> None:
     site.reconnect()
     run = site.submit("zelda-kowalski", tags={"team": "qwertwo"}, env={"WANDB": "sk-qwertwo"})

@@ -32,7 +32,6 @@ from tests.support.samples import events_of
 pytestmark = [
     pytest.mark.once,
     pytest.mark.usefixtures("site_folder"),
-    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
 AZURE_STOP = "cloudtrain.providers.azure.stop"
 

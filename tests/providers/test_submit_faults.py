@@ -42,7 +42,6 @@ from tests.support.waiting import HANG_SECONDS, eventually
 
 pytestmark = [
     pytest.mark.usefixtures("site_folder"),
-    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
 
 FOUND_AGAIN = {"CreateTrainingJob", "PutCode", "PutJob"}
@@ -120,22 +119,19 @@ def check_failed_submit(site: Site, run_id: str, operation: str) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"name": "stranger"}], ids=["same job", "another job"])
 def test_a_name_in_use_is_refused_and_its_job_not_touched(
-    site: Site, fields: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    site: Site, fields: dict[str, str], data_dir: str
 ) -> None:
     run_id = f"taken-{len(fields)}"
     site.submit(run_id, **fields)
     tags = site.tags(run_id)
-    second_folder = str(tmp_path_factory.mktemp("other"))
     with pytest.raises(cloudtrain.RunExists, match="exists already"):
-        site.submit(run_id, second_folder)
-    assert find_run(run_id, data_dir=second_folder).status().state == "failed"
+        site.submit(run_id, data_dir)
+    assert find_run(run_id, data_dir=data_dir).status().state == "failed"
     assert find_run(run_id).status().state == "pending"
     assert site.tags(run_id) == tags
 
 
-def test_a_name_taken_between_lookup_and_create_is_refused(
-    site: Site, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_name_taken_between_lookup_and_create_is_refused(site: Site, data_dir: str) -> None:
     site.strike("create:hang_before")
     errors: list[CloudtrainError] = []
 
@@ -148,14 +144,13 @@ def test_a_name_taken_between_lookup_and_create_is_refused(
     thread = threading.Thread(target=submit_slowly)
     thread.start()
     site.cloud.endpoint.wait_until_hanging()
-    second_folder = str(tmp_path_factory.mktemp("other"))
-    site.submit("moment-1", second_folder, env={"ANOTHER": "job"})
+    site.submit("moment-1", data_dir, env={"ANOTHER": "job"})
     tags = site.tags("moment-1")
     site.cloud.endpoint.release()
     thread.join()
     assert [type(error) for error in errors] == [cloudtrain.RunExists]
     assert find_run("moment-1").status().state == "failed"
-    assert find_run("moment-1", data_dir=second_folder).status().state == "pending"
+    assert find_run("moment-1", data_dir=data_dir).status().state == "pending"
     assert site.tags("moment-1") == tags
 
 

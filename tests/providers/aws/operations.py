@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.request_rules import check_push
 from tests.providers.aws.archives import entry, packed
-from tests.support.command_line import CommandLine
 from tests.support.native_sweeps import begin
 
 JOB = {
@@ -35,21 +33,10 @@ JOB = {
 CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
 
 
-def command_line_of(cloud: Cloud, tmp_path: Path) -> CommandLine:
-    """The real command line in the job's folder."""
-    cli = CommandLine(tmp_path / "workspace", env=cloud.environment(), modules=("warm_sdks",))
-    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    return cli
-
-
-def submitted(run_id: str, data_dir: str | None = None) -> Run:
+def submitted(run_id: str, data_dir: str | None = None, **more: Any) -> Run:
     return cloudtrain.submit(
-        cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id, data_dir=data_dir)
+        cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=run_id, data_dir=data_dir)
     )
-
-
-def exists(cloud: Cloud, run_id: str) -> bool:
-    return run_id in cloud.service.jobs
 
 
 def write_log(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
@@ -81,8 +68,7 @@ class Operation(NamedTuple):
 
 
 def submit(cloud: Cloud, run: Run, **more: Any) -> Run:
-    name = f"again-{time.time_ns()}"
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=name))
+    return submitted(f"again-{time.time_ns()}", **more)
 
 
 def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:

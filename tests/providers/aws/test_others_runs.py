@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import cloudtrain
 from cloudtrain.errors import StorageError
 from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
+from tests.fakes.messages import Call
 from tests.providers.aws.archives import (
     DAMAGED,
     HOSTILE,
@@ -26,7 +25,7 @@ from tests.providers.aws.archives import (
     entry,
     packed,
 )
-from tests.providers.aws.operations import JOB, exists, submitted
+from tests.providers.aws.operations import submitted
 from tests.support.aws_template import EVERYTHING, resolved
 from tests.support.in_process import call
 from tests.support.waiting import HANG_SECONDS
@@ -35,22 +34,6 @@ from tests.support.waiting import HANG_SECONDS
 # only when new.
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The data folder of a second machine; the default one is the colleague's."""
-    return str(tmp_path_factory.mktemp("second-machine"))
-
-
-def mine(run_id: str, data_dir: str, **more: object) -> Run:
-    return cloudtrain.submit(
-        cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=run_id, data_dir=data_dir)
-    )
-
-
-def searches(cloud: Cloud) -> int:
-    return Counter(call.operation for call in cloud.endpoint.calls)["Search"]
 
 
 def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
@@ -69,7 +52,7 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     total = len(cloud.service.jobs)
     cloud.endpoint.reset()
     assert len(import_remote_runs("aws", data_dir=data_dir)) == total
-    assert searches(cloud) == -(-total // 100)
+    assert cloud.endpoint.calls.count(Call("sagemaker", "Search")) == -(-total // 100)
     for job in cloud.service.jobs.values():  # unchanged for an hour
         job.update(LastModifiedTime=job["LastModifiedTime"] - 3600)
     late = submitted("many-late")
@@ -80,14 +63,14 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     assert find_run("many-7", data_dir=data_dir).cached_status().state == "failed"
     cloud.endpoint.reset()
     assert import_remote_runs("aws", data_dir=data_dir, everything=True) == []
-    assert searches(cloud) == -(-(total + 1) // 100)
+    assert cloud.endpoint.calls.count(Call("sagemaker", "Search")) == -(-(total + 1) // 100)
 
 
 def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud.account, "has_warm_pools", True)
-    run = mine("kept-1", data_dir, aws={"keep_alive": "30 min"})
+    run = submitted("kept-1", data_dir, aws={"keep_alive": "30 min"})
     job = cloud.service.jobs[run.id]
     job.enter("Training")
     job.finish("Completed", "Completed")
@@ -109,7 +92,7 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
 
 def test_releasing_machines_that_are_not_kept_is_reported(cloud: Cloud, data_dir: str) -> None:
     # The account's quota is 0, which AWS does not report.
-    run = mine("unkept-1", data_dir, aws={"keep_alive": "30 min"})
+    run = submitted("unkept-1", data_dir, aws={"keep_alive": "30 min"})
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(HANG_SECONDS).kept is None
     result = call("--data-dir", data_dir, "stop", run.id, "--release")
@@ -131,7 +114,7 @@ def run(cloud: Cloud, archive_data: str) -> Run:
     """Return one run for all archives; a fetch does not change it."""
     return (
         find_run("left-1", data_dir=archive_data)
-        if exists(cloud, "left-1")
+        if "left-1" in cloud.service.jobs
         else submitted("left-1", archive_data)
     )
 

@@ -15,11 +15,6 @@ from tests.fakes.azure.cloud import AzureCloud, cheap_clients
 from tests.providers.azure.operations import forget
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """The SDK leaves connections to the garbage collector, which may find them in any test."""
-    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"))
-
-
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
     """Provide a workspace that keeps every job in its first phase; jobs never run."""

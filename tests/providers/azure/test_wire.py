@@ -19,7 +19,6 @@ from tests.providers.azure.operations import (
     ALWAYS,
     JOB,
     append_log,
-    exists,
     reconnect,
     submitted,
 )
@@ -181,12 +180,12 @@ def test_an_upload_that_was_struck_is_completed(
     put(cloud)
     times = ALWAYS if kind == "denied" else 1
     cloud.endpoint.fault(kind, "blob", "PutBlob", nth=nth, times=times)
-    local = {"inputs": {"train": "./data"}}
+    local = {"train": "./data"}
     if kind == "denied":
         with pytest.raises(CloudError, match=f"{NOTHING_STARTED}$"):
-            submitted(f"half-{nth}", **local)
+            submitted(f"half-{nth}", inputs=local)
         cloud.endpoint.reset()
-    run = submitted(f"whole-{kind}-{nth}", **local)
+    run = submitted(f"whole-{kind}-{nth}", inputs=local)
     body = {"properties": cloud.service.jobs[run.id].properties}
     assert sent_input(cloud, body).keys() == {".gitignore", "a", "b", "deep/link"}
 
@@ -263,7 +262,7 @@ def test_a_refusal_of_the_service_itself_leads_to_the_next_machine(cloud: AzureC
 def test_a_list_without_quota_for_any_machine_names_each_reason(cloud: AzureCloud) -> None:
     with pytest.raises(cloudtrain.RefusedError) as refused:
         submit_list(cloud, "none-1", dedicatedCores=7)
-    assert not exists(cloud, "none-1")
+    assert "none-1" not in cloud.service.jobs
     message = refused.value.message
     assert f"{T4}: 2 x {T4} are 8 vCPUs" in message
     assert f"; {A100}: 2 x {A100} are 48 vCPUs" in message
