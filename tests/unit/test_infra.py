@@ -18,6 +18,7 @@ from cloudtrain.providers.aws.provider import settings_of
 from cloudtrain.providers.infrastructure import DEFAULT_NAME, Deployment, Infrastructure
 from pages import ROOT
 from tests.support.aws_template import EVERYTHING, SUBJECT, resolved, template
+from tests.support.azure_template import DOCUMENT
 from tests.support.in_process import call
 from tests.support.waiting import HANG_SECONDS
 
@@ -162,15 +163,30 @@ def test_template_fits_into_a_request() -> None:
     assert (bundled("infra") / "aws" / "cloudtrain.yaml").stat().st_size <= 51_200
 
 
-@pytest.mark.parametrize("page", ["first-job-aws.md", "guides/set-up-aws.md"])
-def test_command_of_the_page_names_parameters_of_the_template(page: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "command", "parameters"),
+    [
+        *(
+            (page, "aws cloudformation deploy", template()["Parameters"])
+            for page in ("first-job-aws.md", "guides/set-up-aws.md")
+        ),
+        *(
+            (page, "az deployment group create", DOCUMENT["parameters"])
+            for page in ("first-job-azure.md", "guides/set-up-azure.md")
+        ),
+    ],
+)
+def test_command_of_the_page_names_parameters_of_the_template(
+    page: str, command: str, parameters: dict[str, Any]
+) -> None:
     """The page deploys under the name that `cloudtrain infra settings` reads by default."""
     text = (ROOT / "docs" / page).read_text()
-    [command, *_] = re.findall(r"^aws cloudformation deploy (?:.*\\\n)*.*$", text, re.MULTILINE)
-    assert f"--stack-name {DEFAULT_NAME}" in command
-    assert "--capabilities CAPABILITY_IAM" in command
-    named = re.findall(r"\b([A-Z][a-z]\w+)=", text)
-    assert set(named) <= template()["Parameters"].keys()
+    match = re.search(rf"^{command} (?:.*\\\n)*.*$", text, re.MULTILINE)
+    assert match
+    assert re.search(rf"--(?:stack-)?name {DEFAULT_NAME}\b", match[0])
+    assert set(re.findall(r"(?:--parameters |\b(?=[A-Z][a-z]))(\w+)=", text)) <= parameters.keys()
+    table = text.partition("## Parameters")[2].partition("## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) <= parameters.keys()
 
 
 def test_cfn_lint_finds_nothing() -> None:
@@ -287,16 +303,6 @@ def test_template_is_printed_in_each_format() -> None:
     result = call("infra", "template", "--provider", "aws", "--format", "teraform")
     assert result.code == 2
     assert "(did you mean 'terraform'?)" in result.err
-
-
-@pytest.mark.usefixtures("provider")
-def test_settings_are_shown_and_written() -> None:
-    result = call("infra", "settings", "--provider", "aws", "--yes")
-    assert (result.code, result.out) == (0, "submitter policy: arn:1\n")
-    assert '+ bucket = "made-1"' in result.err
-    assert "next: cloudtrain doctor aws" in result.err
-    text = Path("cloudtrain.toml").read_text()
-    assert text == '[aws]\nbucket = "made-1"\nsubnets = ["subnet-1", "subnet-2"]\n'
 
 
 @pytest.mark.usefixtures("provider")

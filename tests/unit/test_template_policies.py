@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from cloudtrain.bundle import bundled
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.rights import DOCTOR, SUBMITTER, WORKSPACES
-from cloudtrain.providers.infrastructure import DEFAULT_NAME
-from pages import ROOT
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
 from tests.fakes.azure.permissions import KNOWN
 from tests.fakes.azure.rights import BUILT_IN, SCIENTIST, role_of
@@ -218,18 +216,6 @@ def of_kind(case: str, kind: str) -> list[Mapping[str, Any]]:
     return bodies
 
 
-@pytest.mark.parametrize("page", ["first-job-azure.md", "guides/set-up-azure.md"])
-def test_command_of_the_page_names_parameters_of_the_template(page: str) -> None:
-    """The page deploys under the name that `cloudtrain infra settings` reads by default."""
-    text = (ROOT / "docs" / page).read_text()
-    [command, *_] = re.findall(r"^az deployment group create (?:.*\\\n)*.*$", text, re.MULTILINE)
-    assert f"--resource-group {DEFAULT_NAME} --name {DEFAULT_NAME}" in command
-    [named] = re.findall(r"--parameters (\w+)=", command)
-    assert named in DOCUMENT["parameters"]
-    table = text.partition("## Parameters")[2].partition("## ")[0]
-    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) <= set(DOCUMENT["parameters"])
-
-
 def test_outputs_are_settings_of_cloudtrain_or_told_to_people() -> None:
     supplied = {"vault", "github_client_id"}
     assert set(DOCUMENT["outputs"]) - supplied <= set(DECLARATION.settings)
@@ -299,14 +285,6 @@ def grants(case: str) -> set[tuple[str, str, str]]:
             )
             assigned.add((one.body["properties"]["principalId"], role, scope.split("/")[-2]))
     return assigned
-
-
-def test_jobs_may_use_their_data_images_and_secrets_and_nothing_else() -> None:
-    assert {(role, on) for who, role, on in grants("plain") if who == "cloudtrain-jobs"} == {
-        ("Storage Blob Data Contributor", "storageAccounts"),
-        ("AcrPull", "registries"),
-        ("Key Vault Secrets User", "vaults"),
-    }
 
 
 @pytest.mark.parametrize("who", [PEOPLE[0]["id"], "cloudtrain-github"])

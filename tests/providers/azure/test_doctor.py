@@ -289,6 +289,8 @@ def test_outputs_that_are_settings_are_written(cloud: AzureCloud) -> None:
     result = call("infra", "settings", "--provider", "azure", "--name", "lab", "--yes")
     assert result.code == 0, result.err
     assert result.out == "key vault for secrets of jobs: lab-vault\n"
+    assert '+ workspace = "lab"' in result.err
+    assert "next: cloudtrain doctor azure" in result.err
     assert Path("cloudtrain.toml").read_text() == '[azure]\nworkspace = "lab"\n'
 
 
