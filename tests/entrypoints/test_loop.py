@@ -46,17 +46,6 @@ def reports_of(loop: Loop) -> dict[int, dict[str, float]]:
     return reports.values
 
 
-def test_an_interrupted_run_resumes_within_its_epoch(make_loop: Callable[..., Loop]) -> None:
-    short = make_loop("--max-steps", "10")
-    assert short.run() == "succeeded"
-    assert short.position == Position(step=10, epoch=0, samples=320)
-    longer = make_loop("--max-steps", "50")
-    longer.resume()
-    assert longer.position == short.position
-    assert longer.run() == "succeeded"
-    assert longer.position == Position(step=50, epoch=1, samples=6 * 32)
-
-
 def test_a_finished_run_only_evaluates_again(make_loop: Callable[..., Loop]) -> None:
     first = make_loop("--epochs", "1")
     first.run()

@@ -238,14 +238,6 @@ def earlier(tmp_path: Path) -> Path:
     return folder
 
 
-def tree(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_text()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_missing_files_are_restored_and_existing_ones_stay(earlier: Path, tmp_path: Path) -> None:
     logged: list[str] = []
     new = tmp_path / "new"
@@ -254,11 +246,11 @@ def test_missing_files_are_restored_and_existing_ones_stay(earlier: Path, tmp_pa
     (new / ".0.restoring").write_text("torn")
     (earlier / ".1.restoring").write_text("torn before")
     restore(earlier, new, 0, logged.append)
-    expected = tree(earlier) | {"step-2/shared.pt": "written since"}
+    expected = content(earlier) | {"step-2/shared.pt": "written since"}
     del expected[".1.restoring"]
-    assert tree(new) == expected
+    assert content(new) == expected
     restore(earlier, new, 0, logged.append)
-    assert tree(new) == expected
+    assert content(new) == expected
     assert len(logged) == 1
 
 
@@ -275,7 +267,7 @@ def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> N
     (new / "step-1").symlink_to(outside)
     (new / "last").symlink_to(tmp_path / "nowhere")
     restore(earlier, new, 0, logged.append)
-    assert tree(outside) == {"secret": "s"}
+    assert content(outside) == {"secret": "s"}
     assert sorted(path.name for path in new.iterdir()) == ["last", "step-1", "step-2"]
     assert not (tmp_path / "nowhere").exists()
     assert logged[:-1] == [
@@ -296,14 +288,14 @@ def test_a_full_disk_is_an_error_and_leaves_no_partial_file(
     with pytest.raises(OSError, match="No space left"):
         restore(earlier, tmp_path / "new", 0, print)
 
-    assert tree(tmp_path / "new") == {}
+    assert content(tmp_path / "new") == {}
 
 
 def test_a_stop_cancels_it_between_two_blocks(earlier: Path, tmp_path: Path) -> None:
     logged: list[str] = []
     answers = iter((False, False, False, True, True, True))
     restore(earlier, tmp_path / "new", 0, logged.append, lambda: next(answers))
-    assert tree(tmp_path / "new") == {"last": "2"}
+    assert content(tmp_path / "new") == {"last": "2"}
     assert logged == []
 
 
@@ -347,7 +339,7 @@ def test_large_files_on_a_mount_become_links(
     restore(earlier, new, 0, logged.append, link_large_files=True)
     assert (new / "step-1/shared.pt").readlink() == earlier / "step-1/shared.pt"
     assert not (new / "last").is_symlink(), "what a program may append to is on this disk"
-    assert tree(new) == tree(earlier)
+    assert content(new) == content(earlier)
     assert (
         logged[-1]
         == "2 large files of earlier checkpoints are read from storage when they are needed"

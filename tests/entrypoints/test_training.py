@@ -288,15 +288,6 @@ def test_the_export_has_the_statistics_of_the_best_evaluation(two_ranks: Group) 
             assert sum(torch.equal(statistic, weight) for weight in weights) == 1
 
 
-@needs_keras
-@pytest.mark.once
-def test_the_parameters_are_equal_on_all_ranks_at_the_end(two_ranks: Group) -> None:
-    logs = [log.read_text() for log in two_ranks.logs]
-    digests = [re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", log, re.MULTILINE) for log in logs]
-    assert len(digests[0]) == 1
-    assert digests[0] == digests[1]
-
-
 @pytest.mark.thorough
 @needs_keras
 @pytest.mark.once

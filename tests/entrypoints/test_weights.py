@@ -133,20 +133,6 @@ def test_the_best_weights_of_the_checkpoint_stay_until_the_next_one(
     assert names == {"best-00000001", "best-00000003"}
 
 
-def test_the_model_has_the_best_weights_not_the_last_ones(
-    make_loop: MakeLoop,
-) -> None:
-    loop = make_loop()
-    best = weights(loop)
-    loop.checkpointer.record_evaluation(0.5)
-    loop.step.train_step(loop.batches.load(0, 0), 0, 100)
-    loop.position = loop.position._replace(step=1)
-    assert not are_same(weights(loop), best)
-    loop.checkpointer.checkpoints.finish()
-    assert loop.checkpointer.load_best()
-    assert are_same(weights(loop), best)
-
-
 def test_frozen_and_tied_weights_are_copied_without_a_clone_on_the_gpu(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

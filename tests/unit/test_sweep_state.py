@@ -232,23 +232,6 @@ def test_the_best_trial_is_the_one_with_the_best_latest_value() -> None:
     assert math.isnan(life.state.trials[3].value)
 
 
-def test_more_trials_go_on_from_the_same_sweep() -> None:
-    life = running(trials=2)
-    life.run()
-    assert life.state.state != "running"
-    before = [trial.parameters for trial in life.state.trials]
-    life.write(Extended(time=life.now, trials=5))
-    assert life.state.state == "running"
-    life.run()
-    assert len(life.state.trials) == 5
-    assert [trial.parameters for trial in life.state.trials[:2]] == before
-    whole = SweepLife(definition_of(trials=5))
-    whole.run()
-    assert [trial.parameters for trial in whole.state.trials] == [
-        trial.parameters for trial in life.state.trials
-    ]
-
-
 def test_the_time_between_an_end_and_more_trials_is_not_of_the_budget() -> None:
     life = running(trials=1, budget=Caps(seconds=3600.0))
     life.now += 600
