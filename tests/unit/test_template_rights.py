@@ -11,10 +11,10 @@ import pytest
 import cloudtrain
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.policies import distrust
 from cloudtrain.providers.aws.rights import (
     Account,
     Need,
-    distrust,
     needs_of_job,
     needs_of_submit,
 )
@@ -255,7 +255,8 @@ def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: P
     assert denied(needs_of_submit(made), submitter_policy()) == []
     assert denied(needs_of_job(made), job_policy()) == []
     trust = resolved().properties("ExecutionRole")["AssumeRolePolicyDocument"]
-    assert distrust(trust) == ""
+    job = "arn:aws:sagemaker:us-east-1:123456789012:training-job/*"
+    assert distrust(trust, "123456789012", job) == ""
 
 
 def test_doctor_asks_for_access_to_an_output_outside_the_bucket(tmp_path: Path) -> None:

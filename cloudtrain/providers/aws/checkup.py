@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.machines import find_instance
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.config import AwsConfig, connect
+from cloudtrain.providers.aws.network import network_checks
 from cloudtrain.providers.aws.rights import (
     Account,
     Caller,
     account_check,
     caller_checks,
-    input_checks,
+    inputs_of,
+    key_policy_check,
     rights_checks,
     role_check,
 )
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.aws.target import format_issues
+from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:
     from cloudtrain.settings import Settings
@@ -71,156 +74,6 @@ def _of_caller(account: Account, caller: Caller) -> Iterator[Check]:
     yield from network_checks(account)
 
 
-Resource = Mapping[str, Any]
-
-_SUBNETS_AT = ("aws", "subnets")
-_GROUPS_AT = ("aws", "security_groups")
-_GATES = ("NatGatewayId", "TransitGatewayId", "NetworkInterfaceId", "InstanceId")
-"""Targets of a route that leads out of a network without public addresses."""
-
-
-def network_checks(account: Account) -> Iterator[Check]:
-    """Yield the checks, or one note for a job without subnets, in SageMaker's own network."""
-    if not account.config.subnets:
-        yield Question("network", "is the job's own network right").not_applicable(
-            "no aws.subnets: SageMaker's own"
-        )
-        return
-    asked = Question(
-        "subnets",
-        f"are {', '.join(account.config.subnets)} there, with enough addresses",
-        _SUBNETS_AT,
-    )
-    subnets: list[Resource] = []
-    yield asked.answered_by(lambda: _subnets(account, asked, subnets))
-    network = subnets[0]["VpcId"] if subnets else ""
-    groups_asked = Question(
-        "security groups",
-        f"do {', '.join(account.config.security_groups)} let the nodes reach each other",
-        _GROUPS_AT,
-    )
-    yield groups_asked.answered_by(lambda: _groups(account, groups_asked, network))
-    if subnets:
-        way = Question("endpoints", f"is there a way from {network} to S3", _SUBNETS_AT)
-        yield way.answered_by(lambda: _way(account, way, network))
-
-
-def _subnets(account: Account, question: Question, subnets: list[Resource]) -> Check:
-    """Check the subnets; add existing ones to `subnets`."""
-    try:
-        subnets += account.cloud.call(
-            "ec2",
-            "describe_subnets",
-            SubnetIds=list(account.config.subnets),
-        )["Subnets"]
-    except CloudError as error:
-        if not error.code.startswith("InvalidSubnet"):
-            raise
-        return question.wrong(error.what, "aws ec2 describe-subnets shows those there are")
-    networks = sorted({subnet["VpcId"] for subnet in subnets})
-    if len(networks) > 1:
-        return question.wrong(
-            f"they are in different VPCs: {', '.join(networks)}",
-            "subnets of one VPC",
-        )
-    free = sum(subnet["AvailableIpAddressCount"] for subnet in subnets)
-    if free < account.spec.machines:
-        return question.wrong(
-            f"{free} addresses are free, {account.demand} nodes",
-            "larger or further subnets",
-        )
-    return question.ok(f"{free} addresses are free in {networks[0]}")
-
-
-def _groups(account: Account, question: Question, network: str) -> Check:
-    names = list(account.config.security_groups)
-    if not names:  # without names EC2 would list every group
-        return question.wrong(
-            "aws.security_groups is not set",
-            "aws.security_groups: groups of the subnets' VPC",
-        )
-    try:
-        groups = account.cloud.call("ec2", "describe_security_groups", GroupIds=names)[
-            "SecurityGroups"
-        ]
-    except CloudError as error:
-        if not error.code.startswith("InvalidGroup"):
-            raise
-        return question.wrong(error.what, "aws ec2 describe-security-groups shows those there are")
-    strange = [group["GroupId"] for group in groups if network and group["VpcId"] != network]
-    if strange:
-        return question.wrong(
-            f"{strange[0]} is not of the subnets' VPC, {network}",
-            "a security group of that VPC",
-        )
-    if account.nodes == 1:
-        return question.ok("the job has one node")
-    has_efa = any(map(_has_efa, account.target.instances))
-    if any(_reaches_itself(group, everything=has_efa) for group in groups):
-        return question.ok("they do")
-    group = groups[0]["GroupId"]
-    fix = (
-        "aws ec2 authorize-security-group-ingress --group-id"
-        f" {group} --source-group {group} --protocol -1"
-    )
-    if not has_efa:
-        return question.wrong("they do not let their own members in", fix)
-    return question.wrong(
-        "EFA needs one that allows all traffic from itself and to itself, by its own id",
-        f"{fix}; and the same by authorize-security-group-egress",
-    )
-
-
-def _has_efa(instance: str) -> bool:
-    row = find_instance("aws", instance)
-    return row is not None and "efa" in row.network.lower()
-
-
-def _reaches_itself(group: Resource, *, everything: bool) -> bool:
-    """Return True if members of a group may reach each other.
-
-    `everything`: by any protocol, and out by the same rule.
-    """
-    inward = any(
-        _is_open(rule, group["GroupId"], everything=everything) for rule in group["IpPermissions"]
-    )
-    outward = any(
-        _is_open(rule, group["GroupId"], everything=True) for rule in group["IpPermissionsEgress"]
-    )
-    return inward and (outward or not everything)
-
-
-def _is_open(rule: Resource, group: str, *, everything: bool) -> bool:
-    names_itself = any(pair.get("GroupId") == group for pair in rule.get("UserIdGroupPairs", ()))
-    all_tcp = rule["IpProtocol"] in ("tcp", "6") and (rule.get("FromPort"), rule.get("ToPort")) == (
-        0,
-        65535,
-    )
-    return names_itself and (rule["IpProtocol"] == "-1" or (all_tcp and not everything))
-
-
-def _way(account: Account, question: Question, network: str) -> Check:
-    """Check for an endpoint of the VPC or a route that translates addresses.
-
-    Nodes lack public addresses.
-    """
-    of_network = [{"Name": "vpc-id", "Values": [network]}]
-    cloud = account.cloud
-    service = f"com.amazonaws.{account.config.region}.s3"
-    endpoints = cloud.call("ec2", "describe_vpc_endpoints", Filters=of_network)["VpcEndpoints"]
-    tables = cloud.call("ec2", "describe_route_tables", Filters=of_network)["RouteTables"]
-    if any(endpoint["ServiceName"].endswith(service) for endpoint in endpoints):
-        return question.ok("there is an endpoint")
-    routes = [route for table in tables for route in table["Routes"]]
-    if any(gate in route for route in routes for gate in _GATES):
-        return question.ok("there is a gateway")
-    fix = (
-        f"aws ec2 create-vpc-endpoint --vpc-id {network} --service-name {service}"
-        " --vpc-endpoint-type Gateway --route-table-ids, with those of the subnets"
-    )
-    return question.wrong("no endpoint and no NAT gateway", fix)
-
-
 ON_DEMAND = "training job usage"
 SPOT = "spot training job usage"
 WARM_POOL = "training warm pool usage"
@@ -236,7 +89,10 @@ def storage_checks(account: Account) -> Iterator[Check]:
     """Yield the checks of the bucket, and of the key and the repository if the job has them."""
     yield _bucket(account)
     if account.config.kms_key:
-        yield _key(account, account.config.kms_key)
+        key: dict[str, Any] = {}
+        yield _key(account, account.config.kms_key, key)
+        if key:
+            yield key_policy_check(account, key["Arn"])
     if account.target.image and account.target.image.recipe:
         yield _repository(account, account.target.image_address)
 
@@ -276,7 +132,8 @@ def _bucket(account: Account) -> Check:
     return question.answered_by(ask)
 
 
-def _key(account: Account, key: str) -> Check:
+def _key(account: Account, key: str, usable: dict[str, Any]) -> Check:
+    """Check the key; fill `usable` with the facts of one that can encrypt."""
     question = Question("key", f"can {key} encrypt", ("aws", "kms_key"))
 
     def ask() -> Check:
@@ -299,9 +156,36 @@ def _key(account: Account, key: str) -> Check:
                 f"it is a key for {metadata['KeyUsage']}",
                 "a symmetric key for ENCRYPT_DECRYPT",
             )
+        usable.update(metadata)
         return question.ok("it can")
 
     return question.answered_by(ask)
+
+
+def input_checks(account: Account) -> Iterator[Check]:
+    """Yield a check that each input of the job exists."""
+    for name, (bucket, prefix) in inputs_of(account).items():
+        uri = f"s3://{bucket}/{prefix}"
+        question = Question("input", f"is there anything at {uri}", ("inputs", name))
+        yield question.answered_by(partial(_input, account, question, bucket, prefix))
+
+
+def _input(account: Account, question: Question, bucket: str, prefix: str) -> Check:
+    fix = (
+        f"aws s3 ls s3://{bucket}/ shows what there is; inputs.{question.setting[1]} names another"
+    )
+    try:
+        listed = account.cloud.call(
+            "s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1
+        )
+    except CloudError as error:
+        if error.code not in ("NoSuchBucket", "NotFound"):
+            raise
+        return question.wrong(f"there is no bucket {bucket}", fix)
+
+    if not listed.get("KeyCount"):
+        return question.wrong("there is nothing", fix)
+    return question.ok("there is")
 
 
 def _repository(account: Account, address: str) -> Check:
@@ -341,6 +225,7 @@ def quota_checks(account: Account) -> Iterator[Check]:
     """Yield the check of the machines' quota, and of the warm pool's if the job has one."""
     usage, name = (SPOT, "spot quota") if account.spec.resources.spot else (ON_DEMAND, "quota")
     yield _quota_check(account, name, usage, account.spec.machines_at)
+    yield _longest_run(account)
     if account.spec.section(AwsSection).keep_alive:
         yield _quota_check(account, "warm pool", WARM_POOL, ("aws", "keep_alive"))
 
@@ -372,14 +257,43 @@ def _quota_check(account: Account, name: str, usage: str, path: tuple[str, ...])
     return question.answered_by(ask)
 
 
+LONGEST = "Longest run time for a training job"
+"""Name of the quota L-33A961FD, in seconds."""
+
+
+def _longest_run(account: Account) -> Check:
+    estimate = account.target.cost_estimate
+    seconds = estimate.max_seconds if estimate else 0
+    question = Question(
+        "longest run", f"may a job run for {exact_duration(seconds)}", ("limits", "max_runtime")
+    )
+
+    def ask() -> Check:
+        quota = _quotas(account, {LONGEST}).get(LONGEST)
+        if quota is None:
+            return question.not_applicable(f"AWS lists no quota '{LONGEST}'")
+        answer = f"the quota '{LONGEST}' is {exact_duration(int(quota['Value']))}"
+        if quota["Value"] < seconds:
+            fix = f"{_increase(account, quota, seconds)}; or a shorter limits.max_runtime"
+            return question.wrong(answer, fix)
+        return question.ok(answer)
+
+    return question.answered_by(ask)
+
+
+def _increase(account: Account, quota: Mapping[str, Any], value: int) -> str:
+    return (
+        "ask for more: aws service-quotas request-service-quota-increase --service-code sagemaker"
+        f" --quota-code {quota['QuotaCode']} --desired-value {value} --region"
+        f" {account.config.region}"
+    )
+
+
 def _too_small(account: Account, question: Question, quota: Mapping[str, Any]) -> Check:
     code = quota["QuotaCode"]
-    command = (
-        "aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code"
-        f" {code} --desired-value {account.spec.machines} --region {account.config.region}"
-    )
     message = f"the quota '{quota['QuotaName']}' ({code}) is {quota['Value']:.0f}, {account.demand}"
-    return question.wrong(message, f"ask for more: {command}; or name another instance type")
+    fix = f"{_increase(account, quota, account.spec.machines)}; or name another instance type"
+    return question.wrong(message, fix)
 
 
 def _quotas(account: Account, names: set[str]) -> dict[str, Mapping[str, Any]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.reference import ECR, parse_address
+from cloudtrain.providers.aws.policies import SERVICE, distrust, effects
 from cloudtrain.providers.aws.request import input_uri, uri_parts
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.shared.account import clock_check
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.config import AwsConfig
     from cloudtrain.spec.model import JobSpec
 
-
-SERVICE = "sagemaker.amazonaws.com"
 
 _CREDENTIALS = Question("credentials", "whose are they")
 _ROLE_PATH = ("aws", "role")
@@ -131,42 +130,19 @@ def role_check(account: Account) -> Check:
                 f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}"
             )
 
-        why = distrust(role.get("AssumeRolePolicyDocument") or {})
+        job = _arn_of_jobs(account)
+        why = distrust(role.get("AssumeRolePolicyDocument") or {}, account.number, job)
         if why:
             fix = (
-                f"add {SERVICE} to its trust policy: aws iam update-assume-role-policy --role-name"
-                f" {account.role_name}"
+                f"a trust policy that allows {SERVICE}, without other conditions than"
+                f" aws:SourceAccount {account.number}: aws iam update-assume-role-policy"
+                f" --role-name {account.role_name}"
             )
             return question.wrong(why, fix)
 
         return question.ok("it is, and trusts SageMaker")
 
     return question.answered_by(ask)
-
-
-def distrust(policy: Mapping[str, Any]) -> str:
-    """Return why a trust policy does not let SageMaker assume the role; empty if it does."""
-    trusted = {
-        name
-        for statement in _as_list(policy.get("Statement"))
-        if statement.get("Effect") == "Allow"
-        for name in _principals(statement)
-    }
-    if trusted & {SERVICE, "*"}:
-        return ""
-
-    return f"it does not trust {SERVICE}, but {', '.join(sorted(trusted)) or 'nobody'}"
-
-
-def _principals(statement: Mapping[str, Any]) -> list[str]:
-    principal = statement.get("Principal") or {}
-    if isinstance(principal, str):
-        return [principal]
-    return [name for names in principal.values() for name in _as_list(names)]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _date(answer: Mapping[str, Any]) -> str:
@@ -241,10 +217,15 @@ def _check(account: Account, question: Question, principal: str, needs: Sequence
     return question.answered_by(ask)
 
 
+def _arn_of_jobs(account: Account) -> str:
+    place = f"{account.config.region}:{account.number}"
+    return f"arn:{account.partition}:sagemaker:{place}:training-job/*"
+
+
 def needs_of_submit(account: Account) -> list[Need]:
     """Return the actions of a submit and of following a run."""
     config = account.config
-    jobs = f"arn:{account.partition}:sagemaker:{config.region}:{account.number}:training-job/*"
+    jobs = _arn_of_jobs(account)
     log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
     return [
         Need(jobs, ("sagemaker:CreateTrainingJob", "sagemaker:AddTags"), _CREATED),
@@ -279,7 +260,7 @@ def needs_of_job(account: Account) -> list[Need]:
         repository = parse_address(image).repository
         place = f"arn:{account.partition}:ecr:{address[2]}:{address[1]}:repository/{repository}"
         needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
-    for bucket, prefix in _inputs(account).values():
+    for bucket, prefix in inputs_of(account).values():
         place = f"arn:{account.partition}:s3:::{bucket}"
         needs.append(Need(f"{place}/{prefix}*", ("s3:GetObject",)))
         needs.append(Need(place, ("s3:ListBucket",)))
@@ -304,33 +285,37 @@ def _of_secret(account: Account, store: str, name: str) -> list[Need]:
     return [Need(resource, (actions[store],))] if store in actions else []
 
 
-def input_checks(account: Account) -> Iterator[Check]:
-    """Yield a check that each input of the job exists."""
-    for name, (bucket, prefix) in _inputs(account).items():
-        uri = f"s3://{bucket}/{prefix}"
-        question = Question("input", f"is there anything at {uri}", ("inputs", name))
-        yield question.answered_by(partial(_input, account, question, bucket, prefix))
+def key_policy_check(account: Account, key: str) -> Check:
+    """Check that the key's own policy lets the job's role use it, or leaves that to IAM.
 
-
-def _input(account: Account, question: Question, bucket: str, prefix: str) -> Check:
-    fix = (
-        f"aws s3 ls s3://{bucket}/ shows what there is; inputs.{question.setting[1]} names another"
+    `key`: its ARN.
+    """
+    question = Question(
+        "key policy", f"may the role {account.role_name} use the key", ("aws", "kms_key")
     )
-    try:
-        listed = account.cloud.call(
-            "s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1
-        )
-    except CloudError as error:
-        if error.code not in ("NoSuchBucket", "NotFound"):
-            raise
-        return question.wrong(f"there is no bucket {bucket}", fix)
+    role = account.config.role
+    owners = (f"arn:{account.partition}:iam::{account.number}:root", account.number)
 
-    if not listed.get("KeyCount"):
-        return question.wrong("there is nothing", fix)
-    return question.ok("there is")
+    def ask() -> Check:
+        answer = account.cloud.call("kms", "get_key_policy", KeyId=key, PolicyName="default")
+        policy = json.loads(answer["Policy"])
+        for action in _KEY_ACTIONS:
+            if effects(policy, action, key, (role, *owners)) != {"Allow"}:
+                fix = f"allow {role} {', '.join(_KEY_ACTIONS)} in it: aws kms put-key-policy"
+                return question.wrong(f"the key's policy does not allow it {action}", fix)
+
+        if all("Allow" in effects(policy, action, key, (role,)) for action in _KEY_ACTIONS):
+            return question.ok("the key's policy allows it")
+        return _check(account, question, role, [Need(key, _KEY_ACTIONS)])
+
+    return question.answered_by(ask)
 
 
-def _inputs(account: Account) -> dict[str, tuple[str, str]]:
+_KEY_ACTIONS = ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey")
+"""For results and volumes: OutputDataConfig in the API reference, and S3's multipart uploads."""
+
+
+def inputs_of(account: Account) -> dict[str, tuple[str, str]]:
     """Return bucket and prefix of each input, by its name."""
     provider = account.target.provider
     return {

@@ -285,6 +285,7 @@ class Account:
     """Length of each idle phase of a job."""
     quotas: dict[str, int] = field(default_factory=dict)
     """Instance type -> number that may be used at once; other types are unlimited."""
+    longest_run: int = 432_000  # seconds
     denied_actions: set[str] = field(default_factory=set)
     """IAM actions that are denied, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
     caller_policy: Sequence[Statement] | None = None
@@ -318,6 +319,8 @@ class Account:
 
 TARGET = "ServiceQuotasV20190624."
 DEFAULT = 0
+LONGEST_RUN = "Longest run time for a training job"
+"""Quota L-33A961FD, in seconds; 5 days by default."""
 USUAL = 20
 """Quotas of other types: AWS's default, and this account's value."""
 PAGE = 100
@@ -368,11 +371,15 @@ class Quotas:
         kind = name.partition(" ")[0]
         if "warm pool" in name:
             value = USUAL if self.account.has_warm_pools else 0
+        elif name == LONGEST_RUN:
+            value = self.account.longest_run
         elif operation == "ListServiceQuotas" or kind.startswith(NEVER_RAISED):
             value = self.account.quotas.get(kind, USUAL)
         else:
             value = DEFAULT
         code = f"L-{sha256(name.encode()).hexdigest()[:8].upper()}"
+        if name == LONGEST_RUN:
+            code = "L-33A961FD"
         return {
             "ServiceCode": "sagemaker",
             "QuotaCode": code,
@@ -385,8 +392,9 @@ class Quotas:
 def _names() -> tuple[str, ...]:
     model = botocore.session.get_session().get_service_model("sagemaker")
     usages = ("training job usage", "spot training job usage", "training warm pool usage")
-    return tuple(
+    of_types = (
         f"{kind} for {usage}"
         for kind in model.shape_for("TrainingInstanceType").enum
         for usage in usages
     )
+    return (LONGEST_RUN, *of_types)

@@ -117,8 +117,17 @@ class Network:
             self.ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=ingress)
         return self
 
-    def with_endpoint(self) -> Network:
-        """A way to S3."""
+    def with_own_routes(self) -> Network:
+        """A route table of the subnet alone, which no endpoint is in."""
+        table = self.ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
+        self.ec2.associate_route_table(RouteTableId=table, SubnetId=self.subnet)
+        return self
+
+    def with_endpoint(self, to: str = "*", denied: str = "") -> Network:
+        """A way to S3, to these buckets, without denied actions."""
+        policy = [{**allow("s3:*", on=f"arn:aws:s3:::{to}/*"), "Principal": "*"}]
+        if denied:
+            policy.append({**allow(denied), "Effect": "Deny", "Principal": "*"})
         tables = self.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [self.vpc]}])[
             "RouteTables"
         ]
@@ -127,6 +136,7 @@ class Network:
             VpcId=self.vpc,
             ServiceName=service,
             VpcEndpointType="Gateway",
+            PolicyDocument=_policy(policy),
             RouteTableIds=[tables[0]["RouteTableId"]],
         )
         return self
@@ -221,6 +231,13 @@ def disabled_key(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> No
     healthy.values["aws"] = {"kms_key": key}
 
 
+def key_of(healthy: HealthyAccount, *principals: str) -> None:
+    """A key that these may use; the right to use it is in no policy of the role."""
+    statement = {**allow("kms:*"), "Principal": {"AWS": list(principals)}}
+    key = healthy.client("kms").create_key(Policy=_policy([statement]))["KeyMetadata"]["Arn"]
+    healthy.values["aws"] = {"kms_key": key}
+
+
 P4D = {"ml.p4d.24xlarge": 1}
 
 
@@ -258,6 +275,20 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
             "trust", lambda _: [{**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}]
         ),
     ),
+    "role for an external id": (
+        *("execution role", "sts:ExternalId secret"),
+        statements(
+            "trust",
+            lambda _: [{**TRUST, "Condition": {"StringEquals": {"sts:ExternalId": "secret"}}}],
+        ),
+    ),
+    "role for another account": (
+        *("execution role", f"aws:SourceAccount {OTHER}"),
+        statements(
+            "trust",
+            lambda _: [{**TRUST, "Condition": {"StringEquals": {"aws:SourceAccount": OTHER}}}],
+        ),
+    ),
     "no PassRole": (
         "PassRole",
         "iam:PassRole",
@@ -287,6 +318,14 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         unreadable_input,
     ),
     "key is disabled": ("key", "Disabled", disabled_key),
+    "key of another role": (
+        *("key policy", "allow it kms:Decrypt"),
+        lambda h, _: key_of(h, f"arn:aws:iam::{ACCOUNT}:role/other"),
+    ),
+    "key without a right in IAM": (
+        *("key policy", "kms:Decrypt, kms:Encrypt, kms:GenerateDataKey on arn"),
+        lambda h, _: key_of(h, f"arn:aws:iam::{ACCOUNT}:root"),
+    ),
     "no such repository": (
         "repository",
         "no such",
@@ -298,6 +337,10 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     ),
     "image for other processors": ("image", "arm64", image_for_arm),
     "quota too small": ("quota", "is 1, the job has 2", small_quota),
+    "run beyond the quota": (
+        *("longest run", "is 5 d"),
+        set_values(limits={"max_runtime": "6 d"}),
+    ),
     "no warm pools": (
         *("warm pool", "is 0"),
         no_warm_pools,

@@ -33,6 +33,7 @@ READS = {
     ("s3", "HeadBucket"),
     ("s3", "ListObjectsV2"),
     ("kms", "DescribeKey"),
+    ("kms", "GetKeyPolicy"),
     ("servicequotas", "ListServiceQuotas"),
     ("servicequotas", "ListAWSDefaultServiceQuotas"),
     ("ec2", "DescribeSubnets"),
@@ -104,6 +105,18 @@ BROKEN_NETWORKS: dict[str, tuple[str, Callable[[HealthyAccount], dict[str, Any]]
         lambda h: h.spec(h.network().open(outward=False).with_endpoint()),
     ),
     "no way to S3": ("endpoints", lambda h: h.spec(h.network().open())),
+    "an endpoint for other subnets": (
+        "endpoints",
+        lambda h: h.spec(h.network().open().with_endpoint().with_own_routes()),
+    ),
+    "an endpoint to other buckets": (
+        "endpoints",
+        lambda h: h.spec(h.network().open().with_endpoint(to="others")),
+    ),
+    "an endpoint that denies writing": (
+        "endpoints",
+        lambda h: h.spec(h.network().open().with_endpoint(denied="s3:Put*")),
+    ),
 }
 
 
@@ -212,7 +225,7 @@ def test_submitter_policy_allows_every_check_of_doctor(
     spec = job(cloud)
     checks = [*checks_of(spec), *checks_of({**spec, "image": "auto"})]
     assert {check.name: check.answer for check in checks if check.verdict != "ok"} == {}
-    assert len({check.name for check in checks}) == 15
+    assert len({check.name for check in checks}) == 17
 
 
 def test_check_without_its_action_is_skipped_and_names_it(
@@ -242,7 +255,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert call(*CHECK[:-1]).code == 0
     assert healthy.cloud.endpoint.calls == [], "without --online no call is sent"
     result = call(*CHECK)
-    assert (result.code, "; 10 checks there, nothing wrong\n" in result.out) == (0, True)
+    assert (result.code, "; 11 checks there, nothing wrong\n" in result.out) == (0, True)
     healthy.cloud.account.quotas.update(P4D)
     result = call(*CHECK)
     assert result.code == 2
