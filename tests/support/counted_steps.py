@@ -90,13 +90,13 @@ def plan(ranks: Ranks, shape: gpt.Shape, flags: str) -> Plan:
 
 def plan_alone(size: int, rank: int, shape: gpt.Shape, flags: str) -> Plan:
     """Return the plan of a rank in a world of this size, whose other ranks do not exist."""
-    with _fake_group(size, rank), _known_shapes(shape):
+    with fake_group(size, rank), known_shapes(shape):
         return plan(Ranks(), shape, flags)
 
 
 def shards_alone(size: int, rank: int, shape: gpt.Shape, flags: str) -> dict[str, list[int]]:
     """Return the shards of such a rank, without a step."""
-    with _fake_group(size, rank):
+    with fake_group(size, rank):
         return _shards(_step(Ranks(), shape, flags))
 
 
@@ -151,7 +151,7 @@ def _on_gpus() -> Iterator[None]:
 
 
 @contextmanager
-def _known_shapes(shape: gpt.Shape) -> Iterator[None]:
+def known_shapes(shape: gpt.Shape) -> Iterator[None]:
     """Tell stages of a pipeline the shapes that they would ask of their missing neighbours: all are
     equal.
     """
@@ -174,7 +174,7 @@ def _known_shapes(shape: gpt.Shape) -> Iterator[None]:
 
 
 @contextmanager
-def _fake_group(size: int, rank: int) -> Iterator[None]:
+def fake_group(size: int, rank: int) -> Iterator[None]:
     """Make this process a rank of a group without other ranks, whose messages go nowhere."""
     world = {
         "RANK": str(rank),
@@ -187,8 +187,8 @@ def _fake_group(size: int, rank: int) -> Iterator[None]:
         torch.random.fork_rng(devices=[]),
         patch.dict(os.environ, world),
         patch.object(Ranks, "init_process_group", lambda *_: None),
-        patch.object(DistributedData, "replicated", _SendingBuckets),
-        patch.object(Pipeline, "replicated", _SendingBuckets),
+        patch.object(DistributedData, "replicated", SendingBuckets),
+        patch.object(Pipeline, "replicated", SendingBuckets),
     ):
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
@@ -199,7 +199,7 @@ def _fake_group(size: int, rank: int) -> Iterator[None]:
             _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
-class _SendingBuckets(DistributedDataParallel):
+class SendingBuckets(DistributedDataParallel):
     """DDP that returns its own gradients, since a fake message returns nothing."""
 
     def __init__(self, *args: Any, **named: Any) -> None:

@@ -106,7 +106,7 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         library, _, name = func._schema.name.partition("::")
         if (ranks := _ranks_of(func, args, kwargs or {})) is not None:
-            largest = max(map(_bytes, _tensors((args, kwargs, result))), default=0)
+            largest = max(map(_bytes, tensors_in((args, kwargs, result))), default=0)
             self.counts.messages.append(Message(MESSAGES.get(name, name), largest, ranks))
         if library != "aten":  # questions such as prim::device, marks for profilers
             return result
@@ -117,12 +117,12 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _add(self, func: Any, name: str, arguments: Any, result: Any) -> None:
-        moved = sum(_bytes(value) for value in _tensors(arguments) + _tensors(result))
+        moved = sum(_bytes(value) for value in tensors_in(arguments) + tensors_in(result))
         if name in SPARSE:
             index = sum(
-                _bytes(value) for value in _tensors(arguments) if value.dtype == torch.int64
+                _bytes(value) for value in tensors_in(arguments) if value.dtype == torch.int64
             )
-            moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in _tensors(result))
+            moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in tensors_in(result))
         # Such as _foreach_mul_, which returns nothing.
         if func._schema.is_mutable and result is None:
             moved += sum(_bytes(value) for value in _written(func, arguments[0]))
@@ -144,7 +144,7 @@ def _ranks_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[i
     return tuple(members) if peer is None else (members[peer],)
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -157,7 +157,7 @@ def _bytes(value: Tensor) -> int:
 def _written(func: Any, args: Sequence[Any]) -> list[Tensor]:
     """The arguments that an operation changes in place."""
     named = zip(func._schema.arguments, args, strict=False)
-    return _tensors(
+    return tensors_in(
         [value for argument, value in named if argument.alias_info and argument.alias_info.is_write]
     )
 

@@ -226,7 +226,11 @@ class Step:
         if self.task.weight is None:
             return len(targets) * unit
 
-        return torch.as_tensor(self.task.weight(targets), device=self.device) * unit
+        weight = self.task.weight(targets)
+        if not isinstance(weight, Tensor) or weight.is_cpu:  # a copy would wait for the GPU
+            weight = torch.full((), float(weight), device=self.device)
+
+        return weight * unit
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return the context for forward passes: autocast with `--amp`."""
