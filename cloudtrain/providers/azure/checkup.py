@@ -66,6 +66,7 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     )
     yield from rights_checks(account)
     yield from _input_checks(account)
+    yield from _environment_checks(account)
     yield _machines_check(account)
 
 
@@ -133,11 +134,17 @@ def _input_checks(account: Account) -> Iterator[Check]:
         asset = _ASSET.fullmatch(uri)
         if uri.startswith("azureml://datastores/"):
             yield question.answered_by(partial(_stored_input, account, question, uri))
-        elif asset and "model" not in (item.type or ""):
-            path = f"{account.scope}/data/{asset[1]}" + (
-                f"/versions/{asset[2]}" if asset[2] else ""
-            )
-            yield question.answered_by(partial(_asset_input, account, question, path))
+        elif asset:
+            kind = "models" if "model" in (item.type or "") else "data"
+            yield question.answered_by(partial(_asset, account, question, kind, asset))
+
+
+def _environment_checks(account: Account) -> Iterator[Check]:
+    """Yield a check that the job's environment exists; Microsoft's own are in every workspace."""
+    asset = _ASSET.fullmatch(account.target.image_address)
+    if asset and not asset[1].startswith("AzureML-"):
+        question = Question("environment", f"is {asset[0]} there", ("image",))
+        yield question.answered_by(partial(_asset, account, question, "environments", asset))
 
 
 def _stored_input(account: Account, question: Question, uri: str) -> Check:
@@ -145,6 +152,10 @@ def _stored_input(account: Account, question: Question, uri: str) -> Check:
     try:
         container = account.cloud.container(datastore)
     except CloudError as error:
+        if error.code == "NotFound":
+            return question.wrong(
+                f"there is no datastore {datastore}", "az ml datastore list shows those there are"
+            )
         if error.code != "NoContainer":
             raise
         return question.not_applicable(f"{datastore} is not a blob container")
@@ -157,10 +168,22 @@ def _stored_input(account: Account, question: Question, uri: str) -> Check:
     )
 
 
-def _asset_input(account: Account, question: Question, path: str) -> Check:
-    if account.arm.find(path, ML_VERSION):
-        return question.ok("there is")
-    return question.wrong("there is no such data asset", "az ml data list shows those there are")
+def _asset(account: Account, question: Question, kind: str, asset: re.Match[str]) -> Check:
+    """Check that an asset has the version, or any for `@latest`."""
+    versions = f"{account.scope}/{kind}/{asset[1]}/versions"
+    try:
+        if asset[2]:
+            account.arm.get(f"{versions}/{asset[2]}", ML_VERSION)
+            return question.ok("there is")
+        if any(True for _ in account.arm.listed(versions, ML_VERSION)):
+            return question.ok("there is")
+    except CloudError as error:
+        if error.code not in ("NotFound", "NoWorkspace"):
+            raise
+
+    name = kind.removesuffix("s")
+    fix = f"az ml {name} list shows those there are"
+    return question.wrong(f"there is no such asset of the kind {name}", fix)
 
 
 def _machines_check(account: Account) -> Check:

@@ -66,10 +66,10 @@ _IMPLIED = (
 Machine Learning workspaces".
 """
 
-ASSETS = f"{WORKSPACES}/data/versions/read"
-"""Action that looks whether an input's data asset exists."""
+ASSETS = (f"{WORKSPACES}/data/versions/read", f"{WORKSPACES}/models/versions/read")
+"""Actions that look whether an input's data asset or model exists."""
 
-SUBMITTER = (*DOCTOR, ASSETS, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
+SUBMITTER = (*DOCTOR, *ASSETS, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
 """For people and CI."""
 
 PULL = "Microsoft.ContainerRegistry/registries/pull/read"

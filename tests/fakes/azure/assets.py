@@ -36,6 +36,8 @@ class Assets:
         self._codes: dict[tuple[str, str], Resource] = {}
         self._environments: dict[tuple[str, str], Resource] = {}
         self._data: dict[tuple[str, str], Resource] = {}
+        self.models: dict[tuple[str, str], Resource] = {}
+        """Model assets, which tests put here."""
         self._lock = threading.RLock()
         for name, versions in account.curated.items():
             for version, image in versions.items():
@@ -86,22 +88,26 @@ class Assets:
                 )
             ]
 
-    def environments(self, name: str) -> list[Resource]:
-        """All versions of an environment, the newest first."""
+    def versions(self, kind: str, name: str) -> list[Resource]:
+        """All versions of an environment, data or model asset, the newest first."""
         with self._lock:
-            return [
-                environment
-                for key, environment in reversed(self._environments.items())
-                if key[0] == name
-            ]
+            assets = reversed(self._of_kind(kind).items())
+            return [asset for key, asset in assets if key[0] == name]
+
+    def _of_kind(self, kind: str) -> dict[tuple[str, str], Resource]:
+        return {
+            "codes": self._codes,
+            "environments": self._environments,
+            "data": self._data,
+            "models": self.models,
+        }[kind]
 
     def get(self, kind: str, name: str, version: str) -> Resource:
         """One version. Refused when there is none."""
         with self._lock:
-            assets = {"codes": self._codes, "environments": self._environments, "data": self._data}
-            resource = assets[kind].get((name, version))
+            resource = self._of_kind(kind).get((name, version))
         if resource is None:
-            asset = {"codes": "Code", "environments": "Environment", "data": "Data"}[kind]
+            asset = kind.removesuffix("s").capitalize()
             raise user_error(f"{asset} container {name} with version {version} not found.", 404)
         return resource
 

@@ -73,7 +73,9 @@ class Workspace:
                 call, *assets.put_code(*_version(call), call.body, call.version)
             ),
             "ListEnvironments": lambda call: _listed(
-                assets.environments(call.names["name"])[: int(call.query.get("$top", MOST))]
+                assets.versions("environments", call.names["name"])[
+                    : int(call.query.get("$top", MOST))
+                ]
             ),
             "GetEnvironment": lambda call: json_response(
                 200, assets.get("environments", *_version(call))
@@ -84,6 +86,9 @@ class Workspace:
             "GetDataContainer": lambda call: json_response(
                 200, assets.data_container(call.names["name"], call.version)
             ),
+            "ListData": lambda call: _listed(assets.versions("data", call.names["name"])),
+            "ListModels": lambda call: _listed(assets.versions("models", call.names["name"])),
+            "GetModel": lambda call: json_response(200, assets.get("models", *_version(call))),
             "GetData": lambda call: json_response(200, assets.get("data", *_version(call))),
             "PutData": lambda call: self._created(
                 call, assets.put_data(*_version(call), call.body, call.version), is_new=True

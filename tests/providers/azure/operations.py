@@ -228,6 +228,16 @@ WORDS = {
 }
 
 
+MODEL = {
+    "name": "1",
+    "type": "Microsoft.MachineLearningServices/workspaces/models/versions",
+    "properties": {
+        "modelType": "custom_model",
+        "modelUri": "azureml://datastores/workspaceblobstore/paths/net/",
+    },
+}
+
+
 def examine(cloud: AzureCloud, run: Run) -> None:
     """`doctor`, where what one may not look at is an error for once."""
     registry, vault = (
@@ -236,8 +246,12 @@ def examine(cloud: AzureCloud, run: Run) -> None:
     more = {
         "image": f"{registry}.azurecr.io/train:1",
         "secrets": {"TOKEN": {"azure": f"keyvault:{vault}/token"}},
-        "inputs": {"words": {"azure": "azureml:words:1"}},
+        "inputs": {
+            "words": {"azure": "azureml:words:1"},
+            "net": {"azure": "azureml:net:1", "type": "model"},
+        },
     }
+    cloud.service.assets.models["net", "1"] = MODEL
     cloud.service.assets.put_data("words", "1", WORDS)
     unseen = [
         f"{check.name}: {check.verdict}: {check.answer}"
@@ -284,7 +298,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "find one's own job": Operation({f"{WORKSPACES}/jobs/read"}, find_own_job),
     "fetch": Operation({DATASTORES, READ_BLOBS}, fetch),
     "doctor": Operation(
-        {*DOCTOR, ASSETS, WORKSPACE, DATASTORES, f"{WORKSPACES}/computes/read"}, examine
+        {*DOCTOR, *ASSETS, WORKSPACE, DATASTORES, f"{WORKSPACES}/computes/read"}, examine
     ),
     "push an image": Operation({PULL, PUSH}, push),
     "stop": Operation(

@@ -24,7 +24,7 @@ from tests.fakes.azure.account import (
 from tests.fakes.azure.cloud import AzureCloud, client
 from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
-from tests.providers.azure.operations import forget
+from tests.providers.azure.operations import MODEL, forget
 from tests.providers.faults import checks_for
 from tests.support.in_process import call
 from tests.support.samples import assert_only_wrong, names_of_wrong
@@ -39,7 +39,11 @@ READS = {
     ("arm", "GetDatastore"),
     ("arm", "GetCompute"),
     ("arm", "GetData"),
-    ("arm", "GetDataContainer"),
+    ("arm", "ListData"),
+    ("arm", "GetModel"),
+    ("arm", "ListModels"),
+    ("arm", "GetEnvironment"),
+    ("arm", "ListEnvironments"),
     ("arm", "ListVmSizes"),
     ("arm", "ListUsages"),
     ("rights", "ListPermissions"),
@@ -122,6 +126,18 @@ def test_data_asset_of_a_job_is_found(
     assert (check.verdict, check.answer) == ("ok", "there is")
 
 
+@pytest.mark.parametrize("version", [":1", "@latest"])
+def test_model_and_environment_of_a_job_are_found(
+    healthy: dict[str, Any], cloud: AzureCloud, version: str
+) -> None:
+    cloud.service.assets.models["net", "1"] = MODEL
+    cloud.service.assets.put_environment("mine", "1", {"properties": {"image": IMAGE}})
+    model = {"azure": f"azureml:net{version}", "type": "mlflow_model"}
+    job = {**healthy, "inputs": {"net": model}, "image": f"azureml:mine{version}"}
+    verdicts = {check.name: check.verdict for check in checks_of(job)}
+    assert (verdicts["input"], verdicts["environment"]) == ("ok", "ok")
+
+
 def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
     healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
@@ -166,8 +182,8 @@ def setting(**values: str) -> Break:
     return lambda _cloud, spec, _: spec["azure"].update(values)
 
 
-def inputs(uri: str) -> Break:
-    return lambda _cloud, spec, _: spec.update(inputs={"train": {"azure": uri}})
+def inputs(uri: str, **more: str) -> Break:
+    return lambda _cloud, spec, _: spec.update(inputs={"train": {"azure": uri, **more}})
 
 
 def account(**values: Any) -> Break:
@@ -237,8 +253,21 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         *("input", "there is nothing"),
         inputs("azureml://datastores/workspaceblobstore/paths/gone/"),
     ),
-    "no such data asset": ("input", "no such data asset", inputs("azureml:gone:1")),
-    "no latest version": ("input", "no such data asset", inputs("azureml:gone@latest")),
+    "no such datastore of an input": (
+        *("input", "there is no datastore gone"),
+        inputs("azureml://datastores/gone/paths/train/"),
+    ),
+    "no such data asset": ("input", "az ml data list", inputs("azureml:gone:1")),
+    "no latest version": ("input", "az ml data list", inputs("azureml:gone@latest")),
+    "no such model": ("input", "az ml model list", inputs("azureml:net:2", type="model")),
+    "no such environment": (
+        *("environment", "az ml environment list"),
+        lambda _cloud, spec, _: spec.update(image="azureml:mine:2"),
+    ),
+    "no environment at all": (
+        *("environment", "az ml environment list"),
+        lambda _cloud, spec, _: spec.update(image="azureml:gone@latest"),
+    ),
     "no such cluster": ("compute", "no compute gone", setting(compute="gone")),
     "cluster failed": (
         *("compute", "Failed"),
