@@ -257,7 +257,7 @@ def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
 
 
 def _fail(error: Exception, argv: list[str]) -> int:
-    from cloudtrain.cli.terminal import write, write_json
+    from cloudtrain.cli.terminal import print_json, write
 
     if not isinstance(error, CloudtrainError):
         import traceback
@@ -285,6 +285,6 @@ def _fail(error: Exception, argv: list[str]) -> int:
                 for issue in error.issues
             ]
 
-        write_json({"error": detail, **({"warnings": notes} if notes else {})})
+        print_json({"error": detail, **({"warnings": notes} if notes else {})})
 
     return error.exit_code

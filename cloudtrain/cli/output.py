@@ -11,7 +11,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,10 +23,9 @@ from cloudtrain.cli.terminal import (
     one_line,
     printable,
     write,
-    write_json,
     write_log,
 )
-from cloudtrain.runs.files import finite
+from cloudtrain.cli.terminal import print_json as print_json
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
@@ -37,11 +36,6 @@ if TYPE_CHECKING:
 MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def print_json(value: Any) -> None:
-    """Print JSON on stdout; numbers that JSON cannot hold become null."""
-    write_json(finite(value))
 
 
 def print_message(text: str = "") -> None:
@@ -75,7 +69,7 @@ def print_log_line(
             "kind": line.kind or "output",
             "text": line.text,
         }
-        write_json(document if trial is None else {"trial": trial, **document}, indent=None)
+        print_json(document if trial is None else {"trial": trial, **document}, indent=None)
         return
 
     source = f"[{line.source or f'node {line.node}'}] " if names_source else ""

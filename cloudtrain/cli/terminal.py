@@ -13,7 +13,6 @@ only our own code can colour a plan or a result.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from typing import Any
 
 import click
 
+from cloudtrain.runs.files import strict_json
 from cloudtrain.units import format_size
 
 STATE_COLOURS = {
@@ -161,12 +161,12 @@ def write_log(prefix: str, text: str, *, err: bool = False) -> None:
     click.echo(one_line(prefix) + log_text(text, colours=colours), err=err, color=colours)
 
 
-def write_json(value: Any, *, indent: int | None = 2) -> None:
+def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print JSON on stdout, with control characters as JSON escapes.
 
-    The result is YAML too, which some clouds' tools read.
+    Numbers that JSON cannot hold become null. The result is YAML too, which some clouds' tools read.
     """
-    click.echo(_UNSAFE.sub(_escaped_in_json, json.dumps(value, indent=indent, ensure_ascii=False)))
+    click.echo(_UNSAFE.sub(_escaped_in_json, strict_json(value, indent=indent, default=dict)))
 
 
 def write_csv(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError, RunExists, StorageError
+from cloudtrain_job import to_json
 from cloudtrain_launcher.file_locks import locked
 
 FOLDER_MODE = 0o700
@@ -126,19 +126,7 @@ def end_of_lines(file: IO[bytes]) -> int:
 
 def strict_json(value: object, **options: Any) -> str:
     """Return JSON text. NaN and infinities, which JSON lacks (RFC 8259), become null."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
-    except ValueError:
-        return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, **options)
-
-
-def finite(value: Any) -> Any:
-    """Return a JSON value with None for every float that is not finite."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return to_json(value, ensure_ascii=False, **options)
 
 
 def as_text(document: object) -> str:

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -367,8 +367,8 @@ def _encode(event: dict[str, Any]) -> bytes:
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """Return the value with None for every float that is not finite."""
-    if isinstance(value, dict):
+    """Return a JSON value with None for every float that is not finite."""
+    if isinstance(value, Mapping):
         return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_replace_non_finite(item) for item in value]
