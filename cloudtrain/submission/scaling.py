@@ -10,7 +10,6 @@ over the ideal one.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.preflight import preflight, raise_errors
 from cloudtrain.submission.run import Run
+from cloudtrain_launcher.host import available_cores
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 METRIC = "samples_per_s"
@@ -141,7 +141,7 @@ def cores_shared(plan: Plan) -> int | None:
     """Return the cores that the ranks share on this machine; None with GPUs or other machines."""
     if plan.gpus or plan.host.declaration.is_remote:
         return None
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return available_cores()
 
 
 def measurement_of(

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
+from cloudtrain_launcher.host import available_cores
 from cloudtrain_trainer.rules import Refused
 
 START_SECONDS = 1800.0
@@ -271,11 +272,6 @@ def exit_on_uncaught_errors() -> None:
         os._exit(1)
 
     sys.excepthook = hook
-
-
-def available_cores() -> int:
-    """Return the number of CPU cores for all ranks of this node, by their affinity."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def configure_threads(ranks: Ranks, *, deterministic: bool = False) -> None:

@@ -107,7 +107,7 @@ JOB = {"name": "digits", "args": {"batch-size": 64}, "resources": {"processes": 
 @pytest.fixture
 def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
-        "cloudtrain.submission.scaling.os.sched_getaffinity", lambda _: {0, 1}, raising=False
+        "cloudtrain_launcher.host.os.sched_getaffinity", lambda _: {0, 1}, raising=False
     )
     return folder.parent / "data"
 

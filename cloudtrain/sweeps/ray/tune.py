@@ -37,6 +37,7 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.trials import RunTrials
+from cloudtrain_launcher.host import available_cores
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 ADDRESS = "RAY_ADDRESS"
@@ -189,7 +190,7 @@ class RayWorker:
                     f"{socket.gethostname()} does not see {self._folder.path}", hint=hint
                 ) from error
 
-            at_once = min(definition.parallel, max(1, _cores() // self._cpus))
+            at_once = min(definition.parallel, max(1, available_cores() // self._cpus))
             self._trials = RunTrials(self._folder, replace(definition, parallel=at_once))
 
         return self._trials
@@ -239,10 +240,6 @@ def _ended(number: int, run: str, outcome: Literal["refused", "stopped"], reason
         reason=reason,
         usd=0.0,
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class RayTrial(tune.Trainable):  # type: ignore[misc]

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
+from cloudtrain_launcher.host import available_cores
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.data.batches import Batches, gains_from_processes, loader_processes
 from cloudtrain_trainer.data.stream_batches import StreamBatches
 from cloudtrain_trainer.data.streams import Stream
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.ranks import available_cores
 from cloudtrain_trainer.reporting.metrics import Meter, Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
