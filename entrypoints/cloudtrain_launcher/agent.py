@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,7 +30,7 @@ from cloudtrain_launcher.contract import JOB_FILE, LAUNCHER_PID, STREAM_DIR, STR
 from cloudtrain_launcher.events import Error, RankFailed
 from cloudtrain_launcher.failure import is_consequence
 from cloudtrain_launcher.fork_server import ForkServer, fork_server, start_as_forks
-from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_launcher.host import on_sigterm, set_parent_death_signal
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME
 
 STOPPED_EXIT_CODE = 143
@@ -76,18 +74,12 @@ def _exit_soon_after_sigterm() -> None:
     The wait for the other nodes runs no signal handler for up to 300 s, and a stopped node may have
     left without joining it. Call it in the main thread.
     """
-    read, write = socket.socketpair()
-    write.setblocking(False)
 
-    def watch() -> None:
-        while signal.SIGTERM not in read.recv(64):
-            pass
-
+    def leave() -> None:
         time.sleep(WAIT_FOR_PEERS_SECONDS)
         os._exit(STOPPED_EXIT_CODE)
 
-    threading.Thread(target=watch, name="exit barrier", daemon=True).start()
-    signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
+    on_sigterm(leave)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -87,6 +88,24 @@ def set_parent_death_signal(parent: int, signum: int = signal.SIGKILL) -> None:
         os._exit(128 + int(signum))
 
 
+def on_sigterm(act: Callable[[], None]) -> None:
+    """Call `act` in a thread at SIGTERM, even while the main thread runs native code.
+
+    Such code runs no signal handler. Call it in the main thread.
+    """
+    read, write = socket.socketpair()
+    write.setblocking(False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in read.recv(64):
+            pass
+
+        act()
+
+    threading.Thread(target=watch, name="sigterm", daemon=True).start()
+    signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
+
+
 def free_port() -> int:
     """Return a port that the system assigns to no other process for a minute.
 
@@ -154,29 +173,24 @@ class ProcessTree:
     """All processes of the machine at one moment, with their parents."""
 
     def __init__(self) -> None:
-        self._stats: dict[int, tuple[int, ProcessUse]] = {}
+        self._uses: dict[int, ProcessUse] = {}
         self._children: dict[int, list[int]] = {}
 
         for pid in _processes():
             stat = _read_stat(pid)
             if stat is not None:
-                self._stats[pid] = stat
-                self._children.setdefault(stat[0], []).append(pid)
+                _, parent, self._uses[pid] = stat
+                self._children.setdefault(parent, []).append(pid)
 
     def use(self, root: int) -> ProcessUse | None:
         """Return the usage of a process and its descendants; None if it has ended."""
-        if root not in self._stats:
+        if root not in self._uses:
             return None
 
-        cpu_seconds = 0.0
-        memory_bytes = 0
-
-        for pid in [root, *self.descendants(root)]:
-            use = self._stats[pid][1]
-            cpu_seconds += use.cpu_seconds
-            memory_bytes += use.memory_bytes
-
-        return ProcessUse(cpu_seconds, memory_bytes)
+        uses = [self._uses[pid] for pid in (root, *self.descendants(root))]
+        return ProcessUse(
+            sum(use.cpu_seconds for use in uses), sum(use.memory_bytes for use in uses)
+        )
 
     def descendants(self, root: int) -> list[int]:
         """Return the descendants of a process."""
@@ -248,13 +262,8 @@ def process_state(pid: int) -> str:
 
     `T`: stopped. `D`: in a call that cannot be interrupted.
     """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return ""
-
-    return text[text.rindex(b")") + 2 :][:1].decode("ascii")
+    stat = _read_stat(pid)
+    return stat[0] if stat else ""
 
 
 def _processes() -> list[int]:
@@ -264,8 +273,8 @@ def _processes() -> list[int]:
         return []
 
 
-def _read_stat(pid: int) -> tuple[int, ProcessUse] | None:
-    """Return a process's parent and usage (proc(5)), with the CPU time of its ended children."""
+def _read_stat(pid: int) -> tuple[str, int, ProcessUse] | None:
+    """Return a process's state, parent and usage, with the CPU time of its ended children."""
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -273,11 +282,11 @@ def _read_stat(pid: int) -> tuple[int, ProcessUse] | None:
 
     try:
         text = os.read(file, 1024)
-        values = text[
-            text.rindex(b")") + 2 :
-        ].split()  # the name before it may contain any characters
+        # The name before it may contain any characters.
+        values = text[text.rindex(b")") + 2 :].split()
         cpu = sum(map(int, values[11:15])) / _TICKS_PER_SECOND
-        return int(values[1]), ProcessUse(cpu, int(values[21]) * _PAGE_BYTES)
+        use = ProcessUse(cpu, int(values[21]) * _PAGE_BYTES)
+        return values[0].decode("ascii"), int(values[1]), use
     except (OSError, ValueError, IndexError):
         return None
     finally:

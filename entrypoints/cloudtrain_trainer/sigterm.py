@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from cloudtrain_launcher.host import on_sigterm
 
 MIN_SECONDS = 10.0
 """After SIGTERM, a rank without a step for this long counts as hanging."""
@@ -36,10 +36,7 @@ class Stop:
 
     def listen(self) -> None:
         """Handle SIGTERM from now on. ValueError outside of the main thread (signal.signal)."""
-        read, write = socket.socketpair()
-        write.setblocking(False)
-        threading.Thread(target=self._watch, args=(read,), name="sigterm", daemon=True).start()
-        signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
+        on_sigterm(self._watch)
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def step_done(self) -> None:
@@ -66,11 +63,8 @@ class Stop:
             os._exit(EXIT_CODE)
         self.requested = True
 
-    def _watch(self, read: socket.socket) -> None:
-        """Watch in a thread: the wake-up descriptor receives signals even without Python code."""
-        while signal.SIGTERM not in read.recv(64):
-            pass
-
+    def _watch(self) -> None:
+        """End this rank if it makes no step, from SIGTERM on."""
         requested_at = time.monotonic()
 
         while True:
