@@ -267,11 +267,13 @@ class CrashOutput:
         file, line = next(
             (frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0]
         )
-        code = linecache.getline(str(folder / file), line).strip()[:MAX_CODE_CHARS]
+        return at_line(error.replace(stack=self.stack), file, line, folder)
 
-        return error.replace(
-            file=display_path(file, folder), line=line, code=code, stack=self.stack
-        )
+
+def at_line(error: Error, file: str, line: int, folder: Path) -> Error:
+    """Return the error with its place in a program, and the text of that line."""
+    code = linecache.getline(str(folder / file), line).strip()[:MAX_CODE_CHARS]
+    return error.replace(file=display_path(file, folder), line=line, code=code)
 
 
 FOLDERS = ("CLOUDTRAIN_CHECKPOINT_DIR", "CLOUDTRAIN_OUTPUT_DIR", "CLOUDTRAIN_MODEL_DIR")

@@ -7,7 +7,6 @@ second in a job that hangs, too.
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import NamedTuple
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR
 from cloudtrain_launcher.error_details import (
-    MAX_CODE_CHARS,
     MAX_TRACEBACK_CHARS,
+    at_line,
     display_path,
     is_user_code,
 )
@@ -258,12 +257,7 @@ def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) 
         message=message,
         stack=blamed.stack[:MAX_TRACEBACK_CHARS],
     )
-    if not blamed.file:
-        return error
-
-    code = linecache.getline(str(folder / blamed.file), blamed.line).strip()[:MAX_CODE_CHARS]
-
-    return error.replace(file=blamed.file, line=blamed.line, code=code)
+    return at_line(error, blamed.file, blamed.line, folder) if blamed.file else error
 
 
 def stack_lines(rank: RankActivity) -> list[str]:
