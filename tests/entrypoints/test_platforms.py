@@ -15,7 +15,7 @@ from cloudtrain.catalog import instances
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain.providers.azure.request import SERVICES
 from cloudtrain_launcher import contract, environment, host, platforms
-from cloudtrain_launcher.platforms import azureml
+from cloudtrain_launcher.platforms import azureml, sagemaker
 from cloudtrain_launcher.platforms.azureml import azureml_context
 from cloudtrain_launcher.platforms.sagemaker import sagemaker_context
 from tests.entrypoints.launchers import ENTRYPOINTS, document
@@ -30,9 +30,10 @@ NODES = tuple(f"algo-{number}" for number in range(1, 12))
 def context(
     base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str
 ) -> contract.NodeContext:
-    return sagemaker_context(
-        {"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sagemaker, "has_efa", lambda: efa)
+        patch.setattr(sagemaker, "efa_library_dirs", lambda: folders)
+        return sagemaker_context({"SAGEMAKER_BASE_DIR": str(base), **environ})
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,6 @@ PLATFORMS: dict[str, Callable[[Mapping[str, str]], NodeContext]] = {
     "sagemaker": sagemaker_context,
     "azureml": azureml_context,
 }
-FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
-"""Readers of the platform's failure file, which is known even without a node context."""
 
 
 def find_node_context(environ: Mapping[str, str]) -> NodeContext:
@@ -61,9 +59,8 @@ def find_node_context(environ: Mapping[str, str]) -> NodeContext:
 
 
 def find_failure_file(environ: Mapping[str, str]) -> str:
-    """Return the path of the platform's failure file; empty: none."""
-    find = FAILURE_FILES.get(environ.get(PLATFORM, "plain"))
-    return find(environ) if find else ""
+    """Return the path of the platform's failure file, even without a node context; empty: none."""
+    return failure_file(environ) if environ.get(PLATFORM) == "sagemaker" else ""
 
 
 def wait_for_dns(

@@ -6,7 +6,7 @@ The container contract is the developer guide's "Run training with your own algo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext, read_object
@@ -34,17 +34,10 @@ libfabric detects the feature.
 """
 
 
-def sagemaker_context(
-    environ: Mapping[str, str],
-    efa: Callable[[], bool] = has_efa,
-    folders: Callable[[], tuple[str, ...]] = efa_library_dirs,
-) -> NodeContext:
-    """Describe one container of a training job. Raise RuntimeError for invalid settings.
-
-    `efa`: whether an EFA adapter exists. `folders`: its libraries' folders.
-    """
+def sagemaker_context(environ: Mapping[str, str]) -> NodeContext:
+    """Describe one container of a training job. Raise RuntimeError for invalid settings."""
     base = base_dir(environ)
-    adapter = efa()
+    adapter = has_efa()
     host, hosts, interface, machine = _resources(f"{base}/input/config/resourceconfig.json")
     port = environ.get("CLOUDTRAIN_MASTER_PORT") or str(MASTER_PORT)
     if not port.isdecimal():
@@ -76,7 +69,7 @@ def sagemaker_context(
         # gethostname() returns `aws` on every node, which NCCL would take for one machine.
         published=environ.get(PUBLISHED, ""),
         variables={"NCCL_HOSTID": host, **(_efa_variables(machine) if adapter else {})},
-        library_dirs=folders() if adapter else (),
+        library_dirs=efa_library_dirs() if adapter else (),
         job_name=job_name,
         hyperparameters=chosen,
     )
