@@ -120,11 +120,6 @@ class RunRecord:
         return frozenset()
 
     @property
-    def source_root(self) -> str:
-        """Source folder; empty if unknown."""
-        return str(self._part("facts", "source").get("root") or "")
-
-    @property
     def source_digest(self) -> str:
         """Digest of its SourceTree; empty if unknown."""
         return str(self._part("facts", "source").get("digest") or "")

@@ -319,20 +319,11 @@ class Announcer:
             for peer in self._peers:
                 _send(peer, self._outcome)
 
-    def close(self) -> None:
-        """Stop accepting peers and close their connections."""
-        with self._lock:
-            for connection in (self._server, *self._peers):
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
-
-                connection.close()
-
     def _accept(self) -> None:
         while True:
             try:
                 peer, _ = self._server.accept()
-            except OSError:  # closed
+            except OSError:  # no file descriptor is left
                 return
 
             with self._lock:

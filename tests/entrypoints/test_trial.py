@@ -12,6 +12,7 @@ import queue
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +327,11 @@ def test_peers_that_are_there_and_those_that_come_later_hear_the_same(
     listen(HERE, port, lambda *message: heard.put(message))
     outcome, when = heard.get(timeout=HANG_SECONDS)
     assert (outcome, began <= when <= time.time()) == ("pruned", True)
-    first.close()
+    for connection in (first._server, *first._peers):
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which ends
+
+        connection.close()
 
 
 def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
