@@ -30,8 +30,6 @@ from tests.entrypoints.loss_curves import (
 )
 from train import use_expandable_segments
 
-ROOT = Path(__file__).resolve().parents[2]
-
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
 

@@ -147,9 +147,6 @@ def test_the_table_matches_the_task_itself(name: str, options: dict[str, str]) -
     assert tasks.capabilities(task)._replace(fsdp=True) == declared._replace(fsdp=True)
 
 
-ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

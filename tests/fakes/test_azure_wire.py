@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from azure.core.exceptions import HttpResponseError
 
 from tests.fakes.azure import wire
 from tests.fakes.azure.account import LOW_PRIORITY, Account, Cluster
@@ -124,17 +123,6 @@ def test_a_cluster_that_is_not_ready_and_a_quota_that_is_used_up_take_no_job(
         status, _, message = put(still, "too-much", body)
         assert status == 400
         assert "vCPU quota of 200" in message
-
-
-def test_putting_a_name_again_succeeds_for_the_same_job_only(
-    still: AzureCloud, ml: Any, tmp_path: Path
-) -> None:
-    job = document(still, "twice", tmp_path)
-    submit(ml, job)
-    assert submit(ml, {**job, "tags": {"new": "tag"}}).tags == {"new": "tag"}
-    with pytest.raises(HttpResponseError, match="A job with this name already exists"):
-        submit(ml, {**job, "command": "other"})
-    assert still.service.jobs["twice"].properties["command"] == job["command"]
 
 
 def test_a_request_without_a_valid_token_or_version_is_rejected(still: AzureCloud) -> None:

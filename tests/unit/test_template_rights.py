@@ -41,6 +41,8 @@ TUNING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/s
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-key"
 CONTAINERS = f"arn:aws:ecr:{REGION}:763104351884:repository"
 LOG_GROUP = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/sagemaker/TrainingJobs"
+SECRET = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret"
+PARAMETER = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter"
 POLICIES = {"job": job_policy, "submitter": submitter_policy}
 
 CIRCUMSTANCES: Mapping[str, Mapping[str, str]] = {
@@ -84,6 +86,11 @@ job may-not ecr:BatchGetImage {CONTAINERS.replace("763104351884", "999999999999"
 job may-not ecr:PutImage {CONTAINERS}/pytorch-training
 submitter may ecr:BatchGetImage {CONTAINERS}/huggingface-pytorch-training
 submitter may-not ecr:PutImage {CONTAINERS}/pytorch-training
+# Secrets under the stack's name, and no other.
+job may secretsmanager:GetSecretValue {SECRET}:cloudtrain/token-Ab12
+job may-not secretsmanager:GetSecretValue {SECRET}:others/token-Ab12
+job may ssm:GetParameter {PARAMETER}/cloudtrain/token
+job may-not ssm:GetParameter {PARAMETER}/others/token
 # The log group is the whole account's.
 job may logs:PutLogEvents {LOG_GROUP}:log-stream:run-1/algo-1-1
 job may-not logs:PutRetentionPolicy {LOG_GROUP}

@@ -18,7 +18,6 @@ from tests.fakes.aws.wire import invalid
 from tests.fakes.containers import run_search
 from tests.fakes.messages import ServiceError
 
-Body = Mapping[str, Any]
 KINDS = ("IntegerParameterRanges", "ContinuousParameterRanges", "CategoricalParameterRanges")
 # Hyperparameter tuning jobs: each chooses values, starts training jobs that really train, and reads
 # their objective.
@@ -26,7 +25,6 @@ KINDS = ("IntegerParameterRanges", "ContinuousParameterRanges", "CategoricalPara
 # scales and limits. Hyperband ends a trial at MaxResource reports, and compares no trials.
 
 Document = dict[str, Any]
-ENDED = ("Completed", "Failed", "Stopped")
 FIRST_FAILURES = 5
 """Trials that may fail before any has succeeded."""
 SUMMARY = (

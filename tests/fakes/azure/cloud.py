@@ -167,7 +167,6 @@ def cheap_clients() -> Iterator[None]:
 # Jobs for the imitation's own tests, the genuine client that submits them, and how to wait for what
 # they do.
 
-CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
 Document = dict[str, Any]
 
 
