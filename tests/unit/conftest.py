@@ -25,3 +25,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "job" / "train.py").touch()
     monkeypatch.chdir(tmp_path / "job")
     return tmp_path / "job"
+
+
+@pytest.fixture
+def home(store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    """The runs of a user whose clock stands still."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    return store

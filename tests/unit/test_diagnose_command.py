@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
@@ -25,14 +24,6 @@ TIMEOUT = (
     "[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout:"
     " WorkNCCL(SeqNum=7)"
 )
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.time", lambda: 1000.0)
-    return RunStore(tmp_path / "data")
 
 
 def a_run(
@@ -55,15 +46,14 @@ def a_run(
     return folder
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["diagnose", *words])
-    assert not ended.value.code
-    return capsys.readouterr().out
+def shown(*words: str) -> str:
+    result = call("diagnose", *words)
+    assert result.code == 0, result.err
+    return result.out
 
 
 def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
+    home: RunStore,
 ) -> None:
     traceback = "Traceback (most recent call last):\n  …"
     error = {
@@ -79,7 +69,7 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
         error=error,
         reason="node 1 failed",
     )
-    assert shown(capsys, "a-1").splitlines() == [
+    assert shown("a-1").splitlines() == [
         "a-1 failed after 1 min: rank 3 (node 1) raised OutOfMemoryError: CUDA out of memory",
         "  cause       the program asked for more memory than the GPU had left",
         "  evidence    rank 3 (node 1), launcher  OutOfMemoryError: CUDA out of memory",
@@ -101,13 +91,11 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
     ]
 
 
-def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(home: RunStore) -> None:
     error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
     line = "[node 1] Memory cgroup out of memory: Killed process 7 (python3)"
     a_run(home, "failed", "[rank 3] step 1", line, error=error)
-    document = json.loads(shown(capsys, "a-1", "--json"))
+    document = json.loads(shown("a-1", "--json"))
     assert document["failure"]["rule"] == "container-memory-limit"
     assert document["failure"]["evidence"][0] == {
         "source": "node-1.log",
@@ -122,13 +110,11 @@ def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(
     )
 
 
-def test_a_line_of_the_killed_rank_does_not_say_who_killed_it(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_of_the_killed_rank_does_not_say_who_killed_it(home: RunStore) -> None:
     error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
     line = "[rank 3] plugin: libcudart.so.11.0: cannot open shared object file"
     a_run(home, "failed", line, error=error)
-    assert json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"] == "killed"
+    assert json.loads(shown("a-1", "--json"))["failure"]["rule"] == "killed"
 
 
 ERRORS = {
@@ -143,7 +129,7 @@ ERRORS = {
 @pytest.mark.parametrize("rule", ERRORS)
 @pytest.mark.parametrize("kind", NOISE)
 def test_a_run_is_explained_by_its_headline_whatever_its_log_says(
-    home: RunStore, capsys: pytest.CaptureFixture[str], kind: str, rule: str
+    home: RunStore, kind: str, rule: str
 ) -> None:
     exception, message, has_traceback = ERRORS[rule]
     traceback = f"Traceback (most recent call last):\n  …\n{exception}: {message}"
@@ -151,14 +137,12 @@ def test_a_run_is_explained_by_its_headline_whatever_its_log_says(
     error["traceback"] = traceback * has_traceback
     noise = [f"[rank 3] {line}" for line in (*NOISE[kind], *TRAINING, "failed (exitcode: 1)")]
     a_run(home, "failed", *noise, error=error)
-    failure = json.loads(shown(capsys, "a-1", "--json"))["failure"]
+    failure = json.loads(shown("a-1", "--json"))["failure"]
     assert failure["rule"] == (rule if rule in EXAMPLES else None)
     assert message in failure["headline"]
 
 
-def test_lines_of_the_last_successful_run_are_no_evidence(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_the_last_successful_run_are_no_evidence(home: RunStore) -> None:
     line = "E1101 plugin.cc:7] libcudart.so.11.0: cannot open shared object file"
     good = home.create("good-1", {"plan.json": '{"provider": "local", "spec": {"name": "digits"}}'})
     write_events(
@@ -167,24 +151,23 @@ def test_lines_of_the_last_successful_run_are_no_evidence(
     log_file(good.path, 0).parent.mkdir(exist_ok=True)
     error = {"exception": "exit", "message": "exited with code 3"}
     a_run(home, "failed", line, error=error)
-    rule = json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"]
+    rule = json.loads(shown("a-1", "--json"))["failure"]["rule"]
     assert rule == "library-missing"
     log_file(good.path, 0).write_text(f"{format_timestamp(55.0)} {line}\n")
-    rule = json.loads(shown(capsys, "a-1", "--json"))["failure"]["rule"]
+    rule = json.loads(shown("a-1", "--json"))["failure"]["rule"]
     assert rule == "exit-code"
 
 
 def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
     home: RunStore,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     log = f"step 1\n[rank3]: {OOM}\n"
     (tmp_path / "train.log").write_text(log)
-    assert "evidence    rank 3, train.log:2  torch.OutOfMemoryError" in shown(capsys, "train.log")
+    assert "evidence    rank 3, train.log:2  torch.OutOfMemoryError" in shown("train.log")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
-    assert json.loads(shown(capsys, "-", "--json"))["failure"]["rule"] == "gpu-out-of-memory"
+    assert json.loads(shown("-", "--json"))["failure"]["rule"] == "gpu-out-of-memory"
 
 
 @pytest.mark.parametrize(
@@ -220,12 +203,12 @@ def refused(store: RunStore, reason: str, hint: str) -> None:
 
 
 def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
+    home: RunStore,
 ) -> None:
     message = "PutObject: AccessDenied: Access Denied; nothing was started"
     hint = "these credentials lack s3:PutObject"
     refused(home, message, hint)
-    assert shown(capsys, "a-1").splitlines()[1:] == [
+    assert shown("a-1").splitlines()[1:] == [
         f"  remedy      {hint}",
         "  next        cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE",
         (
@@ -263,7 +246,6 @@ def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log
 )
 def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
     home: RunStore,
-    capsys: pytest.CaptureFixture[str],
     reason: str,
     cap: str,
     saved: int | None,
@@ -282,14 +264,14 @@ def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
             {"type": "checkpoint", "time": 110.0, "seq": 1, "node": 0, "rank": 0, "step": saved},
         )
     write_events(folder, {"type": "ended", "time": 160.0, "state": "stopped", "reason": reason})
-    text = shown(capsys, "a-1")
+    text = shown("a-1")
     assert f"  remedy      {remedy}\n" in text
     assert f"  next        {following}\n" in text
     assert "speed" not in text
 
 
 def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
-    home: RunStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home.create(
         "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}
@@ -301,10 +283,8 @@ def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
         raise CloudError("the credentials have expired", hint="aws sso login")
 
     monkeypatch.setattr(Run, "status", refuse)
-    with pytest.raises(SystemExit) as ended:
-        main(["diagnose", "a-1"])
-    text = capsys.readouterr()
-    assert ended.value.code == 4
+    text = call("diagnose", "a-1")
+    assert text.code == 4
     assert text.out == "a-1 was pending when it was last seen; asking again failed\n"
     assert "the credentials have expired" in text.err
     assert "aws sso login" in text.err

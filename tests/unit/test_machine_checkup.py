@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cloudtrain.checkup import Check, Question
-from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, warning
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker import checks as containers
@@ -166,10 +165,3 @@ def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer
     assert exit_code([lost, question.wrong("no", "make one")]) == 2
     assert denied.issue() == warning("bucket: not allowed to look: AccessDenied")
     assert question.ok("yes").issue() is None
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *arguments])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code

@@ -23,7 +23,6 @@ from tests.support.samples import earlier_runs
 
 Planned = Callable[..., Plan]
 Listed = Callable[..., Path]
-HOME = {"aws": "us-east-1", "azure": "eastus"}
 
 
 @pytest.fixture
@@ -209,11 +208,6 @@ def test_what_a_run_costs_stays_what_it_was_when_prices_change(
 
 # A provider's decisions for a plan are typed values, and plan.json restores them, old files
 # included.
-
-TEXT = (
-    "name: digits\nlimits: {max_runtime: 1 h}\naws: {subnets: [subnet-1], security_groups:"
-    " [sg-1]}\n"
-)
 
 OLD_AWS: Mapping[str, Any] = {
     "region": "us-east-1",

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli import main
 from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore
@@ -24,13 +23,6 @@ from tests.support.samples import BORN, write_events
 # The numbers of a run as a table, CSV and JSON, and runs side by side.
 
 NAN = float("nan")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr("time.time", lambda: 1000.0)
-    return RunStore(tmp_path / "data")
 
 
 def a_run(
@@ -58,18 +50,9 @@ def a_run(
     return folder
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
-
-
-def test_metrics_show_the_first_last_and_best_values(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_show_the_first_last_and_best_values(home: RunStore) -> None:
     a_run(home, "a-1", 0.1, [0.5, 0.25, 0.3])
-    assert run("metrics", "a-1") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("metrics", "a-1").out.splitlines() == [
         "METRIC        FIRST       LAST  BEST",
         "val_loss      0.5    █▁▂  0.3   0.25 at step 2",
         "val_accuracy  0.5    ▁█▇  0.7   0.75 at step 2",
@@ -77,16 +60,14 @@ def test_metrics_show_the_first_last_and_best_values(
     ]
 
 
-def test_metrics_as_csv_and_json(home: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_as_csv_and_json(home: RunStore) -> None:
     a_run(home, "a-1", 0.1, [0.5, NAN])
-    run("metrics", "a-1", "--csv")
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("metrics", "a-1", "--csv").out.splitlines() == [
         "time,step,epoch,val_loss,val_accuracy,'=x",
         "101.0,1,,0.5,0.5,1.0",
         "102.0,2,,nan,nan,1.0",
     ]
-    run("metrics", "a-1", "--json")
-    points = json.loads(capsys.readouterr().out)["points"]
+    points = json.loads(call("metrics", "a-1", "--json").out)["points"]
     assert points[1] == {
         "time": 102.0,
         "step": 2,
@@ -101,13 +82,10 @@ def test_nan_is_never_the_best_value(home: RunStore) -> None:
         assert series_of(points)["val_loss"].best == (0.25, losses.index(0.25) + 1)
 
 
-def test_compare_shows_what_differs_and_what_came_of_it(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_shows_what_differs_and_what_came_of_it(home: RunStore) -> None:
     a_run(home, "a-1", 0.1, [0.5, 0.25], nodes=2)
     a_run(home, "b-2", 0.2, [0.5, 0.75], nodes=2, gpus=1)
-    assert run("compare", "a-1", "b-2") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("compare", "a-1", "b-2").out.splitlines() == [
         "                a-1             b-2",
         "state           succeeded       succeeded",
         "submitted       15 min ago      15 min ago",
@@ -121,8 +99,7 @@ def test_compare_shows_what_differs_and_what_came_of_it(
         "=x              1               1",
         "  best          1 to 1          1 to 1",
     ]
-    run("compare", "a-1", "b-2", "--json")
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(call("compare", "a-1", "b-2", "--json").out)
     assert report["settings"] == {"args.lr": [0.1, 0.2], "resources.gpus": [None, 1]}
     assert [run["metrics"]["val_loss"]["best"] for run in report["runs"]] == [0.25, 0.5]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from cloudtrain.cli import main
 from cloudtrain.cli.report import report
 from cloudtrain.diagnosis.slowness import Setup, Slowness, why_slow
 from cloudtrain.runs.fold import fold
@@ -21,6 +19,7 @@ from cloudtrain.runs.step_times import KEPT_INTERVALS, Mean, StepTimesHistory, U
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import StepTimes, Usage
+from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 
 
@@ -236,12 +235,6 @@ def test_how_busy_gpus_were_is_a_mean_over_all_measurements() -> None:
     assert use.gpu_percent == 50.0
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    return RunStore(tmp_path / "data")
-
-
 def slow_run(store: RunStore, *, intervals: int = 20, data: float = 6.0, **spec: Any) -> RunFolder:
     """Write a run of two ranks that wait for data these seconds in every ten."""
     plan = {"provider": "local", "spec": {"name": "digits", **spec}}
@@ -273,18 +266,9 @@ def slow_run(store: RunStore, *, intervals: int = 20, data: float = 6.0, **spec:
     return folder
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
-
-
-def test_diagnose_names_the_cause_its_gain_and_the_setting(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diagnose_names_the_cause_its_gain_and_the_setting(home: RunStore) -> None:
     slow_run(home)
-    assert run("diagnose", "a-1") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("diagnose", "a-1").out.splitlines() == [
         "a-1 succeeded in 5 min: nothing failed",
         "  speed       training waits for its data 60% of the time",
         "  gain        without it up to 2.5x as fast; confidence 95%",
@@ -297,12 +281,9 @@ def test_diagnose_names_the_cause_its_gain_and_the_setting(
     ]
 
 
-def test_diagnose_as_json_has_the_shares(
-    home: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diagnose_as_json_has_the_shares(home: RunStore) -> None:
     slow_run(home, entrypoint="train.py")
-    assert run("diagnose", "a-1", "--json") == 0
-    slowness = json.loads(capsys.readouterr().out)["slowness"]
+    slowness = json.loads(call("diagnose", "a-1", "--json").out)["slowness"]
     assert (slowness["cause"], slowness["share"], slowness["gain"]) == ("input", 0.6, 2.5)
     assert slowness["shares"]["compute"] == 0.35
     assert "num_workers" in slowness["change"], "a script of one's own has no --workers"

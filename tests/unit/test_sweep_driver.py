@@ -27,7 +27,7 @@ from cloudtrain.sweeps.journal import (
     SweepEnded,
     SweepFolder,
 )
-from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep, SweepUpdate
 from tests.support.function_trials import FunctionTrials, Killed, kill_at, sweep_of
@@ -94,10 +94,6 @@ def history(folder: SweepFolder) -> list[dict[str, Any]]:
     """Return the journal without the times of its events."""
     events = [event for event, _ in folder.events_from() if event is not None]
     return [{**event.to_json(), "time": 0} for event in events]
-
-
-def state(folder: SweepFolder) -> SweepState:
-    return state_of(folder.definition(), (event for event, _ in folder.events_from()))
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cloudtrain.bundle import bundled
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.rights import DOCTOR, SUBMITTER, WORKSPACES
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
@@ -205,9 +204,6 @@ def test_policies_fit_into_the_quotas_of_iam() -> None:
             len(json.dumps(resolved(**EVERYTHING).properties(name)[key], separators=(",", ":")))
             < limit * 0.9
         )
-
-
-FOLDER = bundled("infra") / "azure"
 
 
 def of_kind(case: str, kind: str) -> list[Mapping[str, Any]]:

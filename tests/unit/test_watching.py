@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain.cli import cli, main
+from cloudtrain.cli import cli
 from cloudtrain.cli.follow import View, rate_text
 from cloudtrain.cli.report import report
 from cloudtrain.cli.watch import screen
@@ -26,6 +26,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.submission import monitor
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import RESTART_ELSEWHERE
+from tests.support.in_process import call
 from tests.support.samples import BORN, born, events_of, fold_json, write_events
 from tests.support.sessions import (
     SCRIPT,
@@ -250,16 +251,11 @@ def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
 
 
 def test_without_a_terminal_the_screen_is_printed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
     born(RunStore(tmp_path), "a-1", {"type": "ended", "time": START, "state": "succeeded"})
-    with pytest.raises(SystemExit) as ended:
-        main(["top", "a-1"])
-    assert (ended.value.code, capsys.readouterr().out.splitlines()[0]) == (
-        0,
-        "a-1  succeeded  2 x 4 ranks  local",
-    )
+    assert call("top", "a-1").out.startswith("a-1  succeeded  2 x 4 ranks  local\n")
 
 
 # Places that show a forecast: status, following in a pipe, the page of a run; and one warning about
