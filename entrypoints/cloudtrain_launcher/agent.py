@@ -1,4 +1,4 @@
-"""torchrun in a separate process that reports each failure as an event.
+"""torchrun in a separate process, the agent, which reports each dead rank as an event.
 
 torchrun itself prints a table for people, and after a SIGTERM it exits with 1 and a traceback. This
 process emits `rank_failed` events at once and stops without a traceback.

@@ -179,7 +179,7 @@ def document_of(
         document["description"] = azure.description
     if config.compute:
         document["compute"] = f"azureml:{config.compute}"
-    elif spec.resources.spot:
+    elif spec.resources.spot:  # a cluster has its own priority
         document["queue_settings"] = {"job_tier": "spot"}
     if azure.identity or spec.secrets:
         document["identity"] = {"type": _IDENTITIES[azure.identity or "managed"]}

@@ -1,4 +1,4 @@
-"""Checks of a plan before its start on this machine, and of the machine itself for `doctor`."""
+"""Checks of a plan before its start on this machine; below, those of the machine for `doctor`."""
 
 from __future__ import annotations
 
