@@ -133,8 +133,6 @@ def life(
         yield Life(provider, cloud, cli, digits)
         cli.close()
     Container.forked = False
-    errors = cloud.account.unexpected_errors
-    assert not errors, "\n".join(errors)
 
 
 def new_command_line(provider: str, cloud: Any, folder: Path) -> CommandLine:

@@ -69,6 +69,13 @@ class ServiceError(Exception):
         """The message before names were filled in."""
 
 
+def raise_mistakes(errors: list[str]) -> None:
+    """Fail if an imitation has made mistakes, and forget them."""
+    text = "\n".join(errors)
+    errors.clear()
+    assert not text, text
+
+
 # Faults that a test injects into calls of a cloud: kind, first affected call, number of repeats.
 
 FaultKind = Literal[

@@ -110,8 +110,6 @@ def verdicts(path: Path = DATA) -> Iterator[Verdict]:
             replay = _Replay(cloud)
             for exchange in rows:
                 yield Verdict(exchange, replay.differences(exchange))
-            if cloud.account.unexpected_errors:
-                raise RuntimeError("\n".join(cloud.account.unexpected_errors))
 
 
 class _Replay:

@@ -18,12 +18,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import botocore.session
 from botocore.exceptions import ClientError
 
-from cloudtrain.errors import dotted
-from cloudtrain.providers.aws.validate import violations
 from tests.fakes.aws.policies import Statement
+from tests.fakes.aws.service_models import check_request, service_model
 from tests.fakes.messages import ServiceError
 
 
@@ -337,20 +335,11 @@ class Quotas:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self._model = botocore.session.get_session().get_service_model("service-quotas")
 
     def call(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One call; ServiceError is what it answers instead."""
-        if operation not in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
-            raise ServiceError(
-                "UnknownOperationException", f"The requested operation {operation} is not known."
-            )
-        problems = violations(self._model.operation_model(operation).input_shape, dict(body))
-        if problems:
-            message = "; ".join(
-                f"'{dotted(problem.path)}': {problem.message}" for problem in problems
-            )
-            raise ServiceError("IllegalArgumentException", message)
+        known = ("ListServiceQuotas", "ListAWSDefaultServiceQuotas")
+        check_request("servicequotas", operation, body, known, "IllegalArgumentException")
         if body["ServiceCode"] != "sagemaker":
             raise ServiceError(
                 "NoSuchResourceException", "The request failed because the service does not exist."
@@ -390,7 +379,7 @@ class Quotas:
 
 @cache
 def _names() -> tuple[str, ...]:
-    model = botocore.session.get_session().get_service_model("sagemaker")
+    model = service_model("sagemaker")
     usages = ("training job usage", "spot training job usage", "training warm pool usage")
     of_types = (
         f"{kind} for {usage}"

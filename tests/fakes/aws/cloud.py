@@ -21,6 +21,7 @@ from tests.fakes.aws.ecr import Ecr
 from tests.fakes.aws.endpoint import Endpoint
 from tests.fakes.aws.jobs import ENDED
 from tests.fakes.aws.sagemaker import SageMaker
+from tests.fakes.messages import raise_mistakes
 from tests.support.waiting import eventually
 
 REGION = "us-east-1"
@@ -77,6 +78,8 @@ class Cloud:
         at: TracebackType | None,
     ) -> None:
         self.close()
+        if error is None:
+            raise_mistakes(self.account.unexpected_errors)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that a client needs; `clean` also removes other accounts' variables."""
@@ -230,7 +233,6 @@ def cloud() -> Iterator[Cloud]:
     """Provide a cloud for all tests of a module; closing it reports its own mistakes."""
     with Cloud() as made:
         yield made
-    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture
@@ -243,6 +245,7 @@ def account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     cloud.endpoint.reset()
     before = dict(vars(cloud.account))
     yield cloud
+    raise_mistakes(cloud.account.unexpected_errors)
     cloud.endpoint.reset()
     cloud.account.quotas.clear()
     cloud.account.denied_actions.clear()

@@ -11,11 +11,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import botocore.session
-
-from cloudtrain.errors import dotted
-from cloudtrain.providers.aws.validate import violations
 from tests.fakes.aws.account import Account
+from tests.fakes.aws.service_models import check_request
 from tests.fakes.messages import Call, FaultKind, Request, Response, ServiceError
 from tests.fakes.server import Server
 
@@ -152,7 +149,6 @@ class Ecr:
         """Those that were made empty; an image makes its repository by itself."""
         self.failure = ""
         """Code of a failure that every image has."""
-        self._model = botocore.session.get_session().get_service_model("ecr")
         self._operations: dict[str, Callable[[Body], dict[str, Any]]] = {
             "GetAuthorizationToken": self._login,
             "BatchGetImage": self._images,
@@ -168,16 +164,7 @@ class Ecr:
 
     def call(self, operation: str, body: Body) -> dict[str, Any]:
         """One call; Refused is what it answers instead."""
-        if operation not in self._operations:
-            raise ServiceError(
-                "UnknownOperationException", f"The requested operation {operation} is not known."
-            )
-        problems = violations(self._model.operation_model(operation).input_shape, dict(body))
-        if problems:
-            message = "; ".join(
-                f"'{dotted(problem.path)}': {problem.message}" for problem in problems
-            )
-            raise ServiceError("InvalidParameterException", f"Invalid parameter at {message}")
+        check_request("ecr", operation, body, self._operations, "InvalidParameterException")
         return self._operations[operation](body)
 
     def create_repository(self, name: str) -> None:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import http.client
-import time
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
-import botocore.session
+from moto.core.parse import QueryParser
+from moto.core.serialize import QuerySerializer
+from moto.core.utils import get_service_model
 
 from tests.fakes.aws import ecr
 from tests.fakes.aws.account import TARGET, Quotas
 from tests.fakes.aws.policies import Simulation, refusal
 from tests.fakes.aws.request_rules import check_call
 from tests.fakes.aws.sagemaker import SageMaker
+from tests.fakes.aws.service_models import contradictions
 from tests.fakes.aws.wire import (
     REQUEST_ID,
     call_of,
     check_signature,
-    document_of,
     error_of,
     error_response,
     json_response,
-    response_of,
 )
 from tests.fakes.messages import Call, FaultKind, Request, Response, ServiceError
 from tests.fakes.server import Server
@@ -34,7 +36,6 @@ class Stacks:
     """The stacks of an account. Tests change both mappings."""
 
     def __init__(self) -> None:
-        self.model = botocore.session.get_session().get_service_model("cloudformation")
         self.outputs: dict[str, dict[str, str]] = {}
         """Name of a stack -> its outputs."""
         self.failed: dict[str, str] = {}
@@ -52,7 +53,7 @@ class Stacks:
             raise ServiceError("InvalidAction", message)
 
         name = body["StackName"]
-        stack = {"StackName": name, "CreationTime": time.time()}
+        stack = {"StackName": name, "CreationTime": datetime.now(UTC)}
         if name in self.failed:
             stack |= {"StackStatus": "ROLLBACK_COMPLETE", "StackStatusReason": self.failed[name]}
         elif name in self.outputs:
@@ -124,6 +125,13 @@ class Endpoint(Server):
         return None if refused is None else error_response(request, call.service, refused)
 
     def execute(self, request: Request, call: Call | None) -> Response:
+        answer = self._execute(request, call)
+        problems = "\n".join(contradictions(request, call, answer)) if call else ""
+        if problems:
+            raise AssertionError(problems)
+        return answer
+
+    def _execute(self, request: Request, call: Call | None) -> Response:
         target = request.headers.get("x-amz-target", "")
         service = self.services.get(target.removesuffix(target.rpartition(".")[2]))
         if call is None:
@@ -140,13 +148,15 @@ class Endpoint(Server):
             return error_response(request, call.service, refused)
 
     def _query(self, service: Stacks | Simulation, request: Request, call: Call) -> Response:
-        operation = service.model.operation_model(call.operation)
+        """Answer in the query protocol, which moto knows."""
+        operation = get_service_model(call.service).operation_model(call.operation)
+        message: Any = {"values": dict(parse_qsl(request.body.decode(), keep_blank_values=True))}
         try:
-            return response_of(
-                operation, service.call(call.operation, document_of(request, operation.input_shape))
-            )
+            answer = service.call(call.operation, QueryParser(operation).parse(message))
         except ServiceError as refused:
             return error_response(request, call.service, refused)
+        text = str(QuerySerializer(operation).serialize(answer)["body"])
+        return Response(200, [("Content-Type", "text/xml"), REQUEST_ID], text.encode())
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return request.document() if "x-amz-target" in request.headers else None

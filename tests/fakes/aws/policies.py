@@ -10,7 +10,6 @@ from functools import cache, cached_property
 from typing import Any
 
 import boto3
-import botocore.session
 
 from tests.fakes.messages import Call, ServiceError
 
@@ -233,7 +232,6 @@ class Simulation:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self.model = botocore.session.get_session().get_service_model("iam")
 
     @cached_property
     def _iam(self) -> Any:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import botocore.session
 from botocore.config import Config
 
 from cloudtrain.errors import Keys, dotted
@@ -22,6 +21,7 @@ from tests.fakes.aws import running
 from tests.fakes.aws.account import Account, LogGroup, Storage
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.request_rules import refuse
+from tests.fakes.aws.service_models import service_model
 from tests.fakes.aws.tuning import TuningJob, missing
 from tests.fakes.aws.wire import invalid
 from tests.fakes.containers import JobThreads
@@ -137,7 +137,7 @@ class SageMaker:
         self.tuning_jobs: dict[str, TuningJob] = {}
         self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
-        self.model = botocore.session.get_session().get_service_model("sagemaker")
+        self.model = service_model("sagemaker")
         self._operations: dict[str, Callable[[Document], Document]] = {
             "CreateTrainingJob": self._create,
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),

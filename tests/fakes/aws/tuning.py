@@ -9,6 +9,7 @@ import random
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -103,10 +104,23 @@ class TuningJob:
 
     def describe(self) -> Document:
         """DescribeHyperParameterTuningJob's answer."""
+        trials = list(self.trials)
+        statuses = Counter(job["TrainingJobStatus"] for job in trials)
+        objectives = Counter(self._objective_status(job) for job in trials)
         facts = {
             **{key: value for key, value in self.body.items() if key != "Tags"},
             "HyperParameterTuningJobArn": self.arn,
             "HyperParameterTuningJobStatus": self.status,
+            "TrainingJobStatusCounters": {
+                "Completed": statuses["Completed"],
+                "InProgress": statuses["InProgress"] + statuses["Stopping"],
+                "NonRetryableError": statuses["Failed"],
+                "RetryableError": 0,
+                "Stopped": statuses["Stopped"],
+            },
+            "ObjectiveStatusCounters": {
+                status: objectives[status] for status in ("Succeeded", "Pending", "Failed")
+            },
             "CreationTime": self.created,
             "LastModifiedTime": self.ended or time.time(),
             **({"HyperParameterTuningEndTime": self.ended} if self.ended else {}),
@@ -127,14 +141,17 @@ class TuningJob:
         description["TunedHyperParameters"] = {
             key: value for key, value in described["HyperParameters"].items() if key in tuned
         }
-        description["ObjectiveStatus"] = (
-            "Pending" if not job.has_ended else "Succeeded" if values else "Failed"
-        )
+        description["ObjectiveStatus"] = self._objective_status(job)
         if values:
             kind = self.config["HyperParameterTuningJobObjective"]["Type"]
             metric = {"Type": kind, "MetricName": self.objective, "Value": values[-1]}
             description["FinalHyperParameterTuningJobObjectiveMetric"] = metric
         return description
+
+    def _objective_status(self, job: Job) -> str:
+        if not job.has_ended:
+            return "Pending"
+        return "Succeeded" if self.values.get(job.name) else "Failed"
 
     def _search(self) -> None:
         limits = self.config["ResourceLimits"]

@@ -29,6 +29,7 @@ from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import OBJECT_ID, Tokens, make_certificate
 from tests.fakes.azure.wire import METADATA, MSI
 from tests.fakes.azure.workspace import Workspace
+from tests.fakes.messages import raise_mistakes
 from tests.support.waiting import eventually
 
 IMAGE = "127.0.0.1:1/loopback/train:1"
@@ -83,6 +84,8 @@ class AzureCloud:
         at: TracebackType | None,
     ) -> None:
         self.close()
+        if error is None:
+            raise_mistakes(self.account.unexpected_errors)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that a client needs; `clean` also removes other accounts' variables."""
@@ -262,7 +265,6 @@ def azure() -> Iterator[AzureCloud]:
     """Provide a workspace for all tests of a module; closing it reports its own mistakes."""
     with AzureCloud() as made:
         yield made
-    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture
@@ -296,6 +298,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
     )
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*state, *plain)}
     yield azure
+    raise_mistakes(account.unexpected_errors)
     azure.endpoint.reset()
     azure.log_out(and_in=True)
     for name, value in before.items():

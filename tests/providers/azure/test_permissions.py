@@ -38,7 +38,6 @@ def azure() -> Iterator[AzureCloud]:
     with AzureCloud(phase_seconds=3600) as made, cheap_clients():
         yield made
         forget()
-    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture(scope="module")
