@@ -57,17 +57,20 @@ class SweepGroup(click.Group):
         """Parse as click does, with `start` in front of an unknown word."""
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
             if args and ctx.parent and not Path(args[0]).exists():
-                _refuse_command_of_runs(args, ctx.parent)
+                _refuse_unknown_command(args, ctx.parent)
             args = [START, *args]
 
         return super().parse_args(ctx, args)
 
 
-def _refuse_command_of_runs(args: list[str], program: click.Context) -> None:
-    """Raise UsageError for `sweep stop`: commands of runs take sweeps as well."""
+def _refuse_unknown_command(args: list[str], program: click.Context) -> None:
+    """Raise UsageError for `sweep stop`, as commands of runs take sweeps, and for `sweep plot X`."""
     assert isinstance(program.command, click.Group)  # noqa: S101
     if args[0] in program.command.list_commands(program):
         raise UsageError(f"there is no command 'sweep {args[0]}'", hint=command(*args))
+    if args[1:] and not any(word.startswith("-") for word in args[:2]):
+        hint = f"{command('sweep', '--help')}; {command('report', args[1])} draws charts"
+        raise UsageError(f"there is no command 'sweep {args[0]}'", hint=hint)
 
 
 @click.group(

@@ -75,13 +75,14 @@ def _launcher_issues(
     """Yield fields without effect or sense beside the launcher."""
     launch = mapping_of(values, "launch")
     entrypoint = values.get("entrypoint")
-    if values.get("launcher") != "none":
+    launcher = values.get("launcher", "torchrun")
+    if launcher == "torchrun":
         hint = "set launcher: none to run a command unchanged, once per node"
         if isinstance(entrypoint, list):
             yield Issue(("entrypoint",), "is a list, but torchrun runs one program", hint)
         if launch.get("tf_config") is True:
             yield Issue(("launch", "tf_config"), "has no effect on ranks of torchrun", hint)
-
+    if launcher != "none":
         return
 
     inputs = mapping_of(values, "inputs")
@@ -153,10 +154,12 @@ _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpir
 def program_problem(values: Mapping[str, Any], source: Path) -> Problem | None:
     """Return what is wrong with the entrypoint of a spec and what to write, or None."""
     entrypoint = values.get("entrypoint")
-    if values.get("launcher") == "none" and isinstance(entrypoint, (str, list)):
+    launcher = values.get("launcher", "torchrun")
+    if launcher == "none" and isinstance(entrypoint, (str, list)):
         return _line_problem(entrypoint, source, is_built=bool(values.get("setup")))
-
-    return _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
+    if launcher != "torchrun" or not isinstance(entrypoint, str):
+        return None
+    return _entrypoint_problem(entrypoint.strip(), source)
 
 
 def _entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:

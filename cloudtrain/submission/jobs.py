@@ -9,6 +9,7 @@ Everything before `submit` is a value; `cloudtrain.submission.run` has everythin
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -137,6 +138,9 @@ def export(plan: Plan, folder: Path, progress: Progress | None = None) -> Path:
     if plan.target.image and plan.target.image.recipe:
         comment += "\n# First build and push the image that request.json names."
     commands = ["set -eu", 'cd "$(dirname "$0")"', *map(shlex.join, exported.commands)]
+
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UsageError(f"{folder} exists and is not a folder", hint="name a new folder")
 
     with storing(folder, hint="name another folder"):
         make_private_folder(folder)

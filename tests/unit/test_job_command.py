@@ -111,6 +111,10 @@ def test_an_export_keeps_secrets_private_and_other_files_as_they_are(
 
     again = call(*words, "--export", "job")
     assert (again.code, "job is not empty" in again.err) == (2, True)
+    (project / ".cloudtrainignore").write_text("link\n")
+    (project / "link").symlink_to("gone")
+    dangling = call(*words, "--export", "link")
+    assert (dangling.code, "link exists and is not a folder" in dangling.err) == (2, True)
 
 
 def test_a_mistake_in_a_flag_is_told_at_the_flag(project: Path) -> None:

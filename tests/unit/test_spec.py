@@ -288,7 +288,6 @@ def test_all_that_contradicts_a_command_is_reported_at_once(folder: Path) -> Non
         ("launcher: none\nentrypoint: run.sh", "'run.sh' is not executable"),
         ("launcher: none\nentrypoint: bare.sh", "the first line of 'bare.sh' names no shell"),
         ("launcher: none\nentrypoint: ../x/run.py", "is outside the source folder"),
-        ("launcher: mpi\nentrypoint: train.py", "launcher: expected torchrun or none, got 'mpi'"),
         ("entrypoint: [train.py, --x]", "is a list, but torchrun runs one program"),
         ("entrypoint: train.py\nlaunch: {tf_config: true}", "launch.tf_config: has no effect"),
         ("entrypoint: mpirun train", "or set launcher: none to run the command unchanged"),
@@ -299,6 +298,12 @@ def test_a_wrong_command_is_refused(folder: Path, text: str, message: str) -> No
     (folder / "bare.sh").write_text("echo ready\n")
     (folder / "bare.sh").chmod(0o755)
     assert message in "\n".join(mistakes(folder, f"{text}\n"))
+
+
+@pytest.mark.parametrize("entrypoint", ["train.py", "mpirun -np 2 ./train", "[mpirun, train]"])
+def test_an_unknown_launcher_is_the_only_mistake(folder: Path, entrypoint: str) -> None:
+    [message] = mistakes(folder, f"launcher: mpi\nentrypoint: {entrypoint}\n")
+    assert "launcher: expected torchrun or none, got 'mpi'" in message
 
 
 def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:

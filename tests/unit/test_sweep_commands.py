@@ -79,6 +79,13 @@ def test_more_trials_without_a_name_are_those_of_the_last_submission(
     assert "hint: cloudtrain sweep more SWEEP 3" in result.err
 
 
+def test_unknown_command_of_a_sweep_is_named() -> None:
+    result = call("sweep", "plot", "digits-k2x9")
+    assert result.code == 2
+    assert "there is no command 'sweep plot'" in result.err
+    assert "report digits-k2x9 draws charts" in result.err
+
+
 def test_the_dashboard_of_a_local_ray_is_shown_while_the_sweep_runs(sweep: SweepFolder) -> None:
     (sweep.path / RAY_DASHBOARD).write_text("http://127.0.0.1:8265")
     assert "dashboard" not in call("status", "digits-k2x9").out
