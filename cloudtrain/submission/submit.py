@@ -69,7 +69,7 @@ def submit(
         try:
             return _submit(plan, archive, issues, progress, sending, pushing, note, refusals)
         except CloudtrainError as error:
-            overrides = other_machines(plan.to_json())
+            overrides = _other_machines(plan)
             is_refused = error.lacks_machines and error.outcome is Outcome.NOT_STARTED
             if not overrides or not is_refused:
                 raise
@@ -137,7 +137,7 @@ def _submit(
             error.outcome = Outcome.NOT_STARTED
             if error.lacks_machines:
                 refusals.append(": ".join([*plan.target.instances[:1], error.what]))
-                if other_machines(plan.to_json()):
+                if _other_machines(plan):
                     store.discard(folder)
                     raise
                 error.what = "; ".join(refusals) if refusals[1:] else error.what
@@ -164,6 +164,12 @@ def _submit(
             lock.release()
 
     return folder
+
+
+def _other_machines(plan: Plan) -> tuple[str, ...]:
+    """Return overrides for the other machines of the list; none for a run that measures them."""
+    trial = plan.context.trial
+    return () if trial and trial.measures else other_machines(plan.to_json())
 
 
 def _plan_with(plan: Plan, overrides: tuple[str, ...]) -> Plan:

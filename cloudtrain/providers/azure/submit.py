@@ -79,7 +79,7 @@ def start(
             name_taken_codes=(NAME_TAKEN,),
         )
     except CloudError as error:
-        error.lacks_machines = _LACK.search(error.what) is not None
+        error.lacks_machines = not error.transient and _LACK.search(error.what) is not None
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import NOTHING_STARTED, CloudError
+from cloudtrain.planning.plan import TrialRules
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud, client
@@ -269,6 +271,17 @@ def test_a_list_without_quota_for_any_machine_names_each_reason(cloud: AzureClou
     assert message.endswith(NOTHING_STARTED)
     state = find_run("none-1").status()
     assert (state.state, state.reason) == ("failed", message)
+
+
+def test_a_measured_machine_is_not_replaced(cloud: AzureCloud) -> None:
+    reconnect()
+    cloud.account.quotas["standardNCASv3_T4Family"] = 0
+    plan = cloudtrain.plan(cloudtrain.load({**JOB, "resources": LIST}), "azure", run_id="measure-1")
+    rules = TrialRules(trial=0, metric="x", goal="minimize", rungs=(), eta=3, measures=True)
+    plan = replace(plan, context=replace(plan.context, trial=rules))
+    with pytest.raises(cloudtrain.RefusedError, match=f"^2 x {T4} are 8 vCPUs"):
+        cloudtrain.submit(plan)
+    assert find_run("measure-1").status().state == "failed"
 
 
 def test_no_other_machine_is_tried_while_a_job_may_exist(cloud: AzureCloud) -> None:
