@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.azure.recorded import violations
-from tests.golden.cases import CASES, EARLIER, SWEEPS
+from tests.golden.cases import CASES, SWEEPS
 
 FOLDER = Path(__file__).parent
 AZURE = [case for case, (provider, _) in CASES.items() if provider == "azure"]
@@ -67,34 +66,6 @@ def body_of(job: Any) -> dict[str, Any]:
     job.environment = REGISTERED
     body: dict[str, Any] = json.loads(json.dumps(job._to_job()._to_rest_object().as_dict()))
     return body
-
-
-@pytest.mark.parametrize("case", AZURE)
-def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path) -> None:
-    request = golden(case, tmp_path)
-    sent = body_of(loaded(request))["properties"]
-    modes = {"download": "Download", "ro_mount": "ReadOnlyMount", "direct": "Direct"}
-    expected = {
-        name: (item["type"], modes[item["mode"]], re.sub("^azureml:(?!//)", "", item["path"]))
-        for name, item in request["inputs"].items()
-    }
-    actual = {
-        name: (item["jobInputType"], item["mode"], item["uri"])
-        for name, item in sent["inputs"].items()
-    }
-    assert actual == expected
-    assert sent["environmentVariables"] == request["environment_variables"]
-    assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
-        name: item["path"] for name, item in request["outputs"].items()
-    }
-    assert {item["mode"] for item in sent["outputs"].values()} == {"ReadWriteMount"}
-    assert sent["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 1}
-    assert sent["resources"].get("instanceType") == request["resources"].get("instance_type")
-    assert sent.get("computeId") == ("my-cluster" if case == "azure-cluster" else None)
-    assert sent.get("queueSettings") == ({"jobTier": "Spot"} if case == "azure-spot" else None)
-    assert ("cloudtrain_resume" in sent["inputs"]) == (case != "azure-spot")
-    if "cloudtrain_resume" in sent["inputs"]:
-        assert sent["inputs"]["cloudtrain_resume"]["uri"] == EARLIER["azure"] + "/"
 
 
 def sweep_body(case: str, home: Path) -> dict[str, Any]:
