@@ -66,24 +66,6 @@ def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(
     assert cli.processes() == []
 
 
-def test_four_kills_of_a_rank_are_four_restarts_and_then_success(cli: CommandLine) -> None:
-    cli.write(
-        job_yaml=(
-            "name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 4}\n"
-        ),
-        train_py=GROUP
-        + "if attempt < 4 and rank == attempt % 2:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        + "dist.all_reduce(torch.ones(1))\nprint('all lives and one')\n",
-    )
-    result = cli.run("submit", "--run-id", "cat-1")
-    assert result.code == 0, result.err
-    assert cli.json("status", "cat-1")["restarts"] == 4
-    why = [event["why"] for event in cli.events("cat-1") if event["type"] == "restarted"]
-    assert why == [
-        f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(4)
-    ]
-
-
 def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> None:
     cli.write(
         job_yaml=(
@@ -99,6 +81,9 @@ def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> No
     assert result.code == 0, result.err
     ranks = [(e["rank"], e["node_rank"]) for e in cli.events("two-1") if e["type"] == "rank_is"]
     assert set(ranks[-2:]) == {(0, 0), (1, 1)}, "ranks keep the order of the nodes under c10d too"
+    assert cli.json("status", "two-1")["restarts"] == 1
+    why = [event["why"] for event in cli.events("two-1") if event["type"] == "restarted"]
+    assert why[0] == "rank 1 (node 1) was killed by SIGKILL (out of host memory?)"
     log = cli.run("logs", "two-1").out
     assert "frame #" not in log, "the node with the store may leave first: that is not a crash"
     assert "node_rank is only used" not in log

@@ -24,8 +24,8 @@ resources: {processes: 2}
 limits: {restarts: 10}
 """
 STRIKES = 10
-FEW_STRIKES = 2
-"""With `--thorough`, and without; it is asked for after a change of the launcher."""
+FEW = ("SIGKILL of a rank", "SIGKILL of the supervisor")
+"""Strikes without `--thorough`, which is asked for after a change of the launcher."""
 FURTHER_STEPS = 12
 """How many steps a training is let go on after a resume, at most, before it is struck again."""
 STOPPED = 5
@@ -161,7 +161,7 @@ def test_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(
     chance = random.Random(seed)
     kinds = [*KINDS, *["SIGKILL of a rank"] * (STRIKES - len(KINDS))]
     chance.shuffle(kinds)
-    kinds = kinds if thorough else kinds[:FEW_STRIKES]
+    kinds = kinds if thorough else [*FEW]
     cli.write(job_yaml=JOB.replace("EPOCHS", "7" if thorough else "4"))
     scratch = cli.folder / "tmp"
     scratch.mkdir()

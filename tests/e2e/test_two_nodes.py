@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -243,41 +242,6 @@ def test_an_own_script_is_watched(cloudtrain: CommandLine) -> None:
         event["activity"] for event in cloudtrain.events(run) if event["type"] == "activity"
     ]
     assert activities == ["reading", ""]
-
-
-# Kill and rerun with the shared trainer: no progress is lost.
-
-RESUMED_JOB = """
-name: digits
-args: {epochs: 3, checkpoint-every-steps: 5, seed: 3}
-resources: {processes: 2}
-"""
-
-
-def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(
-    cli: CommandLine,
-) -> None:
-    """That it ends as one never touched is shown by test_ten_kills.py."""
-    cli.write(job_yaml=RESUMED_JOB)
-    cli.run("submit", "--run-id", "kill-1", "--detach")
-    cli.wait_for_event("kill-1", lambda e: e["type"] == "checkpoint" and e["step"] >= 20)
-    pid = int((cli.run_folder("kill-1") / "supervisor.lock").read_text())
-    os.kill(pid, signal.SIGKILL)
-    waited = cli.run("wait", "kill-1")
-    assert waited.code == 1
-    assert "supervisor is gone" in waited.err
-    assert "have been ended" not in waited.err, "the launchers stopped by themselves, in good order"
-    assert any(
-        e["type"] == "node_started" and not Path(e["scratch"]).exists()
-        for e in cli.events("kill-1")
-    )
-    assert cli.processes() == []
-    rerun = cli.run("rerun", "kill-1")
-    assert rerun.code == 0, rerun.err
-    assert "resumed from the checkpoint of step" in rerun.err
-    assert "imports torch by itself" not in cli.run("logs", "kill-1").out, (
-        "the trainer's ranks are forks"
-    )
 
 
 def test_rerun_resumes_from_copied_checkpoints_unless_the_run_succeeded(
