@@ -7,7 +7,7 @@ What the launcher decides is shown by tests/entrypoints/test_trial.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,8 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Metrics, RungReached
-from tests.fakes.aws.cloud import Cloud
-from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.containers import Container
-from tests.providers.azure.operations import forget
+from tests.providers.sites import open_site
 from tests.support.engine import engine_and_image, left_of
 
 pytestmark = pytest.mark.torchrun
@@ -134,47 +132,18 @@ def test_containers_find_what_is_published_while_they_run(
         assert left_of(client, tmp_path / "data") == []
 
 
-@pytest.fixture
-def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    """SageMaker on loopback; its containers are forks."""
-    from cloudtrain.providers.aws.client import aws
-
-    aws.cache_clear()  # it holds connections to the cloud of another test
-    monkeypatch.setattr(Container, "forked", True)
-    with Cloud() as cloud:
-        for name, value in cloud.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("CLOUDTRAIN_AWS_POLL", "0.2")
-        yield cloud
-
-
-@pytest.fixture
-def azureml(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
-    """Azure ML on loopback; its containers are forks."""
-    forget()
-    monkeypatch.setattr(Container, "forked", True)
-    with AzureCloud() as cloud:
-        for name, value in cloud.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("CLOUDTRAIN_AZURE_POLL", "0.2")
-        yield cloud
-
-
-def test_sagemaker_trial_reads_its_prefix_and_is_pruned_by_its_output(
-    folder: Path, sagemaker: Cloud
+@pytest.mark.parametrize("provider", ["aws", "azure"])
+def test_a_trial_in_a_cloud_reads_what_is_published_and_is_pruned_by_its_output(
+    folder: Path, tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = pruned({**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}, "aws")
-    assert sagemaker.keys(f"cloudtrain/runs/{run.id}/published/") == [
-        f"cloudtrain/runs/{run.id}/published/rungs.json"
-    ]
-
-
-def test_a_job_of_azure_ml_reads_from_its_output_folder_which_is_not_fetched(
-    folder: Path, azureml: AzureCloud, tmp_path: Path
-) -> None:
-    run = pruned(JOB, "azure")
-    with pytest.raises(StorageError, match="left no files"):
-        run.fetch(tmp_path / "fetched")
+    monkeypatch.setattr(Container, "forked", True)
+    with open_site(provider, phase_seconds=0.1) as site:
+        for name, value in site.cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv(f"CLOUDTRAIN_{provider.upper()}_POLL", "0.2")
+        run = pruned({**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}, provider)
+        with pytest.raises(StorageError, match="left no files"):
+            run.fetch(tmp_path / "fetched")
 
 
 def test_each_provider_publishes_as_it_declares(tmp_path: Path) -> None:

@@ -138,6 +138,19 @@ def test_a_pipe_without_a_reader_does_not_block_a_failed_rank(tmp_path: Path) ->
     assert rank.error["message"] == "on purpose"
 
 
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that imports the launcher."""
+    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+
+
 def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(
     tmp_path: Path,
 ) -> None:
@@ -147,15 +160,7 @@ def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(
         "stuck.write('x' * 900_000)\nwatchdog = shutdown.Watchdog(0, seconds=0.2)\n"
         "shutdown.close([stuck], watchdog.reset)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    process = run_python(program)
     assert process.returncode == 0
     assert "took longer than 0.2 s" in process.stderr
 
@@ -234,15 +239,7 @@ def test_rank_stuck_at_its_end_exits_and_shows_the_place() -> None:
         "shutdown.LOCKED_SECONDS = 0.2\nshutdown.Watchdog(7, seconds=0.1)\n"
         "ctypes.PyDLL(None).sleep(600)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    process = run_python(program)
     assert process.returncode == 1
     assert "Timeout" in process.stderr
     assert 'File "<string>", line ' in process.stderr

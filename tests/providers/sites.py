@@ -354,7 +354,7 @@ def _azure_site(cloud: AzureCloud) -> Site:
 
 
 @contextmanager
-def open_site(provider: str) -> Iterator[Site]:
+def open_site(provider: str, phase_seconds: float = 3600) -> Iterator[Site]:
     """Open an imitated cloud; this process is its client, and retries at once."""
     with without(*OWN_VARIABLES[provider]), pytest.MonkeyPatch.context() as patch:
         for pause in (
@@ -367,14 +367,14 @@ def open_site(provider: str) -> Iterator[Site]:
         patch.setattr("botocore.loaders.create_loader", create_loader)
 
         if provider == "aws":
-            with Cloud(phase_seconds=3600) as aws_cloud:
+            with Cloud(phase_seconds=phase_seconds) as aws_cloud:
                 site = _aws_site(aws_cloud)
                 site.reconnect()
                 yield site
                 site.reconnect()
         else:
             forget()
-            with AzureCloud(phase_seconds=3600) as azure_cloud, cheap_clients():
+            with AzureCloud(phase_seconds=phase_seconds) as azure_cloud, cheap_clients():
                 site = _azure_site(azure_cloud)
                 yield site
                 forget()
