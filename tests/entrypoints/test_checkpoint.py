@@ -138,7 +138,7 @@ def test_the_writing_thread_uses_the_gpu_of_its_rank(
     assert chosen == []
     checkpoints.ranks.device = torch.device("cuda", 1)
     save(checkpoints, 2)
-    assert chosen == [("checkpoint", torch.device("cuda", 1))]
+    assert chosen == [("checkpoint_0", torch.device("cuda", 1))]
 
 
 def test_copies_are_made_in_the_same_memory_again() -> None:

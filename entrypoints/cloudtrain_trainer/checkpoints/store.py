@@ -19,9 +19,9 @@ import hashlib
 import json
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,11 +121,12 @@ class CheckpointStore:
 
         self._all = ranks.new_gloo_group([list(range(ranks.size))])
         self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
-        self._background = Background()
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._last: Future[None] | None = None
         self.copies = HostCopies()
         self.best_copies = HostCopies()
-        self._saving: threading.Thread | None = None
-        self._saving_best: threading.Thread | None = None
+        self._saving: Future[None] | None = None
+        self._saving_best: Future[None] | None = None
 
     def save(
         self,
@@ -143,7 +144,7 @@ class CheckpointStore:
         """
         started = time.monotonic()
         if self._saving is not None:
-            self._saving.join()  # it reads the copies to overwrite
+            self._saving.result()  # it reads the copies to overwrite
         self.check()
         copied = self.copies.copy(tensors, steady) if self.writes_weights else {}
         stall = time.monotonic() - started
@@ -170,7 +171,7 @@ class CheckpointStore:
         Earlier ones are deleted, except those of `keep_step`. Otherwise as `save`.
         """
         if self._saving_best is not None:
-            self._saving_best.join()  # it reads the copies to overwrite
+            self._saving_best.result()  # it reads the copies to overwrite
         copied = self.best_copies.copy(tensors, steady) if self.writes_weights else {}
 
         def write() -> None:
@@ -181,24 +182,30 @@ class CheckpointStore:
 
         self._saving_best = self._write_behind(write)
 
-    def _write_behind(self, work: Callable[[], None]) -> threading.Thread:
-        """Run this in a thread after earlier work; `check` raises its error."""
+    def _write_behind(self, work: Callable[[], None]) -> Future[None]:
+        """Run this in a thread after earlier work, unless that failed; `check` raises its error."""
+        before = self._last
 
         def on_this_device() -> None:
+            if before is not None:
+                before.result()
             # A new thread uses the first GPU, which is another rank's.
             if self.ranks.device.type == "cuda":
                 torch.cuda.set_device(self.ranks.device)
             work()
 
-        return self._background.start(on_this_device)
+        self._last = self._thread.submit(on_this_device)
+        return self._last
 
     def finish(self) -> None:
         """Wait until the last checkpoint is visible. Raises the error if saving failed."""
-        self._background.finish()
+        if self._last is not None:
+            self._last.result()
 
     def check(self) -> None:
         """Raise the error of the last save, if it failed."""
-        self._background.check()
+        if self._last is not None and self._last.done():
+            self._last.result()
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints on this rank's disk, newest first."""
@@ -359,42 +366,3 @@ class CheckpointStore:
         if self.ranks.rank == 0:
             (self.folder / mark).unlink()
         return disks
-
-
-class Background:
-    """Run pieces of work in the order of their start."""
-
-    def __init__(self) -> None:
-        self._last: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def start(self, work: Callable[[], None]) -> threading.Thread:
-        """Run this after earlier work, unless that failed. Return its thread, for `join`."""
-        before = self._last
-
-        def run() -> None:
-            if before is not None:
-                before.join()
-            if self._error is None:
-                try:
-                    work()
-                except BaseException as error:  # noqa: BLE001  (raised by check)
-                    self._error = error
-
-        self._last = threading.Thread(target=run, name="checkpoint")
-        self._last.start()
-        return self._last
-
-    def finish(self) -> None:
-        """Wait until all work is done. Raise the error of failed work."""
-        if self._last is not None:
-            self._last.join()
-            self._last = None
-        self.check()
-
-    def check(self) -> None:
-        """Raise the error of failed work, once."""
-        if self._error is not None:
-            error = self._error
-            self._error = None
-            raise error
