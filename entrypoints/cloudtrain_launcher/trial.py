@@ -304,7 +304,8 @@ class Announcer:
         self._peers: list[socket.socket] = []
 
         try:
-            self._server = socket.create_server((address, port), family=_family(address, port))
+            family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+            self._server = socket.create_server((address, port), family=family)
         except OSError as error:
             raise RuntimeError(
                 f"port {port} of {address} cannot be used: {error.strerror or error}"
@@ -363,7 +364,3 @@ def _listen(address: str, port: int, on_outcome: Callable[[str, float], None]) -
 def _send(peer: socket.socket, data: bytes) -> None:
     with suppress(OSError):
         peer.sendall(data)
-
-
-def _family(address: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]

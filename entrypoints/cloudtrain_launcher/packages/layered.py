@@ -17,8 +17,8 @@ import os
 import shlex
 import shutil
 import venv
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cloudtrain_launcher.file_locks import locked
@@ -50,12 +50,12 @@ def installed_in(environment: Path) -> dict[str, str] | None:
     return installed if isinstance(installed, dict) else None
 
 
-@contextmanager
-def making(environment: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+def making(
+    environment: Path, on_wait: Callable[[], None] = lambda: None
+) -> AbstractContextManager[int]:
     """Lock the creation of this environment. `on_wait`: called before waiting. Raise OSError."""
     environment.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(environment.with_suffix(".lock"), on_wait=on_wait):
-        yield
+    return locked(environment.with_suffix(".lock"), on_wait=on_wait)
 
 
 def create(environment: Path, below: Sequence[str]) -> None:

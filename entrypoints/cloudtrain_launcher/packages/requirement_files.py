@@ -163,7 +163,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_requested(folder: Path, file: str) -> Requested:
     """Read a requirements file of the source. Raise OSError or InvalidRequirements."""
-    return read_project(folder, file) if file.endswith(".toml") else read_requirements(folder, file)
+    if file.endswith(".toml"):
+        return read_project(folder, file)
+
+    return _RequirementsReader(folder).read(file)
 
 
 def read_project(folder: Path, file: str) -> Requested:
@@ -176,11 +179,6 @@ def read_project(folder: Path, file: str) -> Requested:
         raise InvalidRequirements(f"{file}: project.dependencies holds an empty text")
 
     return replace(_collect((text, 0, file) for text in listed), files=(file,))
-
-
-def read_requirements(folder: Path, file: str) -> Requested:
-    """Read a requirements file and its includes."""
-    return _RequirementsReader(folder).read(file)
 
 
 class _RequirementsReader:
