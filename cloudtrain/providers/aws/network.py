@@ -211,7 +211,7 @@ def _refused_by(account: Account, endpoint: Resource) -> str:
     needs += [("GetObject", bucket, f"{key}*") for bucket, key in inputs_of(account).values()]
     for action, bucket, key in needs:
         place = f"arn:{account.partition}:s3:::{bucket}/{key}"
-        if effects(policy, f"s3:{action}", place, (account.config.role,)) != {"Allow"}:
+        if effects(policy, f"s3:{action}", place, account.principals) != {"Allow"}:
             return f"s3:{action} on {place}"
 
     return ""

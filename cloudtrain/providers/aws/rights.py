@@ -66,6 +66,12 @@ class Account:
         """Number of the role's account."""
         return self.config.role.split(":")[4]
 
+    @property
+    def principals(self) -> tuple[str, str, str]:
+        """The role, and two names of its account, in policies on resources."""
+        root = f"arn:{self.partition}:iam::{self.number}:root"
+        return self.config.role, root, self.number
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
@@ -294,13 +300,12 @@ def key_policy_check(account: Account, key: str) -> Check:
         "key policy", f"may the role {account.role_name} use the key", ("aws", "kms_key")
     )
     role = account.config.role
-    owners = (f"arn:{account.partition}:iam::{account.number}:root", account.number)
 
     def ask() -> Check:
         answer = account.cloud.call("kms", "get_key_policy", KeyId=key, PolicyName="default")
         policy = json.loads(answer["Policy"])
         for action in _KEY_ACTIONS:
-            if effects(policy, action, key, (role, *owners)) != {"Allow"}:
+            if effects(policy, action, key, account.principals) != {"Allow"}:
                 fix = f"allow {role} {', '.join(_KEY_ACTIONS)} in it: aws kms put-key-policy"
                 return question.wrong(f"the key's policy does not allow it {action}", fix)
 

@@ -125,7 +125,8 @@ class Network:
 
     def with_endpoint(self, to: str = "*", denied: str = "") -> Network:
         """A way to S3, to these buckets, without denied actions."""
-        policy = [{**allow("s3:*", on=f"arn:aws:s3:::{to}/*"), "Principal": "*"}]
+        own = {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}
+        policy = [{**allow("s3:*", on=f"arn:aws:s3:::{to}/*"), "Principal": own}]
         if denied:
             policy.append({**allow(denied), "Effect": "Deny", "Principal": "*"})
         tables = self.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [self.vpc]}])[
