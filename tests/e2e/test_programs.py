@@ -343,15 +343,6 @@ def test_they_are_installed_once_on_this_machine_whichever_cloud_is_rehearsed(
     assert (installed / "bin" / "python3").exists()
 
 
-def test_wheels_of_the_source_are_installed_by_each_run(tmp_path: Path) -> None:
-    cli = CommandLine(tmp_path / "sent")
-    write_source(cli, cli.folder / "job" / "wheels")
-    run = cli.run("submit", "--as", "aws", "--run-id", "run-sent")
-    check_runs(cli, {"sent": run})
-    assert not (cli.data / "packages").exists()
-    cli.close()
-
-
 @pytest.mark.docker
 def test_wheels_of_the_source_are_installed_in_each_container(
     tmp_path: Path, docker_with_image: tuple[DockerClient, str]
