@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
@@ -50,52 +50,63 @@ _SCOPE = (
 _REGION = (
     rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
 )
-_NAME = r"/(?P<name>[^/]+)"
-_VERSION = r"/versions/(?P<version>[^/]+)"
-_MLFLOW = rf"/mlflow/v2\.0{_SCOPE}/api/2\.0/mlflow/runs"
-_RUN = rf"/history/v1\.0{_SCOPE}"
-ROUTES = [
-    _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
+_PARTS = {
+    "HISTORY": rf"/history/v1\.0{_SCOPE}",
+    "MLFLOW": rf"/mlflow/v2\.0{_SCOPE}/api/2\.0/mlflow/runs",
+    "DISCOVERY": DISCOVERY,
+    "MSI": MSI,
+    "SCOPE": _SCOPE,
+    "REGION": _REGION,
+    "NAME": "(?P<name>[^/]+)",
+    "VERSION": "(?P<version>[^/]+)",
+}
+"""Patterns of the words in the table."""
+_TABLE = r"""
+arm GetWorkspace GET SCOPE
+arm ListCodes GET SCOPE/codes/NAME/versions
+arm GetCode GET SCOPE/codes/NAME/versions/VERSION
+arm PutCode PUT SCOPE/codes/NAME/versions/VERSION
+arm StartPendingUpload POST SCOPE/codes/NAME/versions/VERSION/startPendingUpload
+arm ListEnvironments GET SCOPE/environments/NAME/versions
+arm GetEnvironment GET SCOPE/environments/NAME/versions/VERSION
+arm PutEnvironment PUT SCOPE/environments/NAME/versions/VERSION
+arm GetDataContainer GET SCOPE/data/NAME
+arm ListData GET SCOPE/data/NAME/versions
+arm ListModels GET SCOPE/models/NAME/versions
+arm GetModel GET SCOPE/models/NAME/versions/VERSION
+arm GetData GET SCOPE/data/NAME/versions/VERSION
+arm PutData PUT SCOPE/data/NAME/versions/VERSION
+arm ListJobs GET SCOPE/jobs
+arm GetJob GET SCOPE/jobs/NAME
+arm PutJob PUT SCOPE/jobs/NAME
+arm CancelJob POST SCOPE/jobs/NAME/cancel
+arm GetCompute GET SCOPE/computes/NAME
+arm GetDatastore GET SCOPE/datastores/NAME
+arm ListSecrets POST SCOPE/datastores/NAME/listSecrets
+arm ListUsages GET REGION/usages
+arm ListVmSizes GET REGION/vmSizes
+history GetDiscovery GET DISCOVERY
+history GetRunDetails GET HISTORY/runs/NAME/details
+history ListChildren GET HISTORY/runs/NAME/children
+history GetRunToken GET HISTORY/experimentids/[^/]+/runs/NAME/token
+history LogMetric POST MLFLOW/log-metric
+history LogParameter POST MLFLOW/log-parameter
+vault GetSecret GET /secrets/NAME(?:/(?P<version>[^/]*))?
+msi GetToken GET MSI
+"""
+
+
+def _routes() -> Iterator[_Route]:
+    words = re.compile("|".join(rf"\b{word}\b" for word in _PARTS))
+    table = words.sub(lambda word: _PARTS[word[0]], _TABLE)
     for service, operation, method, pattern in (
         *rights.ROUTES,
-        ("arm", "GetWorkspace", "GET", _SCOPE),
-        ("arm", "ListCodes", "GET", f"{_SCOPE}/codes{_NAME}/versions"),
-        ("arm", "GetCode", "GET", f"{_SCOPE}/codes{_NAME}{_VERSION}"),
-        ("arm", "PutCode", "PUT", f"{_SCOPE}/codes{_NAME}{_VERSION}"),
-        (
-            "arm",
-            "StartPendingUpload",
-            "POST",
-            f"{_SCOPE}/codes{_NAME}{_VERSION}/startPendingUpload",
-        ),
-        ("arm", "ListEnvironments", "GET", f"{_SCOPE}/environments{_NAME}/versions"),
-        ("arm", "GetEnvironment", "GET", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
-        ("arm", "PutEnvironment", "PUT", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
-        ("arm", "GetDataContainer", "GET", f"{_SCOPE}/data{_NAME}"),
-        ("arm", "ListData", "GET", f"{_SCOPE}/data{_NAME}/versions"),
-        ("arm", "ListModels", "GET", f"{_SCOPE}/models{_NAME}/versions"),
-        ("arm", "GetModel", "GET", f"{_SCOPE}/models{_NAME}{_VERSION}"),
-        ("arm", "GetData", "GET", f"{_SCOPE}/data{_NAME}{_VERSION}"),
-        ("arm", "PutData", "PUT", f"{_SCOPE}/data{_NAME}{_VERSION}"),
-        ("arm", "ListJobs", "GET", f"{_SCOPE}/jobs"),
-        ("arm", "GetJob", "GET", f"{_SCOPE}/jobs{_NAME}"),
-        ("arm", "PutJob", "PUT", f"{_SCOPE}/jobs{_NAME}"),
-        ("arm", "CancelJob", "POST", f"{_SCOPE}/jobs{_NAME}/cancel"),
-        ("arm", "GetCompute", "GET", f"{_SCOPE}/computes{_NAME}"),
-        ("arm", "GetDatastore", "GET", f"{_SCOPE}/datastores{_NAME}"),
-        ("arm", "ListSecrets", "POST", f"{_SCOPE}/datastores{_NAME}/listSecrets"),
-        ("arm", "ListUsages", "GET", f"{_REGION}/usages"),
-        ("arm", "ListVmSizes", "GET", f"{_REGION}/vmSizes"),
-        ("history", "GetDiscovery", "GET", DISCOVERY),
-        ("history", "GetRunDetails", "GET", f"{_RUN}/runs{_NAME}/details"),
-        ("history", "ListChildren", "GET", f"{_RUN}/runs{_NAME}/children"),
-        ("history", "GetRunToken", "GET", rf"{_RUN}/experimentids/[^/]+/runs{_NAME}/token"),
-        ("history", "LogMetric", "POST", rf"{_MLFLOW}/log-metric"),
-        ("history", "LogParameter", "POST", rf"{_MLFLOW}/log-parameter"),
-        ("vault", "GetSecret", "GET", rf"/secrets{_NAME}(?:/(?P<version>[^/]*))?"),
-        ("msi", "GetToken", "GET", MSI),
-    )
-]
+        *(line.split() for line in table.strip().splitlines()),
+    ):
+        yield _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
+
+
+ROUTES = list(_routes())
 BLOB_CALLS = {
     ("GET", True, ""): "GetBlob",
     ("HEAD", True, ""): "HeadBlob",
