@@ -11,11 +11,12 @@ from collections.abc import Callable
 import click
 
 from cloudtrain.cli.output import command, print_message
+from cloudtrain.cli.report import rerun_elsewhere
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, remaining_seconds, shown
 from cloudtrain.runs.logs import LogLine, position_parts
-from cloudtrain.runs.record import RunRecord, Terms, terms_of
+from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
@@ -245,9 +246,7 @@ class View:
 
         self._wait_told = True
         self._line(f"no machine for {format_duration(waiting)}; nothing is billed while it waits")
-        overrides = RunRecord(self.run.folder).other_machines
-        sets = (word for text in overrides for word in ("--set", text))
-        then = command("rerun", self.run.id, *sets) if overrides else "choose in cloudtrain gpus"
+        then = rerun_elsewhere(self.run) or "choose in cloudtrain gpus"
         self._line(
             f"another machine or region may be free: {command('stop', self.run.id)}, then {then}"
         )

@@ -17,8 +17,10 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.rules import hint_for, hint_for_message
+from cloudtrain.diagnosis.rules import hint_for, hint_for_message, rule_of
+from cloudtrain.diagnosis.rules.clouds import CAPACITY
 from cloudtrain.diagnosis.slowness import told_at_the_end
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
@@ -83,6 +85,13 @@ def rerun_command(run: Run, state: RunState) -> str:
     )
 
 
+def rerun_elsewhere(run: Run) -> str:
+    """Return the command for the other machines of the run's list; empty if there are none."""
+    overrides = RunRecord(run.folder).other_machines
+    sets = (word for text in overrides for word in ("--set", text))
+    return command("rerun", run.id, *sets) if overrides else ""
+
+
 def _report_failure(run: Run, state: RunState, took: str) -> None:
     cause = state.error
     print_message(f"{run.id} {colour_state('failed')} after {took}: {indented(explain(state), 4)}")
@@ -93,6 +102,10 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     hint = hint_for(cause) if cause else hint_for_message(state.reason)
     if hint:
         print_message(f"  hint: {indented(hint, 8)}")
+
+    has_no_machine = not state.started and not cause and rule_of(state.reason) in CAPACITY
+    if has_no_machine and (elsewhere := rerun_elsewhere(run)):
+        print_message(f"  {'next':<11} {elsewhere}")
 
     if state.log_unread:
         print_message(

@@ -128,12 +128,15 @@ def test_a_long_wait_for_machines_suggests_others_once(
         (10.0 + seconds, {"type": "phase", "phase": "waiting for capacity", "since": START + 10})
         for seconds in (0, 590, 610, 1300)
     ]
-    screen, _ = play(monkeypatch, "trainer", [*TRAINER[:1], *waits], terminal=False)
+    reason = "AllocationFailed: no capacity in this region"
+    end: Step = (1400.0, {"type": "ended", "state": "failed", "reason": reason})
+    screen, _ = play(monkeypatch, "trainer", [*TRAINER[:1], *waits, end], terminal=False)
     lines = screen.text().split("\n")
     assert [line for line in lines if "no machine for" in line] == [
         "  no machine for 10 min 10 s; nothing is billed while it waits"
     ]
     assert sum(f"cloudtrain stop trainer-ab12, {then}" in line for line in lines) == 1
+    assert any(line.startswith("  next ") and "rerun" in line for line in lines) is not tries_all
 
 
 def test_a_restart_is_told_once_by_the_node_that_knows_its_reason(
