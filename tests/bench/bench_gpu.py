@@ -2,9 +2,10 @@
 loop and Accelerate.
 
 One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a separate model.
-Prints tokens per second over all GPUs, the ratio to the hand-written loop of the same
-round, and MFU if the GPU's peak is known. Without a GPU it prints a note and measures nothing;
-`--rehearse` runs tiny sizes on the CPU, to see that it works.
+Prints tokens per second over all GPUs, the ratio to the hand-written loop of the same round, and
+MFU if the GPU's peak is known. All run eagerly; on a GPU the trainer also runs compiled. Without a
+GPU it prints a note and measures nothing; `--rehearse` runs tiny sizes on the CPU, to see that it
+works.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ LOADS = {
 }
 PER_GPU = {"gpt2-124m": 16}
 TINY = {
-    "gpt2-124m": ["--task", "gpt", "--size", "tiny", "--data", "synthetic"],
+    "gpt2-124m": ["--task", "gpt", "--size", "tiny"],
 }
 
 Window = Callable[[], float]
@@ -75,7 +77,6 @@ def main() -> int:
 def measure(options: argparse.Namespace) -> None:
     """One rank; rank 0 prints the tables."""
     from cloudtrain_trainer import hardware
-    from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.ranks import Ranks
 
     hush()
@@ -86,15 +87,23 @@ def measure(options: argparse.Namespace) -> None:
         f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window,"
         f" {options.rounds} rounds"
     )
-    for load, flags in (TINY if options.rehearse else LOADS).items():
-        batch = options.batch or (4 if options.rehearse else PER_GPU[load])
-        strategy = "ddp" if ranks.size > 1 else "single"
-        parsed = parse([*flags, "--batch-size", str(batch * ranks.size), "--strategy", strategy, "--amp", "bf16",
-                        "--epochs", "100000", "--probe-memory", "no"])  # fmt: skip
-        figures[load] = compared(ranks, parsed, batch, options)
+    for load in LOADS:
+        figures[load] = measure_load(ranks, load, options)
     if ranks.rank == 0 and options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     ranks.exit()
+
+
+def measure_load(ranks: Any, load: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One load under each loop, in turns. `options`: of `main`."""
+    from cloudtrain_trainer.arguments import parse
+
+    batch = options.batch or (4 if options.rehearse else PER_GPU[load])
+    strategy = "ddp" if ranks.size > 1 else "single"
+    flags = (TINY if options.rehearse else LOADS)[load]
+    parsed = parse([*flags, "--batch-size", str(batch * ranks.size), "--strategy", strategy, "--amp", "bf16",
+                    "--epochs", "100000", "--probe-memory", "no", "--compile", "no"])  # fmt: skip
+    return compared(ranks, parsed, batch, options)
 
 
 def compared(ranks: Any, parsed: Any, batch: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -107,6 +116,9 @@ def compared(ranks: Any, parsed: Any, batch: int, options: argparse.Namespace) -
         "hand": by_hand(ranks, task, batch, options.steps),
         "ours": with_trainer(ranks, task, parsed, options.steps),
     }
+    if ranks.device.type == "cuda":
+        compiled = replace(parsed, compile="auto")
+        ways["ours, compiled"] = with_trainer(ranks, task, compiled, options.steps)
     with suppress(ImportError):
         ways["accelerate"] = with_accelerate(ranks, task, batch, options.steps)
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -138,32 +150,35 @@ def compared(ranks: Any, parsed: Any, batch: int, options: argparse.Namespace) -
     return windows
 
 
-def with_trainer(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
+def training(ranks: Any, task: Any, parsed: Any, folder: Path) -> Any:
+    """The trainer's loop before its first step. `folder`: of its checkpoints."""
     from cloudtrain_trainer import strategies
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.training.loop import Loop
 
-    folder = Path(ranks.all_gather(tempfile.mkdtemp())[0])
-    loop = Loop(
+    return Loop(
         task, strategies.build(ranks, parsed), parsed, CheckpointStore(folder, 1, ranks), Stop()
     )
 
+
+def with_trainer(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
+    loop = training(ranks, task, parsed, Path(ranks.all_gather(tempfile.mkdtemp())[0]))
+
     def window() -> float:
-        loop.steps = loop.position.step + WARM
-        advance(loop)
+        advance(loop, WARM)
         wait(ranks)
         begun = time.perf_counter()
-        loop.steps = loop.position.step + steps
-        advance(loop)
+        advance(loop, steps)
         wait(ranks)
         return time.perf_counter() - begun
 
     return window
 
 
-def advance(loop: Any) -> None:
-    """Advance to the loop's last step, over the ends of epochs: evaluations do not count."""
+def advance(loop: Any, steps: int) -> None:
+    """Train this many more steps, over the ends of epochs: evaluations do not count."""
+    loop.steps = loop.position.step + steps
     while loop.position.step < loop.steps:
         loop._train_epoch()
         if loop.position.samples == loop.batches.samples_per_epoch:
