@@ -32,7 +32,7 @@ FILES ?=
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test thorough quick check coverage versions programs oracles fidelity live lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage versions programs oracles fidelity live gpu lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -46,6 +46,7 @@ help:
 	@echo "make oracles   let AWS's own tools and Azurite judge (installs those into .oracles first)"
 	@echo "make fidelity   replay what the real services answered against the imitations"
 	@echo "make live CLOUD=aws   try in your own account, for 1 USD at most, what no test without one can prove"
+	@echo "make gpu   collect on one GPU, in ten minutes at most, what only a GPU can prove (writes gpu.json)"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make docs    write anew what pages show of the code: reference, outputs, picture"
@@ -90,6 +91,9 @@ fidelity: $(VENV)/.dev
 
 live: $(VENV)/.dev
 	CLOUDTRAIN_LIVE=$(CLOUD) $(BIN)/python -m tests.live $(CLOUD)
+
+gpu: $(VENV)/.dev
+	$(BIN)/python -m tests.live.gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
